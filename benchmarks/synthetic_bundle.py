@@ -33,7 +33,7 @@ def write_synthetic_bundle(path: Path) -> None:
                 operator=operator.name,
                 direction=direction,
                 dtype="float16",
-                training_range=[(1.0, 1e12)] * len(operator.features),
+                training_range=((1.0, 1e12),) * len(operator.features),
                 algorithm="xgboost",
                 form="roofline",
                 hyperparameters={"n_estimators": TREES, "max_depth": DEPTH},

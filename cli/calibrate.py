@@ -9,8 +9,8 @@ import click
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import say
-from kernelcast.runtime.answers.asking import Question, Warnings
-from kernelcast.runtime.answers.causes import Cause
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, needs_extra, one_line
@@ -210,7 +210,7 @@ def _render(
 
 def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
     """What makes the predictions of all steps doubtful, by cause, with the steps it concerns unless it concerns all."""
-    concerned: dict[Warnings, set[Question]] = {}
+    concerned: dict[AnswerWarning, set[Question]] = {}
     times_s: dict[Question, float] = {}
     labels: dict[Cause, list[str]] = {}
     for step in predicted:

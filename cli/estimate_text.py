@@ -9,7 +9,7 @@ import click
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.answers.fabric_notes import FabricUse
+from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.estimate.known_shares import origins
 from kernelcast.runtime.step.partition import counts_text
@@ -89,7 +89,7 @@ def headline(
             "bundle",
             f"{source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
         ),
-        *([] if source.stack is None else [("stack", source.stack.summary)]),
+        *([] if source.stack is None else [("stack", str(source.stack))]),
         *([] if calibration is None else [("calibration", calibration.summary)]),
         *_energy(estimate),
         (

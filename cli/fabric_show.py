@@ -19,7 +19,6 @@ from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import (
     fabric_named,
     fabric_toml,
-    fabric_values,
     read_fabric,
     shipped_fabrics,
 )
@@ -43,7 +42,7 @@ def list_(as_json: bool) -> None:
     """
     found = [fabric_named(name) for name in shipped_fabrics()]
     if as_json:
-        click.echo(json_text([fabric_values(one) for one in found], indent=2))
+        click.echo(json_text([one.to_dict() for one in found], indent=2))
         return
     rows = [(one.name, str(one.devices_per_node), *_levels(one)) for one in found]
     click.echo(text_table(("name", "devices per node", "inside", "between"), rows))
@@ -85,7 +84,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
     wanted = operators or _OPERATORS
     rows = [_row(one, setting, size) for one in wanted for setting in asked for size in messages]
     if as_json:
-        click.echo(json_text({"format": FORMAT, "fabric": fabric_values(fabric), "times": rows}, indent=2))
+        click.echo(json_text({"format": FORMAT, "fabric": fabric.to_dict(), "times": rows}, indent=2))
         return
     click.echo(fabric_toml(fabric))
     table = [

@@ -211,7 +211,7 @@ def render(found: Answer) -> str:
         ),
     ]
     if source.stack is not None:
-        lines.append(("stack", source.stack.summary))
+        lines.append(("stack", str(source.stack)))
     if source.calibration is not None:
         lines.append(("calibration", source.calibration.summary))
     sections = [

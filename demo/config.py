@@ -10,7 +10,7 @@ from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import require_integer, unknown_field
-from kernelcast.runtime.request.toml_file import read_toml
+from kernelcast.runtime.toml_text import read_toml
 
 # Splits and trees take seeds of 32 bits; more steps than that never end.
 _LARGEST = 2**32 - 1
@@ -36,12 +36,9 @@ class DemoConfig:
             DataError: the file or its plan is missing, unreadable or not TOML.
             UsageError: a field of it or of its plan is missing, unknown or wrong.
         """
-        source = path if path else files("kernelcast.demo").joinpath("demo.toml")
+        source = path if path else Path(str(files("kernelcast.demo").joinpath("demo.toml")))
         where, expected = shown_path(path) if path else "demo.toml", "a demo configuration (TOML)"
-        try:
-            document = read_toml(source, where=where, expected=expected)
-        except FileNotFoundError:
-            raise DataError(f"{where}: no such file, expected {expected}") from None
+        document = read_toml(source, where=where, expected=expected)
         try:
             config = cls._from(document)
             if path:

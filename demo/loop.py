@@ -12,7 +12,7 @@ from kernelcast.collector.training.steps import Effort, Turn, train_jobs
 from kernelcast.demo.config import DemoConfig
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.store import Database, MeasuredStep, utc_now
-from kernelcast.validate.run_steps import store_predictions
+from kernelcast.validate.run_steps import layout_columns, store_predictions
 
 # Each stage is a process with one thread.
 THREADS = 1
@@ -87,18 +87,11 @@ def store_comparisons(database: Database, keys: Fingerprints, comparisons: Seque
 
 
 def _measured_step(run_id: str, comparison: Comparison) -> MeasuredStep:
-    layout = comparison.estimate.parallelism
     return MeasuredStep.from_repetitions(
         run_id=run_id,
         repetitions_s=comparison.steps.steps_s,
         model=asdict(comparison.estimate.model),
-        pp=layout.pp,
-        tp=layout.tp,
-        dp=layout.dp,
-        micro_batch=layout.micro_batch,
-        micro_batches=layout.micro_batches,
-        schedule="1F1B",
-        recomputation=False,
+        **layout_columns(comparison.estimate.parallelism),
         dtype=comparison.estimate.provenance.dtype,
         framework="torch.distributed.pipelining",
         options={"layer_counts": list(comparison.estimate.layer_counts)},

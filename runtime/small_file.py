@@ -38,21 +38,27 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def read_small_file(path: Path, *, where: str, most_bytes: int) -> bytes:
-    """The content of a file; errors begin with `where`.
+class NoSuchFile(DataError):
+    """There is no file of that name; who asked may know what else it could have been."""
+
+
+def read_small_file(path: Path, *, where: str, most_bytes: int, expected: str = "") -> bytes:
+    """The content of a file; errors begin with `where` and end with what was expected, where that is said.
 
     Raises:
-        DataError: it is missing, is no regular file, cannot be read, or is larger than `most_bytes`.
+        NoSuchFile: it is missing.
+        DataError: it is no regular file, cannot be read, or is larger than `most_bytes`.
     """
+    instead = f", expected {expected}" if expected else ""
     try:
         with open_regular(path) as stream:
             content = stream.read(most_bytes + 1)
     except FileNotFoundError as error:
-        raise DataError(f"{where}: no such file") from error
+        raise NoSuchFile(f"{where}: no such file{instead}") from error
     except (OSError, ValueError) as error:
         # ValueError: a path with a null byte.
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{where}: cannot be read ({reason})") from error
+        raise DataError(f"{where}: cannot be read ({reason}){instead}") from error
     if len(content) > most_bytes:
-        raise DataError(f"{where}: larger than {most_bytes} bytes")
+        raise DataError(f"{where}: larger than {most_bytes} bytes{instead}")
     return content

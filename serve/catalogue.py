@@ -7,7 +7,7 @@ from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import Fabric
-from kernelcast.runtime.hardware.fabric_file import fabric_named, fabric_values, shipped_fabrics
+from kernelcast.runtime.hardware.fabric_file import fabric_named, shipped_fabrics
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.stack import shipped_stacks, stack_named
@@ -32,7 +32,7 @@ def catalogue(warm: Warm) -> dict[str, Any]:
         "format": CATALOGUE_FORMAT,
         "bundle": warm.name,
         "hardware": [_hardware(one) for one in all_hardware().values()],
-        "fabrics": [fabric_values(one) for one in (*described, *shipped)],
+        "fabrics": [one.to_dict() for one in (*described, *shipped)],
         "measured_fabrics": [*measured, *measured_fabric_names()],
         "models": [{"name": name, **_sizes(model)} for name, model in warm.models.items()],
         "stacks": [{"name": name, "software": stack_named(name).software} for name in shipped_stacks()],

@@ -83,8 +83,26 @@ class Table:
             role_times_us={role: times_us[rows] for role, times_us in self.role_times_us.items()},
         )
 
+    def by_role(self, errors: Array) -> dict[str, float]:
+        """Means of errors [rows] over the rows that were measured in a role; without roles that have none."""
+        return {
+            role: float(errors[measured].mean())
+            for role, times_us in self.role_times_us.items()
+            if (measured := np.isfinite(times_us)).any()
+        }
+
     def __len__(self) -> int:
         return len(self.times_us)
+
+
+def aligned(several: Sequence[Table]) -> list[Table]:
+    """The tables with the workloads that all of them have, in one order."""
+    rows = [{tuple(row): n for n, row in enumerate(table.workloads.tolist())} for table in several]
+    common = sorted(set.intersection(*map(set, rows)))
+    return [
+        table.part(np.array([known[row] for row in common], dtype=np.int64))
+        for table, known in zip(several, rows, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,19 @@ says so.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.record import Record
 from kernelcast.train.dataset import Table, TableKey
 from kernelcast.train.notes import Note, constant_times
 from kernelcast.train.selection import FEWEST_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRatio:
+class LoadRatio(Record):
     """Times under sustained load over those in bursts, on the `workloads` that were measured both ways.
 
     `median`, and `low` and `high`, between which 80 % of the workloads are; 1.1 takes a tenth longer.
@@ -31,10 +31,6 @@ class LoadRatio:
     median: float
     low: float
     high: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"direction": self.direction.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

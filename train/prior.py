@@ -169,11 +169,7 @@ def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
         transfer=replace(transfer, correction=fitted, log_half_width=math.sqrt(max(0.0, width**2 - own**2))),
         validation_error=float(errors.mean()),
         load=table.load,
-        role_errors={
-            role: float(errors[measured].mean())
-            for role, times_us in table.role_times_us.items()
-            if (measured := np.isfinite(times_us)).any()
-        },
+        role_errors=table.by_role(errors),
         statistic=statistic,
         table_digest=content_digest(
             [carried.table_digest, table.workloads.tolist(), table.times_us.tolist()]

@@ -8,7 +8,7 @@ import numpy as np
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.train.dataset import Table
+from kernelcast.train.dataset import Table, aligned
 from kernelcast.train.prior import MOST_POINTS, Corrected, Prior, corrected
 
 
@@ -76,13 +76,8 @@ def _sums(prior: Prior, alone: Mapping[Key, Table]) -> Iterator[Table]:
             continue
         if any((operator, part.direction) in prior for part in tables):
             continue
-        rows = [{tuple(row): n for n, row in enumerate(part.workloads.tolist())} for part in tables]
-        common = sorted(set.intersection(*map(set, rows)))
-        if common:
-            picked = [
-                part.part(np.array([own[row] for row in common]))
-                for part, own in zip(tables, rows, strict=True)
-            ]
+        picked = aligned(tables)
+        if len(picked[0]):
             yield Table(
                 operator=operator,
                 direction=direction,

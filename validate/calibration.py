@@ -167,14 +167,7 @@ class PredictedStep:
     def of(cls, estimator: Estimator, run: MeasuredRun, timeline: TimelineKind) -> "PredictedStep":
         """Predict a run; errors as in `predicted_steps`."""
         try:
-            estimate = estimator.predict(
-                model=run.model,
-                parallelism=run.parallelism,
-                cluster=run.cluster,
-                bucket_entries=run.bucket_entries,
-                timeline=timeline,
-                interval=False,
-            )
+            estimate = estimator.predict(**run.asked, timeline=timeline, interval=False)
         except KernelcastError as error:
             raise type(error)(f"run {run.label}: {error}") from error
         predicted_s = estimate.step_time_s
@@ -183,11 +176,7 @@ class PredictedStep:
                 f"run {run.label}: measured_s is {run.measured_s:g}, predicted are {predicted_s:.4g} s, expected at "
                 f"most a factor of {LARGEST_FACTOR:g} between them (is it in seconds?)"
             )
-        return cls(
-            run,
-            Configuration.of(run, estimator.bundle.manifest),
-            estimate,
-        )
+        return cls(run, Configuration.of(run, estimator.bundle.manifest), estimate)
 
     def step_s(self, log_factors: Array) -> Array:
         """Time of the step, float64 [configurations], for log factors [configurations, classes]."""

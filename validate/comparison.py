@@ -31,7 +31,6 @@ class ComparedComponent:
         return self.predicted_s / self.measured_s - 1 if self.measured_s else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "name": self.name,
             "predicted_s": self.predicted_s,
@@ -64,8 +63,7 @@ class ComparedRun:
     @property
     def is_inside(self) -> bool | None:
         """Whether the measured step lies within the closed form's 90 % interval; None without one."""
-        interval_s = self.closed_form.interval_s
-        return None if interval_s is None else interval_s[0] <= self.run.measured_s <= interval_s[1]
+        return self.closed_form.covers(self.run.measured_s)
 
     @property
     def implied_step_s(self) -> float | None:
@@ -136,15 +134,9 @@ def _compared(
     run: MeasuredRun,
     implied: Callable[[MeasuredRun, Estimate], Mapping[str, float] | None],
 ) -> ComparedRun:
-    asked: dict[str, Any] = {
-        "model": run.model,
-        "parallelism": run.parallelism,
-        "cluster": run.cluster,
-        "bucket_entries": run.bucket_entries,
-    }
     try:
-        closed_form = estimator.predict(**asked, timeline="closed-form")
-        simulated = estimator.predict(**asked, timeline="simulate", interval=False)
+        closed_form = estimator.predict(**run.asked, timeline="closed-form")
+        simulated = estimator.predict(**run.asked, timeline="simulate", interval=False)
     except KernelcastError as error:
         raise type(error)(f"run {run.label}: {error}") from error
     return ComparedRun(

@@ -69,7 +69,6 @@ def option_effects(paths: Sequence[Path] = ()) -> tuple[Option, ...]:
 
 
 def to_dict(options: Sequence[Option]) -> dict[str, Any]:
-    """Plain values."""
     return {"format": FORMAT, "options": [asdict(one) for one in options]}
 
 

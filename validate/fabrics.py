@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.hardware.collectives import Setting, collective, collective_us, whole_bytes
 from kernelcast.runtime.hardware.correction import MeasuredRows, corrected, rows_by_layout
-from kernelcast.runtime.hardware.fabric import Efficiency, Fabric
+from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_named
 from kernelcast.validate.fabric_rows import Row, a100_all_reduces, h100_cluster
 
@@ -151,7 +151,7 @@ def _described(source: str, by_source: Mapping[str, Sequence[Row]]) -> Described
     assert fabric.inside is not None
     return Described(
         source=source,
-        efficiency=fabric.inside.efficiency.usual,
+        efficiency=fabric.inside.efficiency,
         median_error=_median(np.abs(together)),
         median_signed_error=_median(together),
         by_devices={devices: _median(np.abs(one)) for devices, one in errors.items()},
@@ -166,12 +166,13 @@ def fitted_on(sources: Sequence[Sequence[Row]]) -> Fabric:
     scales = [corrected(fabric, "all_reduce", rows_by_layout(rows)).correction.inside for rows in sources]
     latency = math.exp(sum(math.log(scale.latency) for scale in scales) / len(scales))
     per_byte = math.exp(sum(math.log(scale.per_byte) for scale in scales) / len(scales))
-    usual = min(1.0, fabric.inside.efficiency.usual / per_byte)
+    usual = min(1.0, fabric.inside.efficiency / per_byte)
     inside = replace(
         fabric.inside,
         latency_us=fabric.inside.latency_us * latency,
         startup_us=fabric.inside.startup_us * latency,
-        efficiency=Efficiency(usual=usual, low=usual, high=usual),
+        efficiency=usual,
+        efficiency_range=(usual, usual),
     )
     return replace(fabric, inside=inside)
 

@@ -17,7 +17,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key
 from kernelcast.store import Database
 from kernelcast.train.candidates import CANDIDATES
-from kernelcast.train.dataset import Array, Table, tables
+from kernelcast.train.dataset import Array, Table, aligned, tables
 from kernelcast.train.peaks import measured_peaks
 from kernelcast.train.prior import Prior, corrected
 from kernelcast.train.prior_points import MOST_CANDIDATES, most_telling
@@ -79,7 +79,6 @@ class PointsErrors:
         return float(np.mean(found)) if found else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "points": self.points,
             "way": self.way,
@@ -164,8 +163,8 @@ def validate_prior(
         if (table.operator, table.direction) in prior and table.processes_per_node == 1:
             by_operator.setdefault(table.operator, []).append(table)
     most = 2 * max(points)
-    aligned = {name: _aligned(own) for name, own in by_operator.items()}
-    enough = {name: own for name, own in aligned.items() if len(own[0]) >= most}
+    same_workloads = {name: aligned(own) for name, own in by_operator.items()}
+    enough = {name: own for name, own in same_workloads.items() if len(own[0]) >= most}
     if not enough:
         raise DataError(f"{where}: no operator of the prior has {most} workloads, expected some that do")
     plans = [(0, "telling"), *((count, way) for count in points for way in ways)]
@@ -181,7 +180,7 @@ def validate_prior(
         target=prior.target.device,
         scaled_by=prior.scaled_by,
         draws=draws,
-        left_out=(*without, *(name for name in aligned if name not in enough)),
+        left_out=(*without, *(name for name in same_workloads if name not in enough)),
         uncorrected=uncorrected,
         found=tuple(rest),
     )
@@ -216,11 +215,7 @@ def _trials(
             errors = np.abs(predicted_us / asked.times_us - 1)
             trial = _Trial(
                 error=float(errors.mean()),
-                roles={
-                    role: float(errors[measured].mean())
-                    for role, times_us in asked.role_times_us.items()
-                    if (measured := np.isfinite(times_us)).any()
-                },
+                roles=asked.by_role(errors),
                 inside=inside,
                 calls_us=_CALLS * float(known.times_us.sum()),
             )
@@ -231,16 +226,6 @@ def _alone(table: Table, seed: int) -> Any:
     """A regressor of the points alone: a roofline with stumps on what it leaves."""
     candidate = next(one for one in CANDIDATES if one.form == "roofline" and one.algorithm == "xgboost")
     return fit(candidate, table, seed)
-
-
-def _aligned(own: Sequence[Table]) -> list[Table]:
-    """The tables of an operator's directions with the workloads that were measured in all of them, in one order."""
-    rows = [{tuple(row): n for n, row in enumerate(table.workloads.tolist())} for table in own]
-    common = sorted(set.intersection(*map(set, rows)))
-    return [
-        table.part(np.array([known[row] for row in common], dtype=np.int64))
-        for table, known in zip(own, rows, strict=True)
-    ]
 
 
 def _summed(count: int, way: str, trials: Mapping[Key, Sequence[_Trial]]) -> PointsErrors:

@@ -9,18 +9,14 @@ from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import LAYOUT, require_integer
-from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.toml_text import parse_toml
-from kernelcast.validate.runs_fields import only_known, request_of
+from kernelcast.runtime.toml_text import read_toml
+from kernelcast.validate.runs_fields import only_known, request_of, runs_and_defaults
 from kernelcast.validate.runs_models import RunModels
 
 _FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
 _RUN_FIELDS = ("model", "sequence_length", *LAYOUT, "bucket_entries")
 _MOST = 2**31 - 1
 _SHIPPED = ("here", "modern")
-
-
-_MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +37,11 @@ class RunConfig:
             UsageError: a field is unknown, missing or wrong, or a layout cannot be trained here.
         """
         name = "here" if path is None else str(path)
-        is_shipped = path is None or (name in _SHIPPED and not path.exists())
-        where = f"configuration {f'{name}.toml' if is_shipped or path is None else shown_path(path)}"
-        try:
-            if is_shipped or path is None:
-                content = files("kernelcast.validate").joinpath(f"{name}.toml").read_bytes()
-            else:
-                content = read_small_file(path, where=where, most_bytes=_MAX_FILE_BYTES)
-            document = parse_toml(content)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not readable as TOML ({str(error).splitlines()[0]})") from error
+        source, where = path, f"configuration {shown_path(name)}"
+        if source is None or (name in _SHIPPED and not source.exists()):
+            source = Path(str(files("kernelcast.validate").joinpath(f"{name}.toml")))
+            where = f"configuration {name}.toml"
+        document = read_toml(source, where=where)
         try:
             return cls._from(document, folder=path.parent if path else Path(), dtype=dtype)
         except (UsageError, DataError) as error:
@@ -59,12 +50,7 @@ class RunConfig:
     @classmethod
     def _from(cls, document: dict[str, Any], *, folder: Path, dtype: str) -> Self:
         only_known(document, _FIELDS)
-        runs, defaults = document.get("runs"), document.get("defaults", {})
-        if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
-            raise UsageError(f"runs is {shown(runs)}, expected at least one table [[runs]]")
-        if not isinstance(defaults, dict):
-            raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        defaults = only_known(defaults, _RUN_FIELDS, path="defaults.")
+        runs, defaults = runs_and_defaults(document, _RUN_FIELDS)
         require_integer("rounds", document.get("rounds", 2), low=1, high=_MOST)
         require_integer("warm_up_steps", document.get("warm_up_steps", 2), low=0, high=_MOST)
         require_integer("seed", document.get("seed", 0), low=0, high=_MOST)

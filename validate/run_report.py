@@ -12,7 +12,6 @@ from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import DEGREES
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
 from kernelcast.validate.runs_fields import COMPONENT_NAMES
@@ -44,7 +43,6 @@ class ComparedOperator:
         return self.predicted_s / self.measured_s - 1 if self.calls and self.measured_s else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         per_call = 1e6 / self.calls if self.calls else None
         return {
             "operator": self.name,
@@ -97,10 +95,7 @@ class ComparedJob:
     @property
     def inside(self) -> bool | None:
         """Whether the fastest step is inside the simulated timeline's 90 % interval; None without an interval."""
-        if self.simulated.interval_s is None:
-            return None
-        low_s, high_s = self.simulated.interval_s
-        return low_s <= self.minimum_s <= high_s
+        return self.simulated.covers(self.minimum_s)
 
     @property
     def noise(self) -> float | None:
@@ -133,7 +128,7 @@ class ComparedJob:
         calls: dict[tuple[str, str, bool], int] = defaultdict(int)
         predicted: dict[tuple[str, str, bool], float] = defaultdict(float)
         for row in self.simulated.operators:
-            repeats = 1 if row.component in ONCE_PER_UPDATE else self.job.parallelism.micro_batches
+            repeats = self.simulated.repeats(row.component)
             key = (called(row.operator, row.role), row.direction.of_pass, True)
             if row.direction is not Direction.WEIGHT_GRADIENT:  # the other half of a linear's backward pass
                 calls[key] += row.count * repeats
@@ -172,7 +167,6 @@ class ComparedJob:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         layout, traced = self.job.parallelism, self.traced
         return {
             "model": self.job.model.name,

@@ -9,7 +9,7 @@ from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.own_run import own_run
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
-from kernelcast.runtime import Estimate
+from kernelcast.runtime import Estimate, Parallelism
 from kernelcast.store import Database, MeasuredStep, Prediction, Run, Status, utc_now
 from kernelcast.store.canonical import plain_mapping
 
@@ -50,13 +50,7 @@ def step_of(
         run_id=run.id,
         repetitions_s=measured.steps_s,
         model=asdict(measured.job.model),
-        pp=layout.pp,
-        tp=layout.tp,
-        dp=layout.dp,
-        micro_batch=layout.micro_batch,
-        micro_batches=layout.micro_batches,
-        schedule="1F1B" if layout.schedule == "1f1b" else layout.schedule,
-        recomputation=layout.recompute != "none",
+        **layout_columns(layout),
         dtype=measured.job.dtype,
         framework="torch.distributed",
         options=_options(measured.job) | conditions,
@@ -64,6 +58,15 @@ def step_of(
         reference_us=reference_us,
         measured_at=utc_now(),
     )
+
+
+def layout_columns(layout: Parallelism) -> dict[str, Any]:
+    """The columns of a stored step that a layout fills."""
+    return {
+        **{name: getattr(layout, name) for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")},
+        "schedule": "1F1B" if layout.schedule == "1f1b" else layout.schedule,
+        "recomputation": layout.recompute != "none",
+    }
 
 
 _FURTHER = ("cp", "ep", "expert_imbalance")
@@ -132,7 +135,6 @@ def _identity(
 
 
 def store_predictions(database: Database, step: MeasuredStep, estimates: Iterable[Estimate]) -> None:
-    """Store the predictions for a stored step."""
     for estimate in estimates:
         low_s, high_s = estimate.interval_s or (None, None)
         database.add_prediction(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.small_file import open_regular
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.toml_text import toml_fields
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
     RELATIVE_ERROR,
@@ -21,6 +21,7 @@ from kernelcast.validate.runs_fields import (
     number_of,
     only_known,
     request_of,
+    runs_and_defaults,
     text,
 )
 from kernelcast.validate.runs_models import RunModels
@@ -52,6 +53,16 @@ class MeasuredRun:
     measured_components: Mapping[str, float] | None = None
     memory_gib: tuple[float, ...] | None = None
     mean_s: float | None = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What `Estimator.predict` takes of it."""
+        return {
+            "model": self.model,
+            "parallelism": self.parallelism,
+            "cluster": self.cluster,
+            "bucket_entries": self.bucket_entries,
+        }
 
     @property
     def is_steady(self) -> bool:
@@ -94,13 +105,9 @@ class RunsFile:
                 one line that names file, run and field.
         """
         where = f"runs file {shown_path(path)}"
-        content = _content(path, where)
-        try:
-            document = parse_toml(content)
-        except (ValueError, RecursionError) as error:
-            # tomllib's and the codec's errors are ValueErrors.
-            reason = (str(error).splitlines() or [""])[0]
-            raise DataError(f"{where}: not TOML ({reason})") from error
+        expected = "measured steps (TOML)"
+        content = read_small_file(path, where=where, most_bytes=_MAX_FILE_BYTES, expected=expected)
+        document = toml_fields(content, where=where, expected=expected)
         try:
             return cls._from(document, path, hashlib.sha256(content).hexdigest())
         except (UsageError, DataError) as error:
@@ -109,13 +116,7 @@ class RunsFile:
     @classmethod
     def _from(cls, document: dict[str, Any], path: Path, digest: str) -> Self:
         only_known(document, _FILE_FIELDS)
-        runs, defaults = document.get("runs", []), document.get("defaults", {})
-        if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
-            found = shown(runs) if "runs" in document else "missing"
-            raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
-        if not isinstance(defaults, dict):
-            raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        defaults = only_known(defaults, DEFAULT_FIELDS, path="defaults.")
+        runs, defaults = runs_and_defaults(document, DEFAULT_FIELDS)
         models = RunModels.of(document.get("models", {}), folder=path.parent)
         return cls(
             site=text(document, "site"),
@@ -135,21 +136,6 @@ def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
         DataError, UsageError: as `RunsFile.read`.
     """
     return RunsFile.read(path).runs
-
-
-def _content(path: Path, where: str) -> bytes:
-    try:
-        with open_regular(path) as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise DataError(f"{where}: no such file, expected measured steps (TOML)") from error
-    except (OSError, ValueError) as error:
-        # ValueError: a path with a null byte.
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{where}: cannot be read ({reason})") from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise DataError(f"{where}: larger than {_MAX_FILE_BYTES} bytes")
-    return content
 
 
 def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:

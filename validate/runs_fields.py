@@ -50,6 +50,23 @@ def only_known(table: Mapping[str, Any], names: Collection[str], *, path: str = 
     return found
 
 
+def runs_and_defaults(
+    document: Mapping[str, Any], names: Collection[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The tables `[[runs]]`, at least one, and `[defaults]`, which has no other fields than `names`.
+
+    Raises:
+        UsageError: one is missing or no such table, or a default is unknown.
+    """
+    runs, defaults = document.get("runs", []), document.get("defaults", {})
+    if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
+        found = shown(runs) if "runs" in document else "missing"
+        raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
+    if not isinstance(defaults, dict):
+        raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
+    return runs, only_known(defaults, names, path="defaults.")
+
+
 def text(table: Mapping[str, Any], name: str) -> str:
     """A text on one line, required.
 

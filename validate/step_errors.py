@@ -1,6 +1,5 @@
 """What sums of operators get wrong in the measured steps that ship: the table that intervals are drawn from."""
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -11,6 +10,7 @@ import numpy as np
 from kernelcast.runtime.answers.step_errors import CarriedError, ErrorsOfSource, StepErrors, is_carried
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.runtime.toml_text import toml_document
 from kernelcast.validate.steps import AskedFile, ScoredStep, asked_files, shipped_runs
 
 MOST_VALUES = 20
@@ -44,15 +44,8 @@ def _machines(asked: Sequence[AskedFile]) -> list[list[AskedFile]]:
 
 def step_errors_toml(errors: StepErrors) -> str:
     """The table as it ships."""
-    lines = [_HEADER.rstrip()]
-    for table, rows in (("source", errors.sources), ("carried", errors.carried)):
-        for row in rows:
-            lines += [
-                "",
-                f"[[{table}]]",
-                *(f"{name} = {json.dumps(one)}" for name, one in asdict(row).items()),
-            ]
-    return "\n".join(lines) + "\n"
+    values = asdict(errors)
+    return f"{_HEADER}\n{toml_document({'source': values['sources'], 'carried': values['carried']})}"
 
 
 def quantiles_of(errors: Sequence[float]) -> tuple[float, ...]:

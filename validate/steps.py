@@ -48,10 +48,7 @@ class ScoredStep:
     @property
     def is_inside(self) -> bool | None:
         """Whether the measured step lies in the 90 % interval."""
-        if self.estimate is None or self.estimate.interval_s is None:
-            return None
-        low_s, high_s = self.estimate.interval_s
-        return low_s <= self.run.measured_s <= high_s
+        return None if self.estimate is None else self.estimate.covers(self.run.measured_s)
 
     @property
     def half_width(self) -> float | None:
@@ -92,7 +89,6 @@ class ScoredStep:
         return None if self.estimate is None else self.estimate.memory.fits
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         run, estimate = self.run, self.estimate
         interval_s = None if estimate is None else estimate.interval_s
         return {
@@ -196,7 +192,6 @@ class ScoredFile:
         return (*found, Score.of("all", self.steps)) if len(names) > 1 else tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "runs_file": self.path.name,
             "runs_digest": self.file.digest,
@@ -325,16 +320,8 @@ def _step(
 ) -> ScoredStep:
     of_stack = {} if estimator.stack is None else {"exposed_share": estimator.stack.exposed_share}
     try:
-        parallelism = replace(run.parallelism, **{**of_stack, **changed})
-        estimate = estimator.predict(
-            model=run.model,
-            parallelism=parallelism,
-            cluster=run.cluster,
-            bucket_entries=run.bucket_entries,
-            timeline=timeline,
-            fabric=fabric,
-            interval=interval,
-        )
+        asked = run.asked | {"parallelism": replace(run.parallelism, **{**of_stack, **changed})}
+        estimate = estimator.predict(**asked, timeline=timeline, fabric=fabric, interval=interval)
     except KernelcastError as error:
         return ScoredStep(run=run, estimate=None, reason=str(error))
     return ScoredStep(run=run, estimate=estimate)

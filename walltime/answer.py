@@ -5,15 +5,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
+from kernelcast.runtime.answers.warnings import Cause
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
-from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import (
     FoundModel,
     built_in_name,
@@ -35,25 +34,6 @@ from kernelcast.walltime.settings import Settings, is_path
 WALLTIME_FORMAT = "kernelcast.walltime/2"
 MAX_EXPECTED_S = 3_653 * 86_400.0
 """Ten years: what would take longer, over all of its jobs, is a slip in the steps, the tokens or the layout."""
-
-
-class Predicts(Protocol):
-    """Whatever predicts steps from a bundle: an `Estimator`."""
-
-    def predict(
-        self,
-        *,
-        model: ModelConfig,
-        parallelism: Parallelism,
-        cluster: Cluster | None,
-        bucket_entries: int,
-        timeline: TimelineKind,
-        fabric: FabricChoice | None,
-    ) -> Estimate:
-        """The time of one step."""
-
-    def with_stack(self, stack: Stack | None) -> "Predicts":
-        """The same, for steps of another software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +119,7 @@ def answer(
     *,
     allocation: Allocation | None = None,
     asked_s: float | None = None,
-    load: Callable[[str], Predicts] = Estimator.load,
+    load: Callable[[str], Estimator] = Estimator.load,
     find_model: Callable[[Settings], FoundModel] | None = None,
     find_fabric: Callable[[Settings], FabricChoice | None] | None = None,
     find_stack: Callable[[Settings], Stack | None] | None = None,
@@ -147,7 +127,7 @@ def answer(
     """Predict a job's walltime.
 
     `allocation` is what the scheduler gives the job, `asked_s` its present time limit (too short gives a warning).
-    `load` makes a predictor from a bundle's path; a server passes one that it keeps warm. `find_model` makes the
+    `load` makes an estimator from a bundle's path; a server passes one that it keeps warm. `find_model` makes the
     model where settings do not name a file or a built-in model, `find_fabric` the fabric,
     `find_stack` the software stack.
 
@@ -173,8 +153,8 @@ def answer(
             asked["cluster"] = Cluster(gpus_per_node=given.gpus_per_node)
     bundle = _bundle(settings)
     with settings.blamed():
-        predicts = load(bundle) if stack is None else load(bundle).with_stack(stack)
-        estimate = predicts.predict(model=model, fabric=fabric, **asked)
+        estimator = load(bundle) if stack is None else load(bundle).with_stack(stack)
+        estimate = estimator.predict(model=model, fabric=fabric, **asked)
         found = walltime(
             steps=_steps(settings, layout, model),
             step=_step_time(estimate),

@@ -89,8 +89,6 @@ class BatchScript:
             DataError: the file is missing or unreadable.
             UsageError: as in `parse`.
         """
-        if path.exists() and not path.is_file():
-            raise DataError(f"batch script {path}: not a regular file")
         try:
             with open_regular(path) as stream:
                 content = stream.read(MAX_HEAD_BYTES)

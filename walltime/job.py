@@ -9,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError, shown
-from kernelcast.runtime.small_file import open_regular
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.toml_text import read_toml
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
@@ -20,7 +19,6 @@ JOB_FILE = "kernelcast.toml"
 SITE_FILE = Path("/etc/kernelcast/site.toml")
 SITE_VARIABLE = "KERNELCAST_SITE"
 
-_MAX_FILE_BYTES = 1 << 20
 # Fields that name a file; in scripts of other users only the site may choose files.
 _NAMES_A_FILE = ("bundle", "model", "fabric", "stack")
 
@@ -52,17 +50,12 @@ def find_job(
         UsageError: a field is unknown, given twice, or has a wrong value; names file, line or field, what was
             found and what is allowed.
     """
-    script, job_file = None, Path(JOB_FILE)
-    if target is not None and target.suffix == ".toml":
-        job_file = target
-    elif target is not None and target.is_dir():
-        job_file = target / JOB_FILE
-    elif target is not None:
-        script = BatchScript.read(target)
-        job_file = target.parent / JOB_FILE
-    must_exist = target is not None and script is None
-    in_file = _read_toml(job_file) if must_exist or job_file.exists() else {}
-    return _job(options, script, in_file, environment)
+    if target is None:
+        return _job(options, None, _in_folder(Path()), environment)
+    if target.suffix == ".toml" or target.is_dir():
+        in_file = _read_toml(target if target.suffix == ".toml" else target / JOB_FILE)
+        return _job(options, None, in_file, environment)
+    return _job(options, BatchScript.read(target), _in_folder(target.parent), environment)
 
 
 def script_job(
@@ -84,9 +77,7 @@ def script_job(
     """
     script = BatchScript.parse(text, name=name, folder=folder or Path("/"))
     if folder is not None:
-        job_file = folder / JOB_FILE
-        in_file = _read_toml(job_file) if job_file.exists() else {}
-        return _job(options, script, in_file, environment)
+        return _job(options, script, _in_folder(folder), environment)
     for field in _NAMES_A_FILE:
         given = script.given.get(field)
         if given is not None and (field == "bundle" or is_path(str(given.value), field)):
@@ -107,10 +98,8 @@ def annotated_job(
     Raises:
         DataError, UsageError: as in `find_job`.
     """
-    job_file = folder / JOB_FILE
-    in_file = _read_toml(job_file) if job_file.exists() else {}
     script = BatchScript(given=given, slurm_options=MappingProxyType({}), off=False, warnings=())
-    return _job(options, script, in_file, environment)
+    return _job(options, script, _in_folder(folder), environment)
 
 
 def _job(
@@ -144,24 +133,15 @@ def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
     return _read_toml(SITE_FILE, site=True) if SITE_FILE.exists() else {}
 
 
+def _in_folder(folder: Path) -> dict[str, Given]:
+    """The fields of a folder's job file, none without one."""
+    job_file = folder / JOB_FILE
+    return _read_toml(job_file) if job_file.exists() else {}
+
+
 def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
     what = "site file" if site else "job file"
-    # Asked before it is opened, since opening a named pipe would wait for its writer.
-    if path.exists() and not path.is_file():
-        raise DataError(f"{what} {path}: not a regular file")
-    try:
-        with open_regular(path) as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise DataError(f"{what} {path}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{what} {path}: cannot be read ({error.strerror})") from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise DataError(f"{what} {path}: larger than {_MAX_FILE_BYTES} bytes")
-    try:
-        document = parse_toml(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{what} {path}: not valid TOML ({str(error).splitlines()[0]})") from error
+    document = read_toml(path, where=f"{what} {path}")
     return give(
         document.items(), origin=f"{what} {path}", folder=path.absolute().parent, site=site, home=True
     )

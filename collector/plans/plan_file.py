@@ -12,8 +12,9 @@ from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import MODEL, renamed
 from kernelcast.runtime.request.models.library import load_model
-from kernelcast.runtime.request.toml_file import read_toml
+from kernelcast.runtime.small_file import NoSuchFile
 from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.toml_text import read_toml
 from kernelcast.store.version_3 import OPERATORS as FORMER
 
 # Of any number in a plan; larger ones are slips.
@@ -47,12 +48,12 @@ def load_plan(name_or_path: str) -> Plan:
     where = f"plan {shown_path(name_or_path)}"
     shipped = shipped_plans()
     folder = files("kernelcast.collector.plans")
-    source = folder.joinpath(f"{name_or_path}.toml") if name_or_path in shipped else Path(name_or_path)
+    source = Path(str(folder.joinpath(f"{name_or_path}.toml") if name_or_path in shipped else name_or_path))
     expected = f"a TOML file or one of the plans that ship ({alternatives(str(name_or_path), shipped)})"
     try:
         document = read_toml(source, where=where, expected=expected)
-    except FileNotFoundError:
-        raise UsageError(f"{where}: no such file, expected {expected}") from None
+    except NoSuchFile as error:
+        raise UsageError(str(error)) from None
     try:
         return _plan_from(document, name=Path(name_or_path).stem)
     except UsageError as error:

@@ -6,28 +6,18 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernelcast.runtime.answers.beyond_range import added_half_width, widened
-from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
-from kernelcast.runtime.answers.device_transfer import OperatorTransferWarning
-from kernelcast.runtime.answers.fabric_notes import (
-    DescribedWarning,
-    DevicesPerNodeWarning,
-    ExtendedWarning,
-    TransferredWarning,
-)
-from kernelcast.runtime.answers.large_error import LARGE_ERROR, LargeErrorWarning
-from kernelcast.runtime.answers.offload import OffloadWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
-from kernelcast.runtime.answers.ranges import RangeWarning
-from kernelcast.runtime.answers.sources import (
-    EqualFeaturesWarning,
-    LeftOutWarning,
-    OptimizerWarning,
-    Source,
-    SubstituteWarning,
-    left_out,
-    source_of,
+from kernelcast.runtime.answers.sources import Source, left_out, source_of
+from kernelcast.runtime.answers.warnings import (
+    LARGE_ERROR,
+    AnswerWarning,
+    equal_features_warning,
+    large_error_warning,
+    left_out_warning,
+    operator_transfer_warning,
+    range_warnings,
+    substitute_warning,
 )
-from kernelcast.runtime.answers.stack_load import StackLoadWarning
 from kernelcast.runtime.bundle.factors import Factors, factor_of
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key, Vector
@@ -35,22 +25,6 @@ from kernelcast.runtime.step.calls import Call
 
 Question: TypeAlias = tuple[Key, Vector, str]
 """What is asked: operator and direction, the workload vector, and the role in which a step calls it."""
-Warnings: TypeAlias = (
-    RangeWarning
-    | SubstituteWarning
-    | EqualFeaturesWarning
-    | ConcurrencyWarning
-    | LargeErrorWarning
-    | LeftOutWarning
-    | OptimizerWarning
-    | OffloadWarning
-    | DescribedWarning
-    | ExtendedWarning
-    | DevicesPerNodeWarning
-    | TransferredWarning
-    | OperatorTransferWarning
-    | StackLoadWarning
-)
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
 
@@ -66,7 +40,7 @@ class OperatorTimes:
 
     answers: dict[Question, Answer] = field(default_factory=dict)
     sources: dict[Question, Key] = field(default_factory=dict)
-    concerned: dict[Warnings, set[Question]] = field(default_factory=dict)
+    concerned: dict[AnswerWarning, set[Question]] = field(default_factory=dict)
     problems: dict[Key, str] = field(default_factory=dict)
 
     def add(self, other: "OperatorTimes") -> None:
@@ -77,7 +51,7 @@ class OperatorTimes:
             self.doubt(warning, questions)
         self.problems.update(other.problems)
 
-    def doubt(self, warning: Warnings, questions: Iterable[Question]) -> None:
+    def doubt(self, warning: AnswerWarning, questions: Iterable[Question]) -> None:
         """Warn of the answers to `questions`."""
         self.concerned.setdefault(warning, set()).update(questions)
 
@@ -115,12 +89,12 @@ def ask(
             found.answers.update((one, _UNKNOWN) for one in _questions(key, vectors))
             continue
         if source.is_substitute:
-            found.doubt(SubstituteWarning(source=source), _questions(key, vectors))
+            found.doubt(substitute_warning(source), _questions(key, vectors))
         asked.setdefault(source.answered_by, []).append((source, vectors))
     for answered_by, wanted in asked.items():
         _ask_one(predictor, answered_by, wanted, found, factors, with_warnings=with_warnings)
     if missing:
-        found.doubt(LeftOutWarning(operators=tuple(sorted(missing))), ())
+        found.doubt(left_out_warning(sorted(missing)), ())
     return found
 
 
@@ -146,17 +120,17 @@ def _ask_one(
         for source, own, roles, vector, _ in sent:
             is_same = not (source.alike or source.gathered or source.order or source.asks)
             if entry.equal_features and vector != own and is_same:
-                equal = EqualFeaturesWarning(key=answered_by, features=entry.equal_features)
+                equal = equal_features_warning(answered_by, entry.equal_features)
                 found.doubt(equal, _questions(source.key, {own: roles}))
         if entry.validation_error > LARGE_ERROR:
-            large = LargeErrorWarning(key=answered_by, error=entry.validation_error)
+            large = large_error_warning(answered_by, entry.validation_error)
             for source, own, roles, _, _ in sent:
                 found.doubt(large, _questions(source.key, {own: roles}))
         if entry.transfer is not None and entry.transfer.is_foreign:
-            carried = OperatorTransferWarning.of(answered_by, entry.transfer)
+            carried = operator_transfer_warning(answered_by, entry.transfer)
             for source, own, roles, _, _ in sent:
                 found.doubt(carried, _questions(source.key, {own: roles}))
-        if beyond := predictor.range_warnings(*answered_by, distinct):
+        if beyond := range_warnings(entry, distinct):
             asking: dict[tuple[float, ...], set[Question]] = {}
             for source, own, roles, vector, _ in sent:
                 asking.setdefault(vector, set()).update(_questions(source.key, {own: roles}))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
 from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_links
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
-from kernelcast.runtime.answers.fabric_notes import DescribedWarning, ExtendedWarning, TransferredWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
+from kernelcast.runtime.answers.warnings import described_warning, extended_warning, transferred_warning
 from kernelcast.runtime.bundle.factors import Factors, factor_of
 from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
@@ -91,8 +91,8 @@ def _measured(
     for warning, questions_of in answered.concerned.items():
         found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))
     if with_warnings and source.is_asked:
-        names = tuple(sorted({one[0][0] for one in asked}))
-        found.doubt(TransferredWarning(operators=names, fabric=source.name), asked)
+        names = sorted({one[0][0] for one in asked})
+        found.doubt(transferred_warning(names, fabric=source.name), asked)
     by_layout: dict[tuple[Key, Layout], list[Question]] = {}
     for one, scaled in asked.items():
         key, (_, nodes, gpus), _ = one
@@ -153,7 +153,7 @@ def _warn(
     source = collectives.source
     alone = [key for key in described if source.entry_of(key) is None and key not in found.problems]
     if alone:
-        warning = DescribedWarning(operators=tuple(sorted(key[0] for key in alone)), fabric=source.name)
+        warning = described_warning(sorted(key[0] for key in alone), fabric=source.name)
         found.doubt(
             warning, (one for key in alone for sizes in described[key].values() for one in _all(sizes))
         )
@@ -162,9 +162,7 @@ def _warn(
         if entry is None:
             continue
         for layout, sizes in layouts.items():
-            extended = ExtendedWarning(
-                operator=key[0], asked=layout, measured=entry.layouts, fabric=source.name
-            )
+            extended = extended_warning(key[0], layout, entry.layouts, fabric=source.name)
             found.doubt(extended, _all(sizes))
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.fabric_choice import FabricBundle, FabricChoice
-from kernelcast.runtime.answers.fabric_notes import FabricUse
+from kernelcast.runtime.answers.fabric_choice import FabricBundle, FabricChoice, FabricUse
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.described_fabric import described_fabrics, measured_fabrics

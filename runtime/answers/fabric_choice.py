@@ -1,4 +1,4 @@
-"""Which fabric a question is about: a description, or a bundle that holds measured collectives."""
+"""Which fabric a question is about: a description, or a bundle that holds measured collectives; what an answer says."""
 
 import os
 from dataclasses import dataclass, field
@@ -27,11 +27,25 @@ class FabricBundle:
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle, verified."""
         return _bundle(self)
 
 
 FabricChoice: TypeAlias = Fabric | FabricBundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricUse:
+    """The fabric that answered an estimate's collectives, in an estimate's provenance.
+
+    `kind` is "described" or "measured"; `digest` that of the bundle, empty for a description. `source` says where a
+    description's numbers come from.
+    """
+
+    name: str
+    kind: str
+    description: str
+    digest: str = ""
+    source: str = ""
 
 
 def find_fabric(wanted: str | os.PathLike[str]) -> FabricChoice:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
-from kernelcast.runtime.answers.ranges import RangeWarning, out_of_range
 from kernelcast.runtime.bundle.factors import Factors
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.graph import check_graph
@@ -18,8 +17,6 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction
-
-__all__ = ["INPUT_NAME", "OUTPUT_NAMES", "Answer", "Predictor", "RangeWarning", "Vector"]
 
 INPUT_NAME = "workload"
 OUTPUT_NAMES = ("time_us", "low_us", "high_us")
@@ -160,12 +157,6 @@ class Predictor:
             other = self.at(level)
             for key in other.bundle.entries:
                 other._session(key)
-
-    def range_warnings(
-        self, operator: str, direction: Direction, vectors: Sequence[Vector]
-    ) -> dict[RangeWarning, tuple[Vector, ...]]:
-        """A warning per feature and value outside the training range and per layout never measured, with vectors."""
-        return out_of_range(self._entry(operator, direction), vectors)
 
     def _entry(self, operator: str, direction: Direction) -> RegressorEntry:
         try:

@@ -6,12 +6,12 @@ only. docs/calibration.md explains how the factors are found.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
-from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_moment, require
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.bundle.checks import is_hex, is_moment, require
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.record import Record, read_record, record_values
 
 TIMELINES = ("simulate", "closed-form")
 CLASSES = tuple(OperatorClass)
@@ -24,7 +24,7 @@ _NORMAL_95 = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationRun:
+class CalibrationRun(Record):
     """A measured step that took part. Errors are predicted / measured - 1, as fractions.
 
     `error_before` is the bundle's own, `error_left_out` by a correction from the runs of other configurations alone
@@ -51,25 +51,9 @@ class CalibrationRun:
             )
             require(holds, where, name, value, "a fraction above -1")
 
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """Inverse of `dataclasses.asdict`.
-
-        Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
-        """
-        read = FieldReader("calibration run", values, [f.name for f in fields(cls)])
-        return cls(
-            label=read.text("label"),
-            measured_s=read.number("measured_s"),
-            error_before=read.number("error_before"),
-            error_left_out=read.number_or_null("error_left_out"),
-            error_after=read.number("error_after"),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Record):
     """Factors by which the times of operators are multiplied, fitted for one `timeline`.
 
     - `source`, `source_digest`: where the measured steps come from, and the SHA-256 of what was read.
@@ -179,36 +163,21 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they stand in manifest.json."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["log_factors"] = list(self.log_factors)
-        values["log_spread"] = [list(row) for row in self.log_spread]
-        values["runs"] = [asdict(run) for run in self.runs]
-        return {"classes": [one.value for one in CLASSES], **values}
+        return {"classes": [one.value for one in CLASSES], **record_values(self)}
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
         """Inverse of `to_dict`.
 
         Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
+            DataError: a field is missing, unknown, of another type or out of bounds.
         """
-        read = FieldReader("calibration", values, ["classes", *(f.name for f in fields(cls))])
-        expected = [one.value for one in CLASSES]
-        found = read.texts("classes")
-        require(found == expected, "calibration", "classes", found, f"this version's: {', '.join(expected)}")
-        return cls(
-            timeline=read.text("timeline"),
-            source=read.text("source"),
-            source_digest=read.text("source_digest"),
-            measured_at=read.text("measured_at"),
-            kernelcast_version=read.text("kernelcast_version"),
-            parameters=read.integer("parameters"),
-            log_factors=read.numbers("log_factors"),
-            log_spread=_rows(read.items("log_spread")),
-            residual=read.number("residual"),
-            prior=read.number("prior"),
-            runs=tuple(CalibrationRun.from_dict(run) for run in read.items("runs")),
-        )
+        if isinstance(values, dict):
+            classes, expected = values.get("classes"), [one.value for one in CLASSES]
+            holds = classes == expected
+            require(holds, "calibration", "classes", classes, f"this version's: {', '.join(expected)}")
+            values = {name: value for name, value in values.items() if name != "classes"}
+        return read_record(cls, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +217,3 @@ class CalibrationUse:
             error_left_out=calibration.mean_error_left_out,
             summary=f"NOT applied, {reason}: {calibration}" if reason else str(calibration),
         )
-
-
-def _rows(values: list[Any]) -> tuple[tuple[float, ...], ...]:
-    for row in values:
-        if type(row) is not list or not all(type(value) in (int, float) for value in row):
-            raise DataError(f"calibration: log_spread holds {row!r:.80}, expected rows of numbers")
-    try:
-        return tuple(tuple(map(float, row)) for row in values)
-    except OverflowError:
-        raise DataError("calibration: log_spread holds a number too large for a float") from None

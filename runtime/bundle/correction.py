@@ -6,9 +6,10 @@ the prediction lies above the roofline, and by the features. Far from all points
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from kernelcast.runtime.bundle.field_reader import FieldReader, require
+from kernelcast.runtime.bundle.checks import require
+from kernelcast.runtime.record import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +26,7 @@ TIME, EFFICIENCY, FEATURES = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
+class Likeness(Record):
     """Covariance of the errors of log(time) of two workloads: a sum of variances, each times how alike they are.
 
     - `offset`: all workloads alike; a kernel that is slower or faster throughout;
@@ -67,20 +68,6 @@ class Likeness:
             found += self.value * np.exp(-np.abs(own[:, None] - other) / self.value_scale)
         return found
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """Inverse of `to_dict`.
-
-        Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
-        """
-        read = FieldReader("likeness", values, [one.name for one in fields(cls)])
-        return cls(**{one.name: read.number(one.name) for one in fields(cls)})
-
 
 LIKENESS = Likeness()
 """That of every correction that is fitted anew."""
@@ -104,7 +91,7 @@ def centred(places: "Array", knots: "Array") -> "Array":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
+class Correction(Record):
     """Σ `weights`[i] · covariance with `knots`[i], the positions [points, 2 + features] of what was measured.
 
     The efficiency is held inside that of the knots: no line is carried on. `earlier` is the correction that the
@@ -154,31 +141,6 @@ class Correction:
         )
         found: Array = before + np.clip(added, -_MOST_ADDED, _MOST_ADDED)
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json."""
-        return {
-            "knots": [list(knot) for knot in self.knots],
-            "weights": list(self.weights),
-            "likeness": self.likeness.to_dict(),
-            "earlier": None if self.earlier is None else self.earlier.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """Inverse of `to_dict`.
-
-        Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
-        """
-        read = FieldReader("correction", values, [one.name for one in fields(cls)])
-        earlier = read.value("earlier")
-        return cls(
-            knots=read.number_rows("knots"),
-            weights=read.numbers("weights"),
-            likeness=Likeness.from_dict(read.value("likeness")),
-            earlier=None if earlier is None else cls.from_dict(earlier),
-        )
 
 
 def _matern(some: "Array", others: "Array", scale: float) -> "Array":

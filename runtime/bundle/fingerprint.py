@@ -6,11 +6,10 @@ A fingerprint's `digest` is its key everywhere. Host names, serials, UUIDs, user
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.record import Record, record_values
 
 DIGEST_HEX_DIGITS = 32
 DESCRIBED = "described"
@@ -27,8 +26,8 @@ def content_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:DIGEST_HEX_DIGITS]
 
 
-class _Digested:
-    """What the three fingerprints share: their digest, and a plain dictionary there and back."""
+class _Digested(Record):
+    """What the three fingerprints share."""
 
     __slots__ = ()
 
@@ -37,22 +36,8 @@ class _Digested:
         return content_digest(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        # Through JSON, so that tuples are lists on both sides of a file.
-        plain: dict[str, Any] = json.loads(canonical_json(asdict(self)))  # type: ignore[call-overload]
-        return plain
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Inverse of `to_dict`.
-
-        Raises:
-            DataError: a field is missing or unknown.
-        """
-        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-        if set(values) != known:
-            odd = ", ".join(sorted(set(values) ^ known))
-            raise DataError(f"{cls.__name__}: fields differ from this version's ({odd})")
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        """Plain values by name, in the order of names."""
+        return dict(sorted(record_values(self).items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

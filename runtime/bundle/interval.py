@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from kernelcast.runtime.bundle.field_reader import FieldReader, require
+from kernelcast.runtime.bundle.checks import require
+from kernelcast.runtime.record import Record
 
 LEVEL = 0.9
 """The share of measured times that an interval is made to hold."""
@@ -17,7 +18,7 @@ GROUPINGS = ("all", "size", "layout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Record):
     """Low and high are the time divided and multiplied by exp(half-width); one half-width per group.
 
     With `by` "size" the groups lie between `size_bounds`, increasing products of the features: group i holds products
@@ -67,34 +68,4 @@ class Interval:
             size_bounds=(),
             layouts=(),
             log_half_widths=(float(log_half_width),),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json."""
-        return {
-            "method": self.method,
-            "level": self.level,
-            "by": self.by,
-            "size_bounds": list(self.size_bounds),
-            "layouts": [list(layout) for layout in self.layouts],
-            "log_half_widths": list(self.log_half_widths),
-        }
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """Inverse of `to_dict`.
-
-        Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
-        """
-        read = FieldReader(
-            "interval", values, ["method", "level", "by", "size_bounds", "layouts", "log_half_widths"]
-        )
-        return cls(
-            method=read.text("method"),
-            level=read.number("level"),
-            by=read.text("by"),
-            size_bounds=read.numbers("size_bounds"),
-            layouts=read.whole_pairs("layouts"),
-            log_half_widths=read.numbers("log_half_widths"),
         )

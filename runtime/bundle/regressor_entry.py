@@ -1,25 +1,25 @@
 """The manifest's entry of one regressor: what it answers, how it was fitted, how far it may be trusted."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from kernelcast.runtime.bundle.checks import is_hex, is_word, require
 from kernelcast.runtime.bundle.correction import FEATURES
-from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.bundle.widening import Widening
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
+from kernelcast.runtime.record import Record, read_record
 
 STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
 
 MOST_PROCESSES = 1 << 16
-_OPTIONAL = ("elements_range", "widening", "data", "transfer", "load")
 
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
@@ -32,7 +32,7 @@ def model_file(operator: str, direction: Direction, processes_per_node: int = 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegressorEntry:
+class RegressorEntry(Record):
     """One regressor: what it answers, how it was fitted, and the file that holds it.
 
     `features`, `units` and `training_range` run in parallel, in the order of the operator's workload vector.
@@ -56,6 +56,8 @@ class RegressorEntry:
         DataError: a value is outside what is allowed, or differs from the operator table.
     """
 
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("elements_range", "widening", "data", "transfer", "load")
+
     operator: str
     direction: Direction
     dtype: str
@@ -69,10 +71,10 @@ class RegressorEntry:
     form: str
     hyperparameters: Mapping[str, str | int | float | bool | None]
     validation_error: float
-    extrapolation_error: float | None
+    extrapolation_error: float | None = None
     interval: Interval
-    interval_coverage: float | None
-    layouts: tuple[Layout, ...]
+    interval_coverage: float | None = None
+    layouts: tuple[Layout, ...] = ()
     rows: int
     statistic: str
     table_digest: str
@@ -199,26 +201,9 @@ class RegressorEntry:
         *,
         operator: str,
         direction: Direction,
-        dtype: str,
-        training_range: Sequence[tuple[float, float]],
-        algorithm: str,
-        form: str,
-        hyperparameters: Mapping[str, str | int | float | bool | None],
-        validation_error: float,
-        interval: Interval,
-        rows: int,
-        statistic: str,
-        table_digest: str,
-        recipe_digest: str,
-        extrapolation_error: float | None = None,
-        interval_coverage: float | None = None,
-        layouts: Sequence[Layout] = (),
-        role_errors: Mapping[str, float] | None = None,
-        equal_features: tuple[str, ...] = (),
+        training_range: Iterable[tuple[float, float]],
         processes_per_node: int = 1,
-        elements_range: tuple[float, float] | None = None,
-        widening: Widening | None = None,
-        load: Load = Load.NOT_STATED,
+        **others: Any,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
 
@@ -232,31 +217,14 @@ class RegressorEntry:
         return cls(
             operator=operator,
             direction=direction,
-            dtype=dtype,
             features=tuple(known.features),
             units=tuple(known.features.values()),
             training_range=tuple((float(low), float(high)) for low, high in training_range),
             file=model_file(operator, direction, processes_per_node),
             sha256=sha256(model).hexdigest(),
             size_bytes=len(model),
-            algorithm=algorithm,
-            form=form,
-            hyperparameters=dict(hyperparameters),
-            validation_error=float(validation_error),
-            extrapolation_error=extrapolation_error,
-            interval=interval,
-            interval_coverage=interval_coverage,
-            layouts=tuple(sorted(set(layouts))),
-            rows=rows,
-            statistic=statistic,
-            table_digest=table_digest,
-            recipe_digest=recipe_digest,
-            role_errors=dict(role_errors or {}),
-            equal_features=equal_features,
             processes_per_node=processes_per_node,
-            elements_range=elements_range,
-            widening=widening,
-            load=load,
+            **others,
         )
 
     @property
@@ -273,92 +241,17 @@ class RegressorEntry:
             else self.direction.value
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["direction"] = self.direction.value
-        values["load"] = self.load.value or None
-        values["features"] = list(self.features)
-        values["units"] = list(self.units)
-        values["training_range"] = [list(pair) for pair in self.training_range]
-        values["hyperparameters"] = dict(self.hyperparameters)
-        values["interval"] = self.interval.to_dict()
-        values["layouts"] = [list(layout) for layout in self.layouts]
-        values["role_errors"] = dict(self.role_errors)
-        values["equal_features"] = list(self.equal_features)
-        if self.elements_range is not None:
-            values["elements_range"] = list(self.elements_range)
-        for name in ("widening", "transfer"):
-            if values[name] is not None:
-                values[name] = values[name].to_dict()
-        for name in _OPTIONAL:
-            if values[name] is None:
-                del values[name]
-        return values
-
     @classmethod
     def from_dict(cls, values: object) -> Self:
         """Inverse of `to_dict`.
 
         Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
+            DataError: a field is missing, unknown, of another type or out of bounds.
         """
-        given = {name for name in _OPTIONAL if isinstance(values, dict) and name in values}
-        names = [f.name for f in fields(cls) if f.name in given or f.name not in _OPTIONAL]
-        read = FieldReader("regressor", values, names)
-        direction = read.text("direction")
-        if direction not in set(Direction):
-            raise DataError(
-                f"regressor {read.text('operator')}: direction is {direction!r}, not one of this version's"
-            )
-        return cls(
-            operator=read.text("operator"),
-            direction=Direction(direction),
-            dtype=read.text("dtype"),
-            features=tuple(read.texts("features")),
-            units=tuple(read.texts("units")),
-            training_range=read.pairs("training_range"),
-            file=read.text("file"),
-            sha256=read.text("sha256"),
-            size_bytes=read.integer("size_bytes"),
-            algorithm=read.text("algorithm"),
-            form=read.text("form"),
-            hyperparameters=read.settings("hyperparameters"),
-            validation_error=read.number("validation_error"),
-            extrapolation_error=read.number_or_null("extrapolation_error"),
-            interval=_interval(read),
-            interval_coverage=read.number_or_null("interval_coverage"),
-            layouts=read.whole_pairs("layouts"),
-            rows=read.integer("rows"),
-            statistic=read.text("statistic"),
-            table_digest=read.text("table_digest"),
-            recipe_digest=read.text("recipe_digest"),
-            role_errors=read.settings("role_errors"),  # type: ignore[arg-type]  # checked when it is made
-            equal_features=tuple(read.texts("equal_features")),
-            processes_per_node=read.integer("processes_per_node"),
-            elements_range=read.pair("elements_range") if "elements_range" in given else None,
-            widening=Widening.from_dict(read.value("widening")) if "widening" in given else None,
-            data=read.text("data") if "data" in given else None,
-            transfer=Transfer.from_dict(read.value("transfer")) if "transfer" in given else None,
-            load=_load(read) if "load" in given else Load.NOT_STATED,
-        )
-
-
-def _load(read: FieldReader) -> Load:
-    stated = [one for one in Load if one and one.value == read.text("load")]
-    if not stated:
-        raise DataError(
-            f"regressor {read.text('operator')} ({read.text('direction')}): load is {read.text('load')!r:.80}, "
-            f"expected {' or '.join(filter(None, Load))}"
-        )
-    return stated[0]
-
-
-def _interval(read: FieldReader) -> Interval:
-    try:
-        return Interval.from_dict(read.value("interval"))
-    except DataError as error:
-        raise DataError(f"regressor {read.text('operator')} ({read.text('direction')}): {error}") from error
+        names = [values.get(name) for name in ("operator", "direction")] if isinstance(values, dict) else []
+        known = [f"{name:.80}" for name in names if isinstance(name, str)]
+        where = f"regressor {known[0]} ({known[1]})" if len(known) == 2 else "regressor"
+        return read_record(cls, values, where=where)
 
 
 def _is_plain(value: object) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from kernelcast.runtime.bundle.file import read_content, verified_bundle
 from kernelcast.runtime.errors import DataError, one_line
 from kernelcast.runtime.output_file import write_bytes
-from kernelcast.runtime.small_file import open_regular
+from kernelcast.runtime.small_file import read_small_file
 
 NAMESPACE = "kernelcast-bundle"
 """Part of what is signed: a signature made for something else does not count."""
@@ -115,14 +115,9 @@ def _principals(files: Sequence[str], where: str) -> list[str]:
 def _read_signature(source: Path) -> bytes:
     path = signature_path(source)
     where = f"bundle {source}: signature {path}"
-    if not path.is_file():
-        raise DataError(f"{where}: no such file, expected one (kernelcast bundle sign)")
-    try:
-        with open_regular(path) as stream:
-            signature = stream.read(_MAX_SIGNATURE_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{where}: cannot be read ({error.strerror})") from error
-    if not signature.startswith(b"-----BEGIN SSH SIGNATURE-----") or len(signature) > _MAX_SIGNATURE_BYTES:
+    expected = "one (kernelcast bundle sign)"
+    signature = read_small_file(path, where=where, most_bytes=_MAX_SIGNATURE_BYTES, expected=expected)
+    if not signature.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         raise DataError(f"{where}: is not an SSH signature")
     return signature
 

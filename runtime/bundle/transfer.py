@@ -6,13 +6,14 @@ the few points that were measured on the target, if any (correction.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+from kernelcast.runtime.bundle.checks import require
 from kernelcast.runtime.bundle.correction import Correction
-from kernelcast.runtime.bundle.field_reader import FieldReader, require
 from kernelcast.runtime.hardware.devices import devices
 from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates, is_rate
 from kernelcast.runtime.operators import OPERATORS, Key
+from kernelcast.runtime.record import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,7 @@ _MOST_LOG = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(Record):
     """From the device that was measured, `origin`, to the one that answers are for, `target`.
 
     `log_half_width` is what 90 % of such transfers were within, in log(time).
@@ -106,37 +107,3 @@ class Transfer:
         ends = np.stack([np.ones(len(vectors)), here / there, carried]) / carried
         below, above = -np.log(ends.min(axis=0)), np.log(ends.max(axis=0))
         return np.minimum(width, below), np.minimum(width, above)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json."""
-        return {
-            "origin": self.origin.to_dict(),
-            "target": self.target.to_dict(),
-            "log_half_width": self.log_half_width,
-            "correction": None if self.correction is None else self.correction.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """Inverse of `to_dict`.
-
-        Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
-        """
-        read = FieldReader("transfer", values, ["origin", "target", "log_half_width", "correction"])
-        correction = read.value("correction")
-        return cls(
-            origin=_rates(read.value("origin")),
-            target=_rates(read.value("target")),
-            log_half_width=read.number("log_half_width"),
-            correction=None if correction is None else Correction.from_dict(correction),
-        )
-
-
-def _rates(values: object) -> Rates:
-    read = FieldReader("transfer", values, ["device", "flops_per_s", "bytes_per_s"])
-    return Rates(
-        device=read.text("device"),
-        flops_per_s=read.number("flops_per_s"),
-        bytes_per_s=read.number("bytes_per_s"),
-    )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.layouts import SCHEDULES
-from kernelcast.runtime.pipeline.closed_form import closed_forms
+from kernelcast.runtime.pipeline.closed_form import StepTimes, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.fields import Schedule, TimelineKind
@@ -60,14 +60,6 @@ class Structure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
-    """Times of steps in µs, float64 [configs]: the whole, and the part until the last pass ends."""
-
-    step_us: Times
-    pipeline_us: Times
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Configurations:
     """Layouts of one structure, each with its random draws (see uncertainty.py): one configuration per row.
 
@@ -109,7 +101,7 @@ class Configurations:
         return self._closed_form(positions) if timeline == "closed-form" else self._simulated(positions)
 
     def _closed_form(self, positions: Rows) -> StepTimes:
-        found = closed_forms(
+        return closed_forms(
             forward_us=self.forward_us[positions],
             backward_us=self.backward_us[positions],
             all_reduce_us=self.durations.all_reduce_us[positions],
@@ -117,7 +109,6 @@ class Configurations:
             micro_batches=self.micro_batches[positions].astype(np.float64),
             overlap=None if self.durations.overlap is None else self.durations.overlap.take(positions),
         )
-        return StepTimes(step_us=found.step_us, pipeline_us=found.pipeline_us)
 
     def _simulated(self, positions: Rows) -> StepTimes:
         step_us, pipeline_us = np.empty(len(positions)), np.empty(len(positions))

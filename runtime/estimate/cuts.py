@@ -23,7 +23,6 @@ class Cuts:
 
     @property
     def stage_kinds(self) -> list[StageKind]:
-        """The distinct kinds of stages."""
         return list(dict.fromkeys(stage for stages in self.stages for stage in stages))
 
 

@@ -1,10 +1,11 @@
-"""Defaults that a bundle or a fabric gives to a question: devices per node, a device's memory and what is reserved."""
+"""Defaults that a bundle or a fabric gives to a question: devices per node, a device's memory, its link to the host."""
 
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, FabricChoice
 from kernelcast.runtime.bundle.described_fabric import measured_fabrics
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.device_links import host_link
 from kernelcast.runtime.hardware.devices import device_named
 
 
@@ -55,6 +56,12 @@ NCCL's buffers."""
 def usual_reserved_bytes(bundle: Bundle) -> int:
     """What training cannot have of a device's memory; nothing where no GPU was measured."""
     return RESERVED_BYTES if any(one.kind != "cpu" for one in bundle.manifest.compute) else 0
+
+
+def host_link_bytes_per_s(bundle: Bundle) -> float | None:
+    """The published rate of the link between a device and its host, of the first known one; None without."""
+    links = (host_link(one.device_name) for one in bundle.manifest.compute)
+    return next((link.bytes_per_s for link in links if link is not None), None)
 
 
 def _own_memory_bytes(fingerprint: ComputeFingerprint) -> int | None:

@@ -42,7 +42,6 @@ class Memory:
         return None if self.usable_bytes is None else self.largest_bytes <= self.usable_bytes
 
     def fits_stage(self, stage: StageMemory) -> bool | None:
-        """Whether one stage fits."""
         return None if self.usable_bytes is None else stage.total_bytes <= self.usable_bytes
 
 

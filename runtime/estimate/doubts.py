@@ -1,11 +1,11 @@
-"""Warnings as people read them: grouped by cause, with the share of the step that each group concerns."""
+"""AnswerWarning as people read them: grouped by cause, with the share of the step that each group concerns."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime.answers.asking import Question, Warnings
-from kernelcast.runtime.answers.causes import Cause
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 
 LEAST_SHARE = 0.001
 """What concerns a smaller share of the operators' time has no influence; it is not shown, and stays in JSON."""
@@ -26,7 +26,7 @@ class Doubt:
     summary: str
     share: float | None
     has_influence: bool
-    warnings: tuple[Warnings, ...]
+    warnings: tuple[AnswerWarning, ...]
 
     @property
     def line(self) -> str:
@@ -54,9 +54,9 @@ def share_of(questions: Collection[Question], times_s: Mapping[Question, float])
 
 
 def grouped(
-    concerned: Mapping[Warnings, Collection[Question]], times_s: Mapping[Question, float]
+    concerned: Mapping[AnswerWarning, Collection[Question]], times_s: Mapping[Question, float]
 ) -> tuple[Doubt, ...]:
-    """Warnings by cause, the gravest cause first. `concerned` are the questions that each is about."""
+    """AnswerWarning by cause, the gravest cause first. `concerned` are the questions that each is about."""
     return tuple(
         _doubt(cause, own, concerned, times_s)
         for cause in Cause
@@ -73,12 +73,12 @@ def warning_lines(doubts: Sequence[Doubt], *, hint: str = "--json has each warni
 
 def _doubt(
     cause: Cause,
-    warnings: Sequence[Warnings],
-    concerned: Mapping[Warnings, Collection[Question]],
+    warnings: Sequence[AnswerWarning],
+    concerned: Mapping[AnswerWarning, Collection[Question]],
     times_s: Mapping[Question, float],
 ) -> Doubt:
     share = _share(warnings, concerned, times_s)
-    topics: dict[str, list[Warnings]] = {}
+    topics: dict[str, list[AnswerWarning]] = {}
     for warning in warnings:
         topics.setdefault(warning.topic, []).append(warning)
     shares = {topic: _share(own, concerned, times_s) for topic, own in topics.items()}
@@ -98,18 +98,18 @@ def _doubt(
 
 
 def _worst(
-    warnings: Sequence[Warnings],
-    concerned: Mapping[Warnings, Collection[Question]],
+    warnings: Sequence[AnswerWarning],
+    concerned: Mapping[AnswerWarning, Collection[Question]],
     times_s: Mapping[Question, float],
-) -> Warnings:
+) -> AnswerWarning:
     """The most severe of one topic, among those with influence where there are such."""
     with_influence = [one for one in warnings if _or_all(_share([one], concerned, times_s)) >= LEAST_SHARE]
     return max(with_influence or warnings, key=lambda one: one.severity)
 
 
 def _share(
-    warnings: Iterable[Warnings],
-    concerned: Mapping[Warnings, Collection[Question]],
+    warnings: Iterable[AnswerWarning],
+    concerned: Mapping[AnswerWarning, Collection[Question]],
     times_s: Mapping[Question, float],
 ) -> float | None:
     return share_of({one for warning in warnings for one in concerned[warning]}, times_s)

@@ -34,7 +34,6 @@ class Energy:
         return self.step_j / _J_PER_KWH
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "step_j": self.step_j,
             "step_kwh": self.step_kwh,

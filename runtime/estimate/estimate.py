@@ -4,25 +4,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernelcast.runtime.answers.asking import Question, Warnings, question
-from kernelcast.runtime.answers.fabric_notes import FabricUse
+from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.predictor import Answer
-from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.data_frame import data_frame
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
 from kernelcast.runtime.estimate.energy import Energy, energy_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
+from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.stack import StackUse
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
 
@@ -114,44 +113,6 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where the times come from: the bundle, and the hardware and software that were measured, readable.
-
-    `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
-    are the bundle's own and nothing describes them. `data` says whose measurements answered, where that is stated.
-    `stack` is None where none was asked for.
-    """
-
-    bundle: str
-    bundle_digest: str
-    dataset_digest: str
-    kernelcast_version: str
-    created_at: str
-    dtype: str
-    statistic: str
-    compute: tuple[str, ...]
-    fabric: tuple[str, ...]
-    software: tuple[str, ...]
-    calibration: CalibrationUse | None = None
-    collectives: FabricUse | None = None
-    data: tuple[str, ...] = ()
-    stack: StackUse | None = None
-
-    def factor_of(self, operator: str) -> float:
-        """By what a stack or an applied calibration multiplied an operator's time."""
-        if self.stack is not None:
-            return self.stack.factor_of(operator)
-        if self.calibration is None or not self.calibration.applied:
-            return 1.0
-        return self.calibration.factors[OPERATORS[operator].operator_class.value]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        values = asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The predicted time of one training step (one update of all parameters) and its parts. Immutable.
 
@@ -172,7 +133,7 @@ class Estimate:
     components: Components
     stages: tuple[StageEstimate, ...]
     memory: Memory
-    concerned: Mapping[Warnings, frozenset[Question]] = field(repr=False)
+    concerned: Mapping[AnswerWarning, frozenset[Question]] = field(repr=False)
     model: ModelConfig
     parallelism: Parallelism
     cluster: Cluster
@@ -186,6 +147,10 @@ class Estimate:
     answers: Mapping[Question, Answer] = field(repr=False)
     durations: Durations = field(repr=False, compare=False)
 
+    def covers(self, step_time_s: float) -> bool | None:
+        """Whether a measured step lies in the interval; None without one."""
+        return None if self.interval_s is None else self.interval_s[0] <= step_time_s <= self.interval_s[1]
+
     @property
     def layer_counts(self) -> tuple[int, ...]:
         """Layers of each stage."""
@@ -197,7 +162,7 @@ class Estimate:
         return int(self.parts.sizes.vocabulary * self.parallelism.tp)
 
     @property
-    def warnings(self) -> tuple[Warnings, ...]:
+    def warnings(self) -> tuple[AnswerWarning, ...]:
         """Everything that makes the estimate doubtful, one by one; `doubts` are groups of them."""
         return tuple(self.concerned)
 
@@ -237,14 +202,21 @@ class Estimate:
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
         times_s: dict[Question, float] = {}
+        for asked, calls, time_us in self.work():
+            times_s[asked] = times_s.get(asked, 0.0) + calls * time_us / _US_PER_S
+        return times_s
+
+    def work(self) -> Iterator[tuple[Question, int, float]]:
+        """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
         for stage in range(len(self.parts.stages)):
             for component, call in self.parts.calls(stage):
                 asked = question(call)
                 if asked in self.answers:
-                    repeats = 1 if component in ONCE_PER_UPDATE else self.parallelism.micro_batches
-                    time_s = repeats * call.count * self.answers[asked][0] / _US_PER_S
-                    times_s[asked] = times_s.get(asked, 0.0) + time_s
-        return times_s
+                    yield asked, self.repeats(component) * call.count, self.answers[asked][0]
+
+    def repeats(self, component: Component) -> int:
+        """How often the calls of a component run in a step."""
+        return 1 if component in ONCE_PER_UPDATE else self.parallelism.micro_batches
 
     def warning_values(self) -> dict[str, Any]:
         """Plain values of all warnings, one by one with their share, and of their groups."""

@@ -10,18 +10,21 @@ from functools import partial
 from types import MappingProxyType
 from typing import Self
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question, Warnings, question
+from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
-from kernelcast.runtime.answers.concurrency import concurrency_warning, processes_on_a_node
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
-from kernelcast.runtime.answers.offload import host_link_bytes_per_s, offload_warning
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
-from kernelcast.runtime.answers.sources import SubstituteWarning, optimizer_warning
-from kernelcast.runtime.answers.stack_load import stack_load_warning
 from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
+from kernelcast.runtime.answers.warnings import (
+    AnswerWarning,
+    concurrency_warning,
+    devices_per_node_warnings,
+    offload_warning,
+    optimizer_warning,
+    stack_load_warning,
+)
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
@@ -29,6 +32,7 @@ from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
 from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
+    host_link_bytes_per_s,
     usual_gpus_per_node,
 )
 from kernelcast.runtime.estimate.device_memory import device_memory
@@ -225,7 +229,8 @@ class Estimator:
         )
         element_bytes = precision_of(self.bundle.manifest.dtype).element
         factors = self.predictor.factors_for(timeline)
-        processes = processes_on_a_node(parallelism, used)
+        # On the fullest node, one per device.
+        processes = min(parallelism.world_size, used.gpus_per_node)
         times = partial(
             BundleTimes,
             self.predictor.at(processes),
@@ -233,17 +238,16 @@ class Estimator:
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
         )
         parallelism.check(model)
-        link = host_link_bytes_per_s(self.bundle.manifest.compute)
+        engine_of = partial(
+            Engine,
+            model,
+            used,
+            bucket_entries,
+            element_bytes=element_bytes,
+            host_link_bytes_per_s=host_link_bytes_per_s(self.bundle),
+        )
         if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
-            engine = Engine(
-                model,
-                used,
-                bucket_entries,
-                times(),
-                element_bytes=element_bytes,
-                host_link_bytes_per_s=link,
-            )
-            parallelism = engine.balanced(Layouts.of(parallelism)).parallelism(0)
+            parallelism = engine_of(times()).balanced(Layouts.of(parallelism)).parallelism(0)
         parts = decompose(
             model=model,
             parallelism=parallelism,
@@ -254,15 +258,7 @@ class Estimator:
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
         answers = times(draws=draws, with_warnings=True)
-        engine = Engine(
-            model,
-            used,
-            bucket_entries,
-            answers,
-            draws=draws,
-            element_bytes=element_bytes,
-            host_link_bytes_per_s=link,
-        )
+        engine = engine_of(answers, draws=draws)
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
             (operator, _), problem = next(iter(answers.problems.items()))
@@ -315,28 +311,24 @@ class Estimator:
         asked: OperatorTimes,
         parts: Decomposition,
         processes: int,
-        nodes: Iterable[DevicesPerNodeWarning],
-    ) -> dict[Warnings, frozenset[Question]]:
+        nodes: Iterable[AnswerWarning],
+    ) -> dict[AnswerWarning, frozenset[Question]]:
         """Warnings of the step, each with the questions that it concerns."""
         collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
-        found: dict[Warnings, frozenset[Question]] = dict.fromkeys(nodes, collectives)
-        other = optimizer_warning(parts.parallelism.optimizer, parts.parallelism.optimizer_states)
-        if other is not None:
-            found[other] = frozenset(one for one in asked.answers if one[0][0] == "adam")
-        offloaded = offload_warning(parts.parallelism, host_link_bytes_per_s(self.bundle.manifest.compute))
-        if offloaded is not None:
-            found[offloaded] = frozenset(one for one in asked.answers if one[0][0] == "adam")
-        crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
-        if crowded is not None:
-            found[crowded] = frozenset(asked.answers) - collectives
-        entries = self.predictor.at(processes).bundle.entries
-        lasting = stack_load_warning(self.stack, asked.sources.values(), entries)
-        if lasting is not None:
-            found[lasting] = frozenset(asked.answers) - collectives
+        computing = frozenset(asked.answers) - collectives
+        updates = frozenset(one for one in asked.answers if one[0][0] == "adam")
+        layout, entries = parts.parallelism, self.predictor.at(processes).bundle.entries
+        of_step = (
+            *((one, collectives) for one in nodes),
+            (optimizer_warning(layout), updates),
+            (offload_warning(layout, host_link_bytes_per_s(self.bundle)), updates),
+            (concurrency_warning(self.bundle.manifest.compute, self._levels, processes), computing),
+            (stack_load_warning(self.stack, asked.sources.values(), entries), computing),
+        )
+        found = {warning: questions for warning, questions in of_step if warning is not None}
         for warning, questions in asked.concerned.items():
             # That a sum answers for its parts changes nothing unless they are split.
-            is_part = isinstance(warning, SubstituteWarning) and warning.source.is_part
-            if parts.is_split or not is_part:
+            if parts.is_split or not warning.is_part:
                 found[warning] = frozenset(questions)
         return found
 
@@ -359,7 +351,7 @@ class Estimator:
 
     def _devices_per_node(
         self, used: Cluster, source: str, over: CollectiveSource | None
-    ) -> tuple[DevicesPerNodeWarning, ...]:
+    ) -> tuple[AnswerWarning, ...]:
         """Warnings where the bundle's nodes, or the fabric's, have another number of devices than those used."""
         known = [one.gpus_per_node for one in self.bundle.manifest.fabric]
         fabric = None if over is None or not over.is_asked else (over.name, over.devices_per_node)

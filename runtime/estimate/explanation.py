@@ -1,10 +1,9 @@
 """How an operator's time came about: what was asked, who answered, and how far the answer may be trusted."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.ranges import ELEMENTS, exceeded
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle
@@ -13,7 +12,6 @@ from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS, Direction, role_name
 from kernelcast.runtime.spelling import alternatives
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +30,6 @@ class AskedFeature:
     inside: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "name": self.name,
             "unit": self.unit,
@@ -118,7 +115,7 @@ def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Exp
     calls: dict[Question, int] = {}
     everything_us = 0.0
     called: dict[str, None] = {}
-    for one, count, time_us in _device_work(estimate):
+    for one, count, time_us in estimate.work():
         (operator, _), _, role = one
         everything_us += count * time_us
         called |= dict.fromkeys(filter(None, (operator, role)))
@@ -136,16 +133,6 @@ def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Exp
             )
         raise UsageError(f"operator {shown_name(name)} is unknown; of this step {alternatives(name, called)}")
     return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
-
-
-def _device_work(estimate: Estimate) -> Iterator[tuple[Question, int, float]]:
-    """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
-    for stage in range(len(estimate.parts.stages)):
-        for component, call in estimate.parts.calls(stage):
-            one = question(call)
-            if one in estimate.answers:
-                repeats = 1 if component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
-                yield one, repeats * call.count, estimate.answers[one][0]
 
 
 def _explain(

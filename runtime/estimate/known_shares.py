@@ -1,17 +1,15 @@
 """How a step's operators are known: which share of their time was measured, carried over, or assumed."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from kernelcast.runtime.answers.asking import Question, Warnings
-from kernelcast.runtime.answers.causes import Cause
-from kernelcast.runtime.answers.device_transfer import OperatorTransferWarning
-from kernelcast.runtime.answers.offload import OffloadWarning
-from kernelcast.runtime.answers.sources import OptimizerWarning, SubstituteWarning
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
+from kernelcast.runtime.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownShares:
+class KnownShares(Record):
     """Shares of the operators' time over all stages, 0 to 1; together 1.
 
     - `measured`: by the operator's own measurements on this device, a linear's gradients by those of the same product;
@@ -23,19 +21,15 @@ class KnownShares:
     transferred: float
     assumed: float
 
-    def to_dict(self) -> dict[str, float]:
-        """Plain values."""
-        return asdict(self)
-
 
 def known_shares(
-    concerned: Mapping[Warnings, Collection[Question]], times_s: Mapping[Question, float]
+    concerned: Mapping[AnswerWarning, Collection[Question]], times_s: Mapping[Question, float]
 ) -> KnownShares:
     """Shares by the warnings of an estimate; what is both transferred and assumed is assumed."""
     assumed: set[Question] = set()
     transferred: set[Question] = set()
     for warning, questions in concerned.items():
-        if warning.cause is Cause.DESCRIBED or _is_assumption(warning):
+        if warning.cause is Cause.DESCRIBED or warning.is_assumption:
             assumed.update(questions)
         elif warning.cause is Cause.TRANSFERRED:
             transferred.update(questions)
@@ -49,12 +43,6 @@ def known_shares(
     )
 
 
-def origins(concerned: Collection[Warnings]) -> tuple[str, ...]:
+def origins(concerned: Collection[AnswerWarning]) -> tuple[str, ...]:
     """Devices whose measurements answered for this one, by name."""
-    return tuple(sorted({one.origin for one in concerned if isinstance(one, OperatorTransferWarning)}))
-
-
-def _is_assumption(warning: Warnings) -> bool:
-    return isinstance(warning, OptimizerWarning | OffloadWarning) or (
-        isinstance(warning, SubstituteWarning) and warning.source.is_assumption
-    )
+    return tuple(sorted({one.values["origin"] for one in concerned if "origin" in one.values}))

@@ -1,9 +1,52 @@
 """What an estimate says about where its times come from."""
 
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.estimate.estimate import Provenance
-from kernelcast.runtime.stack import Stack, StackUse
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the times come from: the bundle, and the hardware and software that were measured, readable.
+
+    `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
+    are the bundle's own and nothing describes them. `data` says whose measurements answered, where that is stated.
+    `stack` is None where none was asked for.
+    """
+
+    bundle: str
+    bundle_digest: str
+    dataset_digest: str
+    kernelcast_version: str
+    created_at: str
+    dtype: str
+    statistic: str
+    compute: tuple[str, ...]
+    fabric: tuple[str, ...]
+    software: tuple[str, ...]
+    calibration: CalibrationUse | None = None
+    collectives: FabricUse | None = None
+    data: tuple[str, ...] = ()
+    stack: Stack | None = None
+
+    def factor_of(self, operator: str) -> float:
+        """By what a stack or an applied calibration multiplied an operator's time."""
+        if self.stack is not None:
+            return self.stack.factor_of(operator)
+        if self.calibration is None or not self.calibration.applied:
+            return 1.0
+        return self.calibration.factors[OPERATORS[operator].operator_class.value]
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(replace(self, stack=None)) | {
+            "stack": None if self.stack is None else self.stack.said()
+        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack | None) -> Provenance:
@@ -29,5 +72,5 @@ def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack 
             wanted=calibrated,
             instead="" if stack is None else f"stack {stack.name}",
         ),
-        stack=None if stack is None else StackUse.of(stack),
+        stack=stack,
     )

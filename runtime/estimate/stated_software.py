@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.estimate.estimate import Provenance
+from kernelcast.runtime.estimate.provenance import Provenance
 
 
 def other_software(stated: str, provenance: Provenance) -> tuple[str, ...]:

@@ -1,15 +1,15 @@
 """What training on a number of tokens takes at an estimate's rate: days, device-hours, price, energy."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.record import Record
 
 _S_PER_DAY, _S_PER_HOUR = 86_400.0, 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Record):
     """`tokens` trained on at a constant rate, without start-up, checkpoints and failures (`walltime` adds those).
 
     `days_interval` follows the step's interval, None without one; `cost` is in the unit of the price, None without
@@ -22,18 +22,6 @@ class Training:
     gpu_hours: float
     cost: float | None
     energy_kwh: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        interval = self.days_interval
-        return {
-            "tokens": self.tokens,
-            "days": self.days,
-            "days_interval": None if interval is None else list(interval),
-            "gpu_hours": self.gpu_hours,
-            "cost": self.cost,
-            "energy_kwh": self.energy_kwh,
-        }
 
 
 def training(estimate: Estimate, tokens: int, *, price_per_gpu_hour: float | None = None) -> Training:

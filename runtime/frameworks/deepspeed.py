@@ -1,19 +1,18 @@
 """DeepSpeed: its JSON configuration (docs/frameworks.md)."""
 
-from dataclasses import dataclass
-
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.nested import parse_json, render_json
-from kernelcast.runtime.frameworks.offload import OptimizerOffload
 from kernelcast.runtime.frameworks.rows import (
     Beyond,
     Choice,
     Found,
     Lacks,
+    OptimizerOffload,
     Option,
     Part,
+    Row,
     Same,
     Settings,
     checked,
@@ -23,19 +22,14 @@ from kernelcast.runtime.frameworks.rows import (
 from kernelcast.runtime.request.fields import OPTIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
+class Batches(Row):
     """A micro-batch, how often it is accumulated, and the global batch: their ratio is dp."""
 
-    micro: str = "train_micro_batch_size_per_gpu"
-    steps: str = "gradient_accumulation_steps"
-    whole: str = "train_batch_size"
-    fields: tuple[str, ...] = ("micro_batch", "micro_batches", "global_batch", "dp")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        return (self.micro, self.steps, self.whole)
+    micro = "train_micro_batch_size_per_gpu"
+    steps = "gradient_accumulation_steps"
+    whole = "train_batch_size"
+    keys = (micro, steps, whole)
+    fields = ("micro_batch", "micro_batches", "global_batch", "dp")
 
     def write(self, facts: Facts) -> Part:
         """All three."""

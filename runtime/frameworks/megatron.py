@@ -1,6 +1,5 @@
 """Megatron-LM: flags of pretrain_gpt.py and of torchrun (docs/frameworks.md)."""
 
-from dataclasses import dataclass
 from functools import partial
 from math import gcd
 
@@ -15,14 +14,15 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     Heads,
 )
 from kernelcast.runtime.frameworks.megatron_recomputation import Recompute
-from kernelcast.runtime.frameworks.offload import OptimizerOffload
 from kernelcast.runtime.frameworks.rows import (
     Beyond,
     Choice,
     Found,
     Lacks,
+    OptimizerOffload,
     Option,
     Part,
+    Row,
     Same,
     Settings,
     checked,
@@ -32,12 +32,11 @@ from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shel
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Row):
     """torchrun's nodes and processes per node: the devices of the job. WORLD_SIZE counts where they are not given."""
 
-    keys: tuple[str, ...] = (*LAUNCHER, WORLD_SIZE)
-    fields: tuple[str, ...] = ("devices", "gpus_per_node")
+    keys = (*LAUNCHER, WORLD_SIZE)
+    fields = ("devices", "gpus_per_node")
 
     def write(self, facts: Facts) -> Part:
         """As many processes on every node, as torchrun wants it."""
@@ -57,21 +56,16 @@ class Launch:
         return Found({} if world is None else {"devices": world})
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Row):
     """Schedule and cut: the interleaved schedule is the one with several chunks per stage."""
 
-    layout: str = "--pipeline-model-parallel-layout"
-    per_chunk: str = "--num-layers-per-virtual-pipeline-stage"
-    chunks: str = "--num-virtual-stages-per-pipeline-rank"
-    first: str = "--decoder-first-pipeline-num-layers"
-    last: str = "--decoder-last-pipeline-num-layers"
-    fields: tuple[str, ...] = ("schedule", "virtual_stages", "layer_counts")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        return (self.layout, self.per_chunk, self.chunks, self.first, self.last)
+    layout = "--pipeline-model-parallel-layout"
+    per_chunk = "--num-layers-per-virtual-pipeline-stage"
+    chunks = "--num-virtual-stages-per-pipeline-rank"
+    first = "--decoder-first-pipeline-num-layers"
+    last = "--decoder-last-pipeline-num-layers"
+    keys = (layout, per_chunk, chunks, first, last)
+    fields = ("schedule", "virtual_stages", "layer_counts")
 
     def write(self, facts: Facts) -> Part:
         """Chunks of the same size by their size, others by the layout."""
@@ -112,18 +106,13 @@ class Pipeline:
         return Found({"schedule": schedule, "virtual_stages": virtual_stages, "layer_counts": counts})
 
 
-@dataclass(frozen=True, slots=True)
-class DistributedOptimizer:
+class DistributedOptimizer(Row):
     """How ZeRO 1 combines gradients: Megatron-LM's scatters them, perhaps among some of the replicas."""
 
-    used: str = "--use-distributed-optimizer"
-    instances: str = "--num-distributed-optimizer-instances"
-    fields: tuple[str, ...] = ("gradient_collective", "shard_group")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Both."""
-        return (self.used, self.instances)
+    used = "--use-distributed-optimizer"
+    instances = "--num-distributed-optimizer-instances"
+    keys = (used, instances)
+    fields = ("gradient_collective", "shard_group")
 
     def write(self, facts: Facts) -> Part:
         """Copies of the optimizer's shards, where there are several."""
@@ -138,17 +127,12 @@ class DistributedOptimizer:
         return Found({"gradient_collective": "reduce_scatter", "copies": copies})
 
 
-@dataclass(frozen=True, slots=True)
-class TensorOverlap:
+class TensorOverlap(Row):
     """Sums of input gradients always run beside weight gradients; userbuffers cut products too."""
 
-    key: str = "--tp-comm-overlap"
-    fields: tuple[str, ...] = ("tensor_overlap",)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The flag."""
-        return (self.key,)
+    key = "--tp-comm-overlap"
+    keys = (key,)
+    fields = ("tensor_overlap",)
 
     def write(self, facts: Facts) -> Part:
         """The flag."""
@@ -161,12 +145,11 @@ class TensorOverlap:
         return Found({"tensor_overlap": "products" if settings.get(self.key) else "weight_gradients"})
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedQueries:
+class GroupedQueries(Row):
     """Fewer key-value heads than heads."""
 
-    keys: tuple[str, ...] = ("--group-query-attention", "--num-query-groups")
-    fields: tuple[str, ...] = ("kv_heads",)
+    keys = ("--group-query-attention", "--num-query-groups")
+    fields = ("kv_heads",)
 
     def write(self, facts: Facts) -> Part:
         """Both flags, where there are fewer."""
@@ -181,12 +164,10 @@ class GroupedQueries:
         return Found({"kv_heads": checked(self.keys[1], groups, MODEL["kv_heads"].kind)})
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """How positions are told, and the longest sequence."""
+class Positions(Row):
+    """How positions are told, and the longest sequence: they belong to the model, and are not read."""
 
-    keys: tuple[str, ...] = ("--position-embedding-type", "--max-position-embeddings")
-    fields: tuple[str, ...] = ()
+    keys = ("--position-embedding-type", "--max-position-embeddings")
 
     def write(self, facts: Facts) -> Part:
         """A learned table with its rows, else rotary or none up to the sequence."""
@@ -195,17 +176,12 @@ class Positions:
         settings = dict(zip(self.keys, (kind, rows or facts["sequence_length"]), strict=True))
         return Part(settings, ("rotary with learned_positions",) if rows and rotary else ())
 
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing: they belong to the model."""
-        return Found({})
 
-
-@dataclass(frozen=True, slots=True)
-class Dropout:
+class Dropout(Row):
     """Its probability after blocks and of attention's weights; both are on unless they are set to 0."""
 
-    keys: tuple[str, ...] = ("--hidden-dropout", "--attention-dropout")
-    fields: tuple[str, ...] = ("dropout",)
+    keys = ("--hidden-dropout", "--attention-dropout")
+    fields = ("dropout",)
 
     def write(self, facts: Facts) -> Part:
         """The same for both."""
@@ -371,13 +347,13 @@ _SWITCHES = frozenset(
     for option in row.options
     for key, value in (*option.settings.items(), *option.extra.items())
     if value is True
-) | {GroupedQueries().keys[0], Recompute().activations, TensorOverlap().key, Heads().latent}
+) | {GroupedQueries.keys[0], Recompute.activations, TensorOverlap.key, Heads.latent}
 
 MEGATRON = Framework(
     name="megatron-lm",
     title="Megatron-LM",
     rows=ROWS,
-    parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute().modules, ContextExchangeType().key)),
+    parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute.modules, ContextExchangeType.key)),
     render=render_shell,
     is_form_of=lambda text: True,
 )

@@ -1,11 +1,10 @@
 """Megatron-LM's flags of experts, latent attention and context parallelism (docs/frameworks.md)."""
 
 import ast
-from dataclasses import dataclass
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.rows import Found, Part, Settings, checked
+from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings, checked
 from kernelcast.runtime.request.fields import LAYOUT, MAX_LAYERS, MODEL, ContextExchange
 from kernelcast.runtime.request.kinds import FLAG, choice
 
@@ -13,17 +12,12 @@ _EXCHANGES: dict[str, ContextExchange] = {"p2p": "ring", "a2a": "all_to_all", "a
 _LONGEST_PATTERN = 4 * MAX_LAYERS
 
 
-@dataclass(frozen=True, slots=True)
-class ContextExchangeType:
+class ContextExchangeType(Row):
     """How context parallelism brings queries and keys together; several flags would be one per layer."""
 
-    key: str = "--cp-comm-type"
-    fields: tuple[str, ...] = ("context_exchange",)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The flag."""
-        return (self.key,)
+    key = "--cp-comm-type"
+    keys = (key,)
+    fields = ("context_exchange",)
 
     def write(self, facts: Facts) -> Part:
         """Nothing for a ring, which is the default."""
@@ -41,17 +35,12 @@ class ContextExchangeType:
         return Found({"context_exchange": _EXCHANGES[found]}, notes)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertTensorParallel:
+class ExpertTensorParallel(Row):
     """Devices that an expert is cut into: as many as any linear unless it is given."""
 
-    key: str = "--expert-tensor-parallel-size"
-    fields: tuple[str, ...] = ("expert_tp",)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The flag."""
-        return (self.key,)
+    key = "--expert-tensor-parallel-size"
+    keys = (key,)
+    fields = ("expert_tp",)
 
     def write(self, facts: Facts) -> Part:
         """Where it is another number than tp, of a model with experts."""
@@ -66,17 +55,12 @@ class ExpertTensorParallel:
         return Found({"expert_tp": checked(self.key, settings.get(self.key, facts["tp"]), LAYOUT["tp"].kind)})
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertLayers:
+class ExpertLayers(Row):
     """Which layers have experts: a list of 1 and 0, or every N-th from the first on."""
 
-    key: str = "--moe-layer-freq"
-    fields: tuple[str, ...] = ("dense_layers", "expert_interval")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The flag."""
-        return (self.key,)
+    key = "--moe-layer-freq"
+    keys = (key,)
+    fields = ("dense_layers", "expert_interval")
 
     def write(self, facts: Facts) -> Part:
         """A list, unless all layers have experts."""
@@ -143,25 +127,19 @@ def _short(layers: list[int]) -> list[int]:
     return layers
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(Row):
     """Sizes of heads: one of all, or with latent attention those of its parts and the ranks."""
 
-    size: str = "--kv-channels"
-    rotated: str = "--rotary-percent"
-    latent: str = "--multi-latent-attention"
-    query_rank: str = "--q-lora-rank"
-    kv_rank: str = "--kv-lora-rank"
-    plain: str = "--qk-head-dim"
-    turned: str = "--qk-pos-emb-head-dim"
-    value: str = "--v-head-dim"
-    fields: tuple[str, ...] = ("head_size", "rotary_size", "query_rank", "kv_rank", "value_head_size")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        ranks = (self.query_rank, self.kv_rank)
-        return (self.size, self.rotated, *ranks, self.plain, self.turned, self.value, self.latent)
+    size = "--kv-channels"
+    rotated = "--rotary-percent"
+    latent = "--multi-latent-attention"
+    query_rank = "--q-lora-rank"
+    kv_rank = "--kv-lora-rank"
+    plain = "--qk-head-dim"
+    turned = "--qk-pos-emb-head-dim"
+    value = "--v-head-dim"
+    keys = (size, rotated, query_rank, kv_rank, plain, turned, value, latent)
+    fields = ("head_size", "rotary_size", "query_rank", "kv_rank", "value_head_size")
 
     def write(self, facts: Facts) -> Part:
         """Queries and keys of latent attention have a part that is not rotated, and one that is."""

@@ -1,32 +1,26 @@
 """Megatron-LM's flags of recomputation."""
 
-from dataclasses import dataclass
 from typing import get_args
 
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.rows import Found, Part, Settings, checked
+from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings, checked
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, RecomputeModule
 from kernelcast.runtime.request.kinds import choice
 
 
-@dataclass(frozen=True, slots=True)
-class Recompute:
+class Recompute(Row):
     """What is recomputed: modules of every layer, or whole layers.
 
     Of these perhaps only the first of every chunk ("block"), or some at once ("uniform").
     """
 
-    granularity: str = "--recompute-granularity"
-    activations: str = "--recompute-activations"
-    modules: str = "--recompute-modules"
-    method: str = "--recompute-method"
-    layers: str = "--recompute-num-layers"
-    fields: tuple[str, ...] = ("recompute", "recompute_modules", "recompute_layers", "recompute_together")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        return (self.granularity, self.activations, self.modules, self.method, self.layers)
+    granularity = "--recompute-granularity"
+    activations = "--recompute-activations"
+    modules = "--recompute-modules"
+    method = "--recompute-method"
+    layers = "--recompute-num-layers"
+    keys = (granularity, activations, modules, method, layers)
+    fields = ("recompute", "recompute_modules", "recompute_layers", "recompute_together")
 
     def write(self, facts: Facts) -> Part:
         """Modules where they are not the usual ones; whole layers with their method."""

@@ -39,16 +39,14 @@ def parse_json(text: str) -> Settings:
 
 def render_toml(settings: Settings) -> str:
     """TOML of settings with keys `table.name`, in the tables' order."""
-    tables: dict[str, list[str]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         table, _, name = key.partition(".")
-        # Numbers, texts, flags and arrays of them are written alike in TOML and JSON.
-        tables.setdefault(table, []).append(f"{name} = {json.dumps(value)}")
-    return "\n\n".join("\n".join([f"[{table}]", *lines]) for table, lines in tables.items())
+        tables.setdefault(table, {})[name] = value
+    return toml_text.toml_document(tables).rstrip()
 
 
 def render_json(settings: Settings) -> str:
-    """JSON of settings."""
     values: dict[str, Any] = {}
     for key, value in settings.items():
         *outer, name = key.split(".")

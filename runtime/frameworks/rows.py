@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.facts import Facts
@@ -32,19 +32,18 @@ class Found(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Row(Protocol):
-    """One row of a table: its settings' keys, the fields that it may read, and both directions."""
+class Row:
+    """One row of a table: the `keys` of its settings, the `fields` that it may read, and both directions.
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Keys that it may write or read."""
+    A row of its own kind states them on its class; by default it writes nothing, and reads nothing.
+    """
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Fields that it may read."""
+    keys: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
 
     def write(self, facts: Facts) -> Part:
         """The settings of a layout."""
+        return Part()
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """The fields that settings decide, as far as they are known.
@@ -52,30 +51,20 @@ class Row(Protocol):
         Raises:
             UsageError: a setting is wrong; names it, what was found and what was expected.
         """
+        return Found({})
 
 
-@dataclass(frozen=True, slots=True)
-class Same:
+class Same(Row):
     """A number or text under another name. Absent, it has the framework's `default`, or is unknown.
 
     `usual`: not written where it has this value. `unset`: values that mean that it is not set.
     """
 
-    key: str
-    name: str
-    default: Any = None
-    usual: Any = None
-    unset: tuple[Any, ...] = ("auto",)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The key."""
-        return (self.key,)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The field."""
-        return (self.name,)
+    def __init__(
+        self, key: str, name: str, default: Any = None, usual: Any = None, unset: tuple[Any, ...] = ("auto",)
+    ) -> None:
+        self.keys, self.fields = (key,), (name,)
+        self.key, self.name, self.default, self.usual, self.unset = key, name, default, usual, unset
 
     def write(self, facts: Facts) -> Part:
         """The value as it is."""
@@ -106,22 +95,12 @@ class Option:
     read: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Row):
     """A field with few values. Of options whose settings are all there, the one with most is meant."""
 
-    name: str
-    options: tuple[Option, ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Keys of all options."""
-        return tuple(dict.fromkeys(key for one in self.options for key in (*one.settings, *one.extra)))
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The field."""
-        return (self.name,)
+    def __init__(self, name: str, options: tuple[Option, ...]) -> None:
+        self.name, self.options, self.fields = name, options, (name,)
+        self.keys = tuple(dict.fromkeys(key for one in options for key in (*one.settings, *one.extra)))
 
     def write(self, facts: Facts) -> Part:
         """The settings of the field's value; a value without any is lost."""
@@ -148,22 +127,11 @@ class Choice:
         return Found({self.name: option.value}, (option.read,) if option.read else ())
 
 
-@dataclass(frozen=True, slots=True)
-class Beyond:
+class Beyond(Row):
     """A row that counts only where a degree is above 1."""
 
-    degree: str
-    row: Row
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The row's."""
-        return self.row.keys
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The row's."""
-        return self.row.fields
+    def __init__(self, degree: str, row: Row) -> None:
+        self.degree, self.row, self.keys, self.fields = degree, row, row.keys, row.fields
 
     def write(self, facts: Facts) -> Part:
         """The row's settings."""
@@ -174,22 +142,16 @@ class Beyond:
         return self.row.read(settings, facts) if facts[self.degree] > 1 else Found({})
 
 
-@dataclass(frozen=True, slots=True)
-class Lacks:
+class Lacks(Row):
     """Something that the framework has no setting for; `lost` names it, "" where a layout does without."""
 
-    lost: Callable[[Facts], str]
-    keys: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ()
+    def __init__(self, lost: Callable[[Facts], str]) -> None:
+        self.lost = lost
 
     def write(self, facts: Facts) -> Part:
         """Nothing but the loss."""
         lost = self.lost(facts)
         return Part(lost=(lost,) if lost else ())
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing."""
-        return Found({})
 
 
 def lacks(name: str, usual: Any) -> Lacks:
@@ -208,12 +170,10 @@ def recomputed_partly(facts: Facts) -> str:
     return "" if kind != "selective" or usual else f"recompute_modules {','.join(modules)}"
 
 
-@dataclass(frozen=True, slots=True)
-class NoPadding:
+class NoPadding(Row):
     """A framework that trains the vocabulary as it is, cut into tp parts."""
 
-    keys: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ("vocabulary_multiple",)
+    fields = ("vocabulary_multiple",)
 
     def write(self, facts: Facts) -> Part:
         """Nothing but the padding that is lost."""
@@ -224,6 +184,29 @@ class NoPadding:
     def read(self, settings: Settings, facts: Facts) -> Found:
         """None."""
         return Found({"vocabulary_multiple": 1})
+
+
+class OptimizerOffload(Row):
+    """Optimizer states in the host's memory: a setting that is `on`, and one with their part (not set: all)."""
+
+    fields = ("offload_optimizer",)
+
+    def __init__(self, switch: str, on: str | bool, part: str) -> None:
+        self.switch, self.on, self.part, self.keys = switch, on, part, (switch, part)
+
+    def write(self, facts: Facts) -> Part:
+        """Both, the part where it is not all."""
+        part = facts["offload_optimizer"]
+        return Part({self.switch: self.on, **({} if part == 1 else {self.part: part})} if part else {})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """What lies elsewhere than in the device's and the host's memory is not modelled."""
+        found = settings.get(self.switch, "none")
+        if found != self.on:
+            known = found in ("none", False)
+            return Found({}, () if known else (f"{self.switch} {found} is not modelled",))
+        part = checked(self.part, settings.get(self.part, 1.0), LAYOUT["offload_optimizer"].kind)
+        return Found({"offload_optimizer": part})
 
 
 def checked(key: str, value: object, kind: Kind) -> Any:

@@ -1,7 +1,6 @@
 """torchtitan: its TOML configuration (docs/frameworks.md)."""
 
 import re
-from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 
@@ -18,6 +17,7 @@ from kernelcast.runtime.frameworks.rows import (
     NoPadding,
     Option,
     Part,
+    Row,
     Same,
     Settings,
     checked,
@@ -38,23 +38,18 @@ _DDP_BUCKET = 100 * 2**20 // 4
 """Gradients in fp32 of torchtitan's DDP bucket of 100 MiB (apply_ddp of its models)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DataParallel:
+class DataParallel(Row):
     """Replicated ranks are ZeRO 0, sharded ones 3, or 2 where parameters stay whole from forward to backward.
 
     Both together are hybrid sharding (HSDP): replicas of groups that shard. Ranks that are only replicated are DDP,
     whose buckets overlap.
     """
 
-    replicate: str = "parallelism.data_parallel_replicate_degree"
-    shard: str = "parallelism.data_parallel_shard_degree"
-    reshard: str = "parallelism.fsdp_reshard_after_forward"
-    fields: tuple[str, ...] = ("dp", "zero", "shard_group", "overlap_gradients", "overlap_bucket")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        return (self.replicate, self.shard, self.reshard)
+    replicate = "parallelism.data_parallel_replicate_degree"
+    shard = "parallelism.data_parallel_shard_degree"
+    reshard = "parallelism.fsdp_reshard_after_forward"
+    keys = (replicate, shard, reshard)
+    fields = ("dp", "zero", "shard_group", "overlap_gradients", "overlap_bucket")
 
     def write(self, facts: Facts) -> Part:
         """The nearest to ZeRO 1 that there is shards gradients too."""
@@ -89,19 +84,14 @@ class DataParallel:
         return Found({"dp": replicated * sharded, "zero": sharding, "copies": replicated})
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
+class Batches(Row):
     """A rank's batch: one micro-batch, or all micro-batches of a pipeline."""
 
-    local: str = "training.local_batch_size"
-    whole: str = "training.global_batch_size"
-    micro: str = "parallelism.pipeline_parallel_microbatch_size"
-    fields: tuple[str, ...] = ("micro_batch", "global_batch", "micro_batches")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        return (self.local, self.whole, self.micro)
+    local = "training.local_batch_size"
+    whole = "training.global_batch_size"
+    micro = "parallelism.pipeline_parallel_microbatch_size"
+    keys = (local, whole, micro)
+    fields = ("micro_batch", "global_batch", "micro_batches")
 
     def write(self, facts: Facts) -> Part:
         """The pipeline's micro-batch only where there is a pipeline."""
@@ -137,21 +127,16 @@ _SCHEDULES: dict[Schedule, str] = {
 _WEIGHTS = ((BLOCKS_BEFORE, BLOCKS_AFTER), (1, 1), (0, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Row):
     """Schedule and cut. Embedding and output count as layers that the first and last chunk have less."""
 
-    schedule: str = "parallelism.pipeline_parallel_schedule"
-    before: str = "parallelism.pipeline_parallel_first_stage_less_layers"
-    after: str = "parallelism.pipeline_parallel_last_stage_less_layers"
-    per_chunk: str = "parallelism.pipeline_parallel_layers_per_stage"
-    modules: str = "parallelism.module_fqns_per_model_part"
-    fields: tuple[str, ...] = ("schedule", "virtual_stages", "layer_counts")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        return (self.schedule, self.before, self.after, self.per_chunk, self.modules)
+    schedule = "parallelism.pipeline_parallel_schedule"
+    before = "parallelism.pipeline_parallel_first_stage_less_layers"
+    after = "parallelism.pipeline_parallel_last_stage_less_layers"
+    per_chunk = "parallelism.pipeline_parallel_layers_per_stage"
+    modules = "parallelism.module_fqns_per_model_part"
+    keys = (schedule, before, after, per_chunk, modules)
+    fields = ("schedule", "virtual_stages", "layer_counts")
 
     def write(self, facts: Facts) -> Part:
         """The cut by weights where they give it, else every chunk's modules."""
@@ -221,17 +206,12 @@ class Pipeline:
         raise UsageError(f"{self.modules} is {shown(value)}, expected a list of lists of names")
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceParallel:
+class SequenceParallel(Row):
     """On with tensor parallelism unless it is switched off."""
 
-    key: str = "parallelism.enable_sequence_parallel"
-    fields: tuple[str, ...] = ("sequence_parallel",)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The key."""
-        return (self.key,)
+    key = "parallelism.enable_sequence_parallel"
+    keys = (key,)
+    fields = ("sequence_parallel",)
 
     def write(self, facts: Facts) -> Part:
         """Only where it is off: versions that read TOML do not know the key."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.fabric import Between, Efficiency, Fabric, Inside
+from kernelcast.runtime.hardware.fabric import Between, Fabric, Inside
 from kernelcast.runtime.operators import OPERATORS, Operator
 
 Times = NDArray[np.float64]
@@ -73,7 +73,6 @@ class Setting:
 
     @property
     def processes(self) -> int:
-        """Processes of the group."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -172,7 +171,8 @@ def least_us(operator: str, message_bytes: ArrayLike, setting: Setting) -> Times
     if inside is not None:
         device_bytes_per_s += inside.group_bytes_per_s(setting.gpus_per_node, fabric.devices_per_node)
     adds_up = is_reduced and (
-        (inside is not None and inside.in_switch is not None) or (between is not None and between.in_network)
+        (inside is not None and inside.in_switch_reduction)
+        or (between is not None and between.in_network_reduction)
     )
     least = (once if adds_up else volume) / device_bytes_per_s
     if between is not None and card_bytes_per_s:
@@ -209,7 +209,7 @@ def _node_bytes(operator: str, size: Times, setting: Setting) -> Times:
     """Bytes that leave a node under the best algorithm, which adds up or copies inside of nodes."""
     row, between = collective(operator), setting.between
     assert row.wire is not None
-    if row.is_reduced and not (between is not None and between.in_network):
+    if row.is_reduced and not (between is not None and between.in_network_reduction):
         return 2 * size * (setting.nodes - 1) / setting.nodes
     _, over_cards = row.wire(setting.nodes, setting.gpus_per_node)
     return over_cards * size
@@ -224,7 +224,7 @@ def terms_of(operator: str, size: Times, setting: Setting, *, quality: float = 0
             rate = inside.group_bytes_per_s(setting.gpus_per_node, fabric.devices_per_node)
             inside_us = one.inside_bytes / (one.inside_share * rate) * 1e6
         if between is not None:
-            share = _at(between.efficiency, quality)
+            share = between.share_at(quality)
             between_us = one.between_bytes / (share * setting.cards * between.bytes_per_s) * 1e6
         yield Terms(
             inside_steps_us=0.0 if inside is None else one.inside_steps * inside.latency_us,
@@ -256,7 +256,7 @@ class _Algorithm:
 def _algorithms(operator: str, size: Times, setting: Setting, quality: float) -> Iterator[_Algorithm]:
     p, n, g = setting.processes, setting.nodes, setting.gpus_per_node
     inside = setting.inside
-    share = 1.0 if inside is None else _at(inside.efficiency, quality)
+    share = 1.0 if inside is None else inside.share_at(quality)
     volume = ring_bytes(operator, size, p)
     row = collective(operator)
     if row.ring_passes == _MESSAGE:
@@ -278,8 +278,8 @@ def _algorithms(operator: str, size: Times, setting: Setting, quality: float) ->
     hops = 2 * math.ceil(math.log2(n)) if n > 1 else 0
     yield _Algorithm(2 * (g - 1), hops, 2 * size, 2 * size, share)
     # NCCL takes the switch where a group fills the node (data/nccl-tests: with 8 of 8 devices, not with 4).
-    if inside is not None and inside.in_switch is not None and g == setting.fabric.devices_per_node:
-        share = _at(inside.in_switch, quality)
+    if inside is not None and inside.in_switch_reduction and g == setting.fabric.devices_per_node:
+        share = inside.in_switch_share_at(quality)
         yield _Algorithm(2, hops, size, 2 * size, share, has_low_latency=False)
 
 
@@ -291,8 +291,3 @@ def _direct(size: Times, setting: Setting, share: float) -> _Algorithm:
     if between is not None and between.topology == "rails":
         within = within + size * (p - g) / p * (g - 1) / g
     return _Algorithm(g - 1, (n - 1) * 1.0, within, beyond, share)
-
-
-def _at(efficiency: Efficiency, quality: float) -> float:
-    end = efficiency.high if quality > 0 else efficiency.low
-    return efficiency.usual + abs(quality) * (end - efficiency.usual)

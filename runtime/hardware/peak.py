@@ -1,11 +1,12 @@
 """The rate of a device that its utilisation refers to."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from kernelcast.runtime.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Record):
     """Highest rate of matrix products of a device in an element type; `source` says who published or measured it."""
 
     device: str
@@ -15,7 +16,3 @@ class Peak:
 
     def __str__(self) -> str:
         return f"{self.flops_per_s / 1e9:.4g} GFLOP/s in {self.dtype} ({self.source})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.operators import Direction, Operator, OperatorClass
 from kernelcast.runtime.operators.operator import evaluate
+from kernelcast.runtime.record import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +20,7 @@ _US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Record):
     """Peak rates of a device: of matrix products in one element type, and of its memory."""
 
     device: str
@@ -35,10 +36,6 @@ class Rates:
             if flops_per_s is None
             else cls(device=device.name, flops_per_s=flops_per_s, bytes_per_s=device.memory_bytes_per_s)
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def roofline_us(
         self, op: Operator, direction: Direction, vectors: Sequence[Sequence[float]], element_bytes: int

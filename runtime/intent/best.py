@@ -29,7 +29,6 @@ class RunnerUp:
     differs_in: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         answer = Answer(parallelism=self.estimate.parallelism, estimate=self.estimate)
         return {**answer.to_dict(), "slower": self.slower, "differs_in": list(self.differs_in)}
 

@@ -42,7 +42,6 @@ class Compared:
         return value
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         values: dict[str, Any] = {"hardware": self.hardware, "problem": self.problem or None}
         if self.best is None:
             return {**values, "best": None}

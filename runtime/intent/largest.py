@@ -30,7 +30,6 @@ class Largest:
     micro_batches: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "field": self.field,
             "value": self.value,

@@ -1,7 +1,6 @@
 """How much a step depends on the rate between nodes, where that rate is described and not measured."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kernelcast.runtime.answers.collective_times import collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
@@ -9,12 +8,13 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.hardware.fabric import Fabric
+from kernelcast.runtime.record import Record
 
 _HALF, _DOUBLE = 0.5, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateSensitivity:
+class RateSensitivity(Record):
     """Change of a step's time (0.1: 10 % longer) at half and at double the described rate between nodes.
 
     `gbit_per_s_per_device`: the rate of a node's cards over its devices.
@@ -24,15 +24,6 @@ class RateSensitivity:
     gbit_per_s_per_device: float
     at_half: float
     at_double: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "fabric": self.fabric,
-            "gbit_per_s_per_device": self.gbit_per_s_per_device,
-            "at_half": self.at_half,
-            "at_double": self.at_double,
-        }
 
 
 def rate_sensitivity(
@@ -78,4 +69,4 @@ def rate_sensitivity(
 
 def _scaled(fabric: Fabric, factor: float) -> Fabric:
     assert fabric.between is not None
-    return replace(fabric, between=replace(fabric.between, bytes_per_s=factor * fabric.between.bytes_per_s))
+    return replace(fabric, between=replace(fabric.between, gbit_per_s=factor * fabric.between.gbit_per_s))

@@ -3,7 +3,7 @@
 See docs/timeline.md.
 """
 
-from kernelcast.runtime.pipeline.closed_form import ClosedForms, closed_forms
+from kernelcast.runtime.pipeline.closed_form import StepTimes, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.pass_times import Span, StageTimeline, StepTimeline, step_timeline
 from kernelcast.runtime.pipeline.passes import Kind, Pass
@@ -11,7 +11,6 @@ from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.pipeline.simulate import Simulated, simulate
 
 __all__ = [
-    "ClosedForms",
     "Durations",
     "Kind",
     "Pass",
@@ -19,6 +18,7 @@ __all__ = [
     "Span",
     "StageTimeline",
     "StepTimeline",
+    "StepTimes",
     "closed_forms",
     "simulate",
     "stage_orders",

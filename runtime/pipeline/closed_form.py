@@ -9,8 +9,8 @@ from kernelcast.runtime.pipeline.overlap import Overlap, Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedForms:
-    """Steps in µs, arrays [configs]: the whole, and the part until the last pass ends."""
+class StepTimes:
+    """Times of steps in µs, float64 [configs]: the whole, and the part until the last pass ends."""
 
     step_us: Times
     pipeline_us: Times
@@ -24,7 +24,7 @@ def closed_forms(
     update_us: Times,
     micro_batches: int | Times,
     overlap: Overlap | None = None,
-) -> ClosedForms:
+) -> StepTimes:
     """Eq. 7 for 1F1B with data parallelism and ZeRO-1, an upper envelope of the exact schedule.
 
     step = (m − 1 + pp) · (max forward + max backward) + all-reduce of the first stage + max over stages of
@@ -48,6 +48,6 @@ def closed_forms(
         pass_us, bucket_us = backward_us[:, :1], all_reduce_us[:, :1] / overlap.buckets[:, :1]
         beside_us = np.minimum(all_reduce_us[:, :1] - bucket_us, pass_us - pass_us / overlap.buckets[:, :1])
         all_reduce_us = all_reduce_us[:, :1] - beside_us
-    return ClosedForms(
+    return StepTimes(
         step_us=pipeline_us + all_reduce_us[:, 0] + update_us.max(axis=1), pipeline_us=pipeline_us
     )

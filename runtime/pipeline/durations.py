@@ -83,7 +83,6 @@ class Durations:
 
     @property
     def configs(self) -> int:
-        """Configurations."""
         return int(self.forward_us.shape[0])
 
     @property
@@ -93,7 +92,6 @@ class Durations:
 
     @property
     def stages(self) -> int:
-        """Stages."""
         return int(self.all_reduce_us.shape[1])
 
     @property

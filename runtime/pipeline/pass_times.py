@@ -31,7 +31,6 @@ class Span:
 
     @property
     def duration_us(self) -> float:
-        """Its length."""
         return self.end_us - self.start_us
 
 

@@ -356,12 +356,3 @@ def require_integer(name: str, value: object, *, low: int, high: int) -> None:
         UsageError: it is not; names the field, what was found and what was expected.
     """
     Field(name, whole(low, high), "").check(value)
-
-
-def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Check that `value` is one of `allowed`.
-
-    Raises:
-        UsageError: it is not; names the field, what was found and what was expected.
-    """
-    Field(name, choice(allowed), "").check(value)

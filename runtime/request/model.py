@@ -127,7 +127,6 @@ class ModelConfig:
 
     @property
     def expert_layers(self) -> int:
-        """Layers that have experts."""
         return (self.layers - self.dense_layers) // self.expert_interval if self.experts else 0
 
     def _check_heads(self) -> None:

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
+from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
 from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.toml_text import toml_fields
 
 _MAX_FILE_BYTES = 1 << 20
 
@@ -27,16 +27,12 @@ def read_document(source: Path) -> dict[str, Any]:
     if source.suffix not in (".toml", ".json"):
         raise UsageError(f"{where}: suffix is {shown(source.suffix)}, expected .toml or .json")
     content = read_small_file(source, where=where, most_bytes=_MAX_FILE_BYTES)
-    kind = source.suffix[1:].upper()
+    if source.suffix == ".toml":
+        return toml_fields(content, where=where)
     try:
-        values = parse_toml(content) if kind == "TOML" else json.loads(content.decode())
+        values = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not valid {kind} ({_first_line(error)})") from error
+        raise DataError(f"{where}: not valid JSON ({one_line(str(error))})") from error
     if not isinstance(values, dict):
         raise DataError(f"{where}: holds a {type(values).__name__}, expected an object of fields")
     return values
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).splitlines() or [""])[0]
-    return line if line.isprintable() else repr(line)

@@ -29,7 +29,6 @@ class Answer:
 
     @property
     def step_time_s(self) -> float:
-        """Time of a step."""
         return self.estimate.step_time_s
 
     @property
@@ -67,7 +66,6 @@ class Smallest:
     memory_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {"parallelism": plain_layout(self.parallelism), "memory_bytes": self.memory_bytes}
 
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
-from kernelcast.runtime.answers.offload import host_link_bytes_per_s
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
+from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.memory import precision_of
@@ -156,7 +156,7 @@ class _Sweep:
                     question.bucket_entries,
                     answers,
                     element_bytes=precision_of(predictor.bundle.manifest.dtype).element,
-                    host_link_bytes_per_s=host_link_bytes_per_s(predictor.bundle.manifest.compute),
+                    host_link_bytes_per_s=host_link_bytes_per_s(predictor.bundle),
                 )
             yield self.engines[predictor], own
 

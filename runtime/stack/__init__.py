@@ -8,14 +8,12 @@ from kernelcast.runtime.stack.stack_file import (
     stack_named,
     stack_toml,
 )
-from kernelcast.runtime.stack.stack_use import StackUse
 
 __all__ = [
     "NAMES",
     "FittedRuns",
     "LeftOut",
     "Stack",
-    "StackUse",
     "find_stack",
     "read_stack",
     "shipped_stacks",

@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from kernelcast.runtime.bundle.field_reader import is_hex, require
+from kernelcast.runtime.bundle.checks import is_hex, require
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.record import Record
 from kernelcast.runtime.request.fields import LAYOUT, STACK
 
 NAMES = ("attention", "compute", "exposed_share")
@@ -21,6 +22,7 @@ DEFAULT_SHARE: float = LAYOUT["exposed_share"].default
 OPTIONS = tuple(name for name in STACK if name not in NAMES)
 """What software does that is a choice, not a factor: options of a question that a stack may state."""
 
+_SAID = ("name", "software", "source", *NAMES, "residual", "steps", "error_before", "error_left_out")
 _ATTENTION = frozenset(
     {"flash_attention", "batched_gemm", "softmax", "causal_mask_fill", "fused_causal_softmax"}
 )
@@ -30,7 +32,7 @@ _ONE_LINE = "a text on one line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedRuns:
+class FittedRuns(Record):
     """A file of measured steps that a stack was fitted to: its name and SHA-256, and what predicted its steps."""
 
     file: str
@@ -49,7 +51,7 @@ class FittedRuns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Record):
     """Mean absolute errors of a model's steps (or a layout's, of one model alone): without the stack, and with factors
     that were fitted to the others' steps only.
     """
@@ -68,7 +70,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Stack(Record):
     """What software does to sums of operators that were measured alone.
 
     - `attention`, `compute`: factors of the time of attention's kernels, and of all else that computes.
@@ -83,6 +85,20 @@ class Stack:
     Raises:
         DataError: a value is outside what is allowed.
     """
+
+    OPTIONAL: ClassVar[tuple[str, ...]] = (
+        *NAMES,
+        *(
+            "residual",
+            "log_covariance",
+            "fixed",
+            "options",
+            "error_before",
+            "error_after",
+            "runs",
+            "left_out",
+        ),
+    )
 
     name: str
     software: str
@@ -144,10 +160,14 @@ class Stack:
         """Per factor a row of 3 numbers: with independent standard normal z, its logarithm varies as spread · z."""
         return _root(self.log_covariance)
 
-    def log_factor(self, operator: str) -> float:
-        """Natural logarithm of the factor of an operator's time; 0 of collectives, which belong to the fabric."""
+    def factor_of(self, operator: str) -> float:
+        """By what an operator's time is multiplied; 1 of collectives, which belong to the fabric."""
         row = factor_index(operator)
-        return 0.0 if row is None else math.log(getattr(self, NAMES[row]))
+        return 1.0 if row is None else float(getattr(self, NAMES[row]))
+
+    def log_factor(self, operator: str) -> float:
+        """Natural logarithm of `factor_of`."""
+        return math.log(self.factor_of(operator))
 
     def log_spread_of(self, operator: str) -> tuple[float, ...]:
         """How the logarithm of an operator's factor varies, by 3 standard normal numbers."""
@@ -157,6 +177,10 @@ class Stack:
     def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """A question's values, with the stack's exposed share and options where they do not say them."""
         return {"exposed_share": self.exposed_share, **self.options, **values}
+
+    def said(self) -> dict[str, Any]:
+        """What an answer's provenance says about it: plain values, and all of it in words as `summary`."""
+        return {**{name: getattr(self, name) for name in _SAID}, "summary": str(self)}
 
     def __str__(self) -> str:
         words = (

@@ -21,7 +21,6 @@ class StageKind:
 
     @property
     def layers(self) -> int:
-        """All layers."""
         return sum(self.counts)
 
     @property

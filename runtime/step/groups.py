@@ -17,7 +17,6 @@ class Group:
 
     @property
     def processes(self) -> int:
-        """Processes of the group."""
         return self.nodes * self.gpus_per_node
 
 

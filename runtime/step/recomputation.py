@@ -18,7 +18,6 @@ class Recomputation:
 
     @classmethod
     def of(cls, layout: Parallelism) -> Self:
-        """That of a layout."""
         return cls(
             kind=layout.recompute,
             modules=layout.recompute_modules,

@@ -161,7 +161,7 @@ def _question(estimate: Estimate) -> Markup:
             f"{amount(peak.flops_per_s, 'FLOP/s')} in {peak.dtype}, {peak.device} ({peak.source})"
         )
     if source.stack is not None:
-        asked["stack"] = source.stack.summary
+        asked["stack"] = str(source.stack)
     if source.calibration is not None:
         asked["calibration"] = source.calibration.summary
     return section("The question", facts(asked))

@@ -31,7 +31,7 @@ def estimate_html(estimate: Estimate) -> Markup:
         ("hardware", "; ".join(source.compute)),
         *(("data", text) for text in source.data),
         *([("fabric", source.collectives.description)] if source.collectives is not None else []),
-        *([("stack", source.stack.summary)] if source.stack is not None else []),
+        *([("stack", str(source.stack))] if source.stack is not None else []),
         ("bundle", source.bundle),
     ]
     rows = (

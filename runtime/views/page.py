@@ -57,7 +57,6 @@ def section(title: str, *content: str) -> Markup:
 
 
 def bullets(*items: str) -> Markup:
-    """A list."""
     return element("ul", *(element("li", item) for item in items))
 
 

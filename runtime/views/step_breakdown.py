@@ -11,7 +11,7 @@ from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.pipeline.passes import Pass, units
 from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.request.schedule import chunks_on
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
+from kernelcast.runtime.step.calls import Component
 from kernelcast.runtime.views.inside_passes import NAMES, style_of
 
 _PASS_PARTS = {  # name, colour's class
@@ -91,7 +91,7 @@ def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
     """The longest first. Rows per micro-batch count once for every micro-batch of the update."""
     totals: dict[tuple[str, str, str], tuple[int, float]] = {}
     for row in estimate.operators:
-        repeats = 1 if row.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
+        repeats = estimate.repeats(row.component)
         key = row.operator, row.role, row.direction.value
         calls, time_s = totals.get(key, (0, 0.0))
         totals[key] = calls + repeats * row.count, time_s + repeats * row.total_s

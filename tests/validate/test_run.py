@@ -231,7 +231,7 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         ("pp = 2", "stages = 2", "run 2: field 'stages' is unknown, known are model"),
         ("rounds = 2", "rounds = 0", "rounds is 0, expected a whole number from 1"),
         ("rounds = 2", "turns = 2", "field 'turns' is unknown, known are rounds"),
-        ("rounds = 2", "rounds = ", "not readable as TOML"),
+        ("rounds = 2", "rounds = ", "not TOML"),
     ],
 )
 def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:

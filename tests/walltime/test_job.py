@@ -86,10 +86,10 @@ def test_targets(places: dict[str, str], tmp_path: Path, monkeypatch: pytest.Mon
         ("none.sh", "batch script none.sh: no such file"),
         ("none.toml", "job file none.toml: no such file"),
         ("empty", "job file empty/kernelcast.toml: no such file"),
-        ("bad.toml", "job file bad.toml: not valid TOML ("),
-        ("latin.toml", "job file latin.toml: not valid TOML ("),
+        ("bad.toml", "job file bad.toml: not TOML ("),
+        ("latin.toml", "job file latin.toml: not TOML ("),
         ("big.toml", "job file big.toml: larger than 1048576 bytes"),
-        ("deep.toml", "job file deep.toml: not valid TOML ("),
+        ("deep.toml", "job file deep.toml: not TOML ("),
     ],
 )
 def test_files_that_cannot_be_read(

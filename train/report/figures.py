@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.bundle.widening import KINDS, HeldOut, held_out_values
+from kernelcast.runtime.bundle.widening import KINDS, HeldOut
 from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
@@ -225,7 +225,7 @@ class TrainingFigures:
             "mean_validation_error": self.mean_validation_error,
             "mean_collective_error": self.mean_collective_error,
             "mean_coverage": self.mean_coverage,
-            "held_out": held_out_values(self.held_out),
+            "held_out": [one.to_dict() for one in self.held_out],
             "mean_reference_error": self.mean_reference_error,
             "mean_extrapolation_error": self.mean_extrapolation_error,
             "operators": [operator.to_dict() for operator in self.operators],

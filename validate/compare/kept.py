@@ -1,8 +1,7 @@
 """A compared step kept as a measured one: in a runs file, which `validate add` takes, or in a database."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,10 +13,11 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.models import built_in_names
+from kernelcast.runtime.toml_text import toml_document
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.calibration_steps import PROFILED
 from kernelcast.validate.compare.compared_step import ComparedStep
-from kernelcast.validate.run_steps import store_predictions
+from kernelcast.validate.run_steps import layout_columns, store_predictions
 
 _NAME = "compared"
 
@@ -33,13 +33,14 @@ def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "
         "device": device,
         "fabric": fabric,
     }
-    lines = [f"{name} = {_toml(value)}" for name, value in about.items() if value]
-    name = estimate.model.name
-    if not _is_built_in(estimate.model):
-        name = _NAME
-        lines += ["", f"[models.{name}]", *_lines(_model_fields(estimate.model))]
+    values: dict[str, Any] = {name: value for name, value in about.items() if value}
+    is_built_in = _is_built_in(estimate.model)
+    if not is_built_in:
+        values[f"models.{_NAME}"] = {
+            name: value for name, value in asdict(estimate.model).items() if name != "name"
+        }
     run = {
-        "model": name,
+        "model": estimate.model.name if is_built_in else _NAME,
         "sequence_length": estimate.model.sequence_length,
         **_layout(estimate),
         "gpus_per_node": estimate.cluster.gpus_per_node,
@@ -47,7 +48,7 @@ def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "
         "measured_s": min(compared.steps_s),
         "mean_s": fmean(compared.steps_s),
     }
-    return "\n".join([*lines, "", "[[runs]]", *_lines(run)]) + "\n"
+    return toml_document({**values, "runs": [run]})
 
 
 def keep_in_file(compared: ComparedStep, path: Path, **about: str) -> None:
@@ -78,7 +79,6 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
         )
     elif traces[0].resolve() != database_path.resolve():
         raise UsageError(f"--db is {database_path}, expected {traces[0]}, which holds the traces")
-    layout = estimate.parallelism
     with Database.open(database_path) as database:
         if traced.run_id not in {run.id for run in database.run_list()}:
             raise UsageError(
@@ -88,13 +88,7 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
             run_id=traced.run_id,
             repetitions_s=compared.steps_s,
             model=asdict(estimate.model),
-            pp=layout.pp,
-            tp=layout.tp,
-            dp=layout.dp,
-            micro_batch=layout.micro_batch,
-            micro_batches=layout.micro_batches,
-            schedule="1F1B" if layout.schedule == "1f1b" else layout.schedule,
-            recomputation=layout.recompute != "none",
+            **layout_columns(estimate.parallelism),
             dtype=estimate.provenance.dtype,
             options=_layout(estimate, is_whole=True)
             | {
@@ -124,21 +118,3 @@ def _layout(estimate: Estimate, *, is_whole: bool = False) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None and (is_whole or name in needed or value != LAYOUT[name].default)
     }
-
-
-def _model_fields(model: ModelConfig) -> dict[str, Any]:
-    plain = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "name"}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in plain.items()
-        if value is not None
-    }
-
-
-def _lines(values: dict[str, Any]) -> list[str]:
-    return [f"{name} = {_toml(value)}" for name, value in values.items()]
-
-
-def _toml(value: object) -> str:
-    # TOML's basic strings, numbers, lists and booleans are those of JSON.
-    return json.dumps(value, ensure_ascii=False)

@@ -8,7 +8,7 @@ from statistics import median
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError, shown_path
-from kernelcast.runtime.small_file import open_regular
+from kernelcast.runtime.small_file import read_small_file
 
 _MOST_BYTES = 1 << 28
 _WARM_UP = 2  # lines: compilation, allocation and first connections are in them
@@ -67,15 +67,7 @@ def logged_steps(path: Path, *, samples: int, tokens: int, devices: int) -> Logg
         DataError: it cannot be read, or has none of `WORDINGS`.
     """
     where = f"log {shown_path(path)}"
-    try:
-        with open_regular(path) as file:
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise DataError(f"{where}: no such file, expected a training log") from None
-    except OSError as error:
-        raise DataError(f"{where}: cannot be read ({error.strerror or error})") from error
-    if len(content) > _MOST_BYTES:
-        raise DataError(f"{where}: larger than {_MOST_BYTES >> 20} MiB")
+    content = read_small_file(path, where=where, most_bytes=_MOST_BYTES, expected="a training log")
     text = _COLOURS.sub("", content.decode(errors="replace"))
     amounts = MappingProxyType(
         {

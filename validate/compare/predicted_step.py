@@ -61,7 +61,7 @@ def predicted_step(estimate: Estimate, ranks: Collection[int]) -> PredictedStep:
     for row in estimate.operators:
         if row.stage not in by_pass:
             continue
-        repeats = 1 if row.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
+        repeats = estimate.repeats(row.component)
         key = row.operator, _pass_of(row.component, row.operator), row.vector
         calls = repeats * row.count
         # Both gradients of a linear are one call of its backward pass.

@@ -21,7 +21,6 @@ class FurtherPrediction(Layer):
 
     @property
     def layer(self) -> TransformerLayer:
-        """Its transformer layer."""
         kinds = kinds_of(self.sizes.model)
         return TransformerLayer(self.sizes.of_kind(kinds.distinct[kinds.of_layer[-1]]))
 

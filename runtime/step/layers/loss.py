@@ -39,7 +39,6 @@ class Loss(Layer):
 
     @property
     def norm(self) -> Norm:
-        """The final norm."""
         return Norm(self.sizes)
 
     @property

@@ -33,12 +33,10 @@ class Mlp(Layer):
 
     @property
     def up_role(self) -> str:
-        """The role of the projection up."""
         return "mlp_gate_up" if self.is_gated else "mlp_up"
 
     @property
     def down_role(self) -> str:
-        """The role of the projection down."""
         return "mlp_down"
 
     @property

@@ -327,17 +327,14 @@ class Layer(ABC):
 
     @property
     def cast_entries(self) -> Number:
-        """Entries of these."""
         return sum(one.entries for one in self.cast_weights)
 
     @property
     def forward_collectives(self) -> Calls:
-        """Collectives of its forward pass."""
         return ()
 
     @property
     def backward_collectives(self) -> Calls:
-        """Collectives of its backward pass."""
         return ()
 
     @property

@@ -25,7 +25,6 @@ class TransformerLayer(Layer):
 
     @property
     def attention(self) -> Attention:
-        """Its attention."""
         return LatentAttention(self.sizes) if self.sizes.model.kv_rank else Attention(self.sizes)
 
     @property

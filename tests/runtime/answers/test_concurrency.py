@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from kernelcast.cli.main import kernelcast
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.answers.bundle_check import check_bundle
-from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
 from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.difference import compare_bundles
 from kernelcast.runtime.bundle.file import Bundle, nearest_level, read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
@@ -95,8 +95,8 @@ def test_predictors_of_levels_answer_and_share(levelled: Make) -> None:
     assert len(predictor._sessions) == len(predictor.bundle.manifest.regressors)
 
 
-def of_concurrency(estimate: Estimate) -> list[ConcurrencyWarning]:
-    return [warning for warning in estimate.warnings if isinstance(warning, ConcurrencyWarning)]
+def of_concurrency(estimate: Estimate) -> list[AnswerWarning]:
+    return [warning for warning in estimate.warnings if warning.kind == "concurrency"]
 
 
 def test_a_step_asks_the_level_of_its_fullest_node(levelled: Make) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, find_fabric
-from kernelcast.runtime.answers.fabric_notes import DescribedWarning, DevicesPerNodeWarning, ExtendedWarning
+from kernelcast.runtime.answers.warnings import Cause
 from kernelcast.runtime.bundle.described_fabric import fingerprint_of
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
@@ -64,10 +63,10 @@ def test_a_description_answers_all_collectives(make_bundle: Make) -> None:
         assert time_us == pytest.approx(float(collective_us("all_reduce", [4 * entries], setting)[0]))
         assert low_us < time_us < high_us
         assert low_us >= float(least_us("all_reduce", [4 * entries], setting)[0])
-    [described] = [one for one in estimate.warnings if isinstance(one, DescribedWarning)]
-    assert "all_reduce" in described.operators
-    assert described.fabric == "h100-3200g"
-    [nodes_differ] = [one for one in estimate.warnings if isinstance(one, DevicesPerNodeWarning)]
+    [described] = [one for one in estimate.warnings if one.kind == "described"]
+    assert "all_reduce" in described.values["operators"]
+    assert described.values["fabric"] == "h100-3200g"
+    [nodes_differ] = [one for one in estimate.warnings if one.kind == "devices_per_node"]
     assert str(nodes_differ) == "8 devices per node (fabric), but the bundle has nodes of 4"
     use = estimate.to_dict()["provenance"]["collectives"]
     assert use["name"] == "h100-3200g"
@@ -93,7 +92,7 @@ def test_other_devices_per_node_than_the_bundle_has_are_said(make_bundle: Make) 
     both = estimator.predict(
         model=MODEL, parallelism=layout(dp=2), cluster=Cluster(gpus_per_node=2), fabric=H100
     )
-    assert [str(one) for one in both.warnings if isinstance(one, DevicesPerNodeWarning)] == [
+    assert [str(one) for one in both.warnings if one.kind == "devices_per_node"] == [
         "2 devices per node (asked), but the bundle has nodes of 4",
         "2 devices per node (asked), but fabric h100-3200g has nodes of 8",
     ]
@@ -174,7 +173,7 @@ def test_a_bundle_that_holds_a_description_extends_its_layouts(
     parallelism = layout(tp=4, dp=16)
     estimate = estimator.predict(model=MODEL, parallelism=parallelism)
     assert estimate.cluster_source == "bundle"
-    extended = {one.asked: one for one in estimate.warnings if isinstance(one, ExtendedWarning)}
+    extended = {tuple(one.values["asked"]): one for one in estimate.warnings if one.kind == "extended"}
     assert (8, 2) in extended
     assert "never measured, extended from 1 × 2, 1 × 8 by the description of fabric h100-3200g" in str(
         extended[8, 2]
@@ -196,7 +195,7 @@ def test_rows_correct_a_description_only_of_their_own_fabric(
     estimator = Estimator.load(measured_in(path, [(1, 8)]))
     same = estimator.predict(model=MODEL, parallelism=layout(tp=8), fabric=H100)
     assert not [
-        one for one in same.warnings if isinstance(one, DescribedWarning) and "all_reduce" in one.operators
+        one for one in same.warnings if one.kind == "described" and "all_reduce" in one.values["operators"]
     ]
     another = estimator.predict(model=MODEL, parallelism=layout(tp=8), fabric=fabric_named("b200-3200g"))
     assert another.components.tp_all_reduce_s < same.components.tp_all_reduce_s / 5

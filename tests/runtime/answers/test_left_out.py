@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.sources import LeftOutWarning, left_out
+from kernelcast.runtime.answers.sources import left_out
+from kernelcast.runtime.answers.warnings import left_out_warning
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 
@@ -124,7 +125,7 @@ def test_a_bundle_without_them_warns_once(make_bundle: Make) -> None:
     assert str(warning) == (
         "gradient_zero (once): not in the bundle, answered by residual_add moving as much memory"
     )
-    assert LeftOutWarning(operators=("gradient_zero",)).to_dict() == {
+    assert left_out_warning(["gradient_zero"]).to_dict() == {
         "cause": "left_out",
         "kind": "left_out",
         "operators": ["gradient_zero"],

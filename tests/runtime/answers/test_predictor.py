@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.answers.predictor import Answer, Predictor, Vector
-from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.operators import Direction
 
 GELU, FORWARD = "gelu", Direction.FORWARD
@@ -74,24 +71,6 @@ def test_many_threads_get_the_same_answers(make_bundle: Make, linear_model: Mode
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(ask, range(64)))
     assert answers == [[320.0 + 1 + (seed + i) % 7 for i in range(20)] for seed in range(64)]
-
-
-def test_workloads_outside_the_training_range_are_named(make_bundle: Make) -> None:
-    asked = predictor(make_bundle(largest=100))
-    found = asked.range_warnings(GELU, FORWARD, [(1, 100, 100), (0, 100, 5120), (7, 7, 5120)])
-    warnings = list(found)
-    assert list(found.values()) == [((0, 100, 5120),), ((0, 100, 5120), (7, 7, 5120))]
-    assert [(w.feature, w.asked) for w in warnings] == [("b", 0), ("width", 5120)]
-    assert str(warnings[1]) == "gelu (forward): width = 5120 is outside the training range, 1 to 100"
-    assert warnings[1].to_dict() == {
-        "cause": "extrapolated",
-        "operator": "gelu",
-        "direction": "forward",
-        "feature": "width",
-        "asked": 5120,
-        "range": [1.0, 100.0],
-        "message": str(warnings[1]),
-    }
 
 
 def test_missing_regressors_and_wrong_vectors(make_bundle: Make) -> None:
@@ -172,29 +151,3 @@ def test_all_models_can_be_loaded_without_asking(make_bundle: Make) -> None:
     broken = predictor(make_bundle({(GELU, FORWARD): b"no model"}))
     with pytest.raises(DataError, match=r"the model of gelu \(forward\) is refused: "):
         broken.load()
-
-
-def test_layouts_never_measured_are_named(
-    tmp_path: Path, regressor: Any, manifest: Any, linear_model: Model
-) -> None:
-    model = linear_model((0, 0, 0), 5)
-    key = "all_reduce", Direction.ONCE
-    entry = replace(regressor(key, model, largest=100), layouts=((1, 4), (2, 2)))
-    write_bundle(tmp_path / "a.kcast", manifest([entry]), {entry.file: model})
-    asked = predictor(tmp_path / "a.kcast")
-    assert asked.range_warnings(*key, [(10, 1, 4), (10, 2, 2)]) == {}
-    # Each number alone is within its range; together they were never measured.
-    warnings = list(asked.range_warnings(*key, [(10, 1, 2), (20, 1, 2), (10, 2, 4)]))
-    assert [str(warning) for warning in warnings] == [
-        "all_reduce (once): layout 1 × 2 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
-        "all_reduce (once): layout 2 × 4 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
-    ]
-    assert warnings[0].to_dict() == {
-        "cause": "extrapolated",
-        "operator": "all_reduce",
-        "direction": "once",
-        "feature": "layout",
-        "asked": [1, 2],
-        "measured": [[1, 4], [2, 2]],
-        "message": str(warnings[0]),
-    }

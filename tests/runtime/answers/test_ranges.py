@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.answers.beyond_range import doublings_beyond
-from kernelcast.runtime.answers.ranges import TOLERANCE, FeatureWarning, exceeded, out_of_range
+from kernelcast.runtime.answers.ranges import TOLERANCE, exceeded
+from kernelcast.runtime.answers.warnings import range_warnings
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction
@@ -30,8 +31,8 @@ def elementwise(regressor: Regressor, low: float, high: float) -> RegressorEntry
 def test_a_value_a_percent_away_is_no_warning(regressor: Regressor) -> None:
     one = regressor(GEMM, b"model", largest=100)
     assert TOLERANCE == 0.02
-    assert out_of_range(one, [(102, 1, 1)]) == {}
-    [warning] = out_of_range(one, [(103, 1, 1)])
+    assert range_warnings(one, [(102, 1, 1)]) == {}
+    [warning] = range_warnings(one, [(103, 1, 1)])
     assert warning.brief == "gemm up to 1.03× beyond measured m"
     assert doublings_beyond(one, (102, 1, 1)) == 0
     assert doublings_beyond(one, (200, 1, 1)) == 1
@@ -40,13 +41,16 @@ def test_a_value_a_percent_away_is_no_warning(regressor: Regressor) -> None:
 def test_an_elementwise_operator_has_a_range_of_elements(regressor: Regressor) -> None:
     one = elementwise(regressor, 16, 1024)
     # Each feature is far outside of 1 to 64, their product inside.
-    assert out_of_range(one, [(1, 1, 1000), (512, 2, 1)]) == {}
-    [warning] = out_of_range(one, [(8, 16, 32)])
-    assert isinstance(warning, FeatureWarning)
-    assert (warning.feature, warning.asked, warning.maximum) == ("elements", 4096, 1024)
+    assert range_warnings(one, [(1, 1, 1000), (512, 2, 1)]) == {}
+    [warning] = range_warnings(one, [(8, 16, 32)])
+    assert (warning.values["feature"], warning.values["asked"], warning.values["range"]) == (
+        "elements",
+        4096,
+        [16, 1024],
+    )
     assert warning.brief == "layer_norm up to 4× beyond measured elements"
     assert doublings_beyond(one, (8, 16, 32)) == 2
-    [warning] = out_of_range(one, [(1, 1, 4)])
+    [warning] = range_warnings(one, [(1, 1, 4)])
     assert warning.brief == "layer_norm up to 4× below measured elements"
 
 
@@ -66,7 +70,7 @@ def test_only_the_number_of_elements_counts(
 
 def test_a_layout_never_measured_is_one_warning(regressor: Regressor) -> None:
     one = replace(regressor(REDUCE, b"model", largest=2), layouts=((1, 2), (2, 2)))
-    [warning] = out_of_range(one, [(2, 8, 4)])
+    [warning] = range_warnings(one, [(2, 8, 4)])
     assert warning.brief == "all_reduce on 8 × 4, never measured"
 
 

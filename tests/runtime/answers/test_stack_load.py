@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import DataError, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.stack_load import StackLoadWarning
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.estimate.explanation import explain_operator
@@ -36,7 +35,7 @@ def lasting(make_bundle: Callable[..., Path], tmp_path: Path) -> Path:
 
 def warned(bundle: Path, stack: Stack | None) -> list[str]:
     estimate = Estimator.load(bundle, stack=stack).predict(model=MODEL, parallelism=ONE)
-    return [str(one) for one in estimate.warnings if isinstance(one, StackLoadWarning)]
+    return [str(one) for one in estimate.warnings if one.kind == "stack_load"]
 
 
 def test_a_load_is_kept_in_the_manifest_and_explained(lasting: Path) -> None:

@@ -123,7 +123,7 @@ def with_manifest(content: bytes, change: Callable[[dict[str, Any]], None]) -> b
         ({"manifest.json": None}, "no manifest.json inside"),
         ({"manifest.json": b"{"}, "manifest.json is not JSON ("),
         ({"manifest.json": b"[" * 100_000}, "manifest.json is not JSON ("),
-        ({"manifest.json": b"[]"}, "manifest: expected an object, found list"),
+        ({"manifest.json": b"[]"}, "manifest: expected a table, found list"),
         (
             {"manifest.json": b"{}"},
             "manifest: format is None, expected 'kernelcast.bundle/3'; make the bundle again",
@@ -160,8 +160,8 @@ ENTRY = ("regressors", 0)
             set_in("format", to="kernelcast.bundle/1"),
             "manifest: format is 'kernelcast.bundle/1', expected 'kernelcast.bundle/3'; make",
         ),
-        (set_in("colour", to=1), "manifest: missing or unknown field(s) colour"),
-        (set_in("a\nb", to=1), "manifest: missing or unknown field(s) a\\nb"),
+        (set_in("colour", to=1), "manifest: field 'colour' is unknown, expected some of kernelcast_version"),
+        (set_in("a\nb", to=1), "manifest: field 'a\\nb' is unknown"),
         (set_in("seed", to=True), "manifest: seed is True, expected a whole number"),
         (set_in("seed", to="7"), "manifest: seed is '7', expected a whole number"),
         (set_in("created_at", to="2026-01-01"), "manifest: created_at is '2026-01-01', expected ISO 8601"),
@@ -169,93 +169,117 @@ ENTRY = ("regressors", 0)
         (set_in("statistic", to="middle_five"), "manifest: regressor gelu (forward) has statistic 'quiet'"),
         (set_in("dataset_digest", to=""), "manifest: dataset_digest is '', expected hex digits"),
         (set_in("regressors", to={}), "manifest: regressors is {}, expected a list"),
-        (set_in("regressors", to=[3]), "regressor: expected an object, found int"),
+        (set_in("regressors", to=[3]), "manifest: regressor: expected a table, found int"),
         (
             set_in(*ENTRY, "operator", to="gelo"),
-            "regressor gelo (forward): this version has no such operator",
+            "manifest: regressor gelo (forward): this version has no such operator",
         ),
-        (set_in(*ENTRY, "direction", to="once"), "regressor gelu (once): this version has no such operator"),
-        (set_in(*ENTRY, "direction", to="up"), "regressor gelu: direction is 'up'"),
+        (
+            set_in(*ENTRY, "direction", to="once"),
+            "manifest: regressor gelu (once): this version has no such operator",
+        ),
+        (
+            set_in(*ENTRY, "direction", to="up"),
+            "manifest: regressor gelu (up): direction is 'up', expected forward or",
+        ),
         (
             set_in(*ENTRY, "features", to=["b", "l", "size"]),
-            "regressor gelu (forward): features [b (samples), l (tokens), size (elements)] differ from this",
+            "manifest: regressor gelu (forward): features [b (samples), l (tokens), size (elements)] differ from this",
         ),
-        (set_in(*ENTRY, "units", to=["samples", "tokens", "bytes"]), "regressor gelu (forward): features [b"),
+        (
+            set_in(*ENTRY, "units", to=["samples", "tokens", "bytes"]),
+            "manifest: regressor gelu (forward): features [b",
+        ),
         (
             set_in(*ENTRY, "features", to=[1, 2, 3]),
-            "regressor: features is [1, 2, 3], expected a list of texts",
+            "manifest: regressor gelu (forward): features holds 1, expected a text",
         ),
         (
             set_in(*ENTRY, "file", to="models/../x"),
-            "regressor gelu (forward): file is 'models/../x', expected",
+            "manifest: regressor gelu (forward): file is 'models/../x', expected",
         ),
         (
             set_in(*ENTRY, "sha256", to="00"),
-            "regressor gelu (forward): sha256 is '00', expected 64 hex digits",
+            "manifest: regressor gelu (forward): sha256 is '00', expected 64 hex digits",
         ),
         (set_in(*ENTRY, "sha256", to="0" * 64), "models/gelu.forward.onnx has 28 bytes and SHA-256"),
         (set_in(*ENTRY, "size_bytes", to=29), "models/gelu.forward.onnx has 28 bytes and SHA-256"),
-        (set_in(*ENTRY, "rows", to=0), "regressor gelu (forward): rows is 0, expected at least 1"),
-        (set_in(*ENTRY, "validation_error", to=-1), "regressor gelu (forward): validation_error is -1.0"),
-        (set_in(*ENTRY, "validation_error", to=10**400), "regressor gelu (forward): validation_error is inf"),
-        (set_in(*ENTRY, "training_range", to=[[1, 2]]), "regressor gelu (forward): training_range is"),
-        (set_in(*ENTRY, "training_range", 0, to=[2, 1]), "regressor gelu (forward): training_range is"),
+        (set_in(*ENTRY, "rows", to=0), "manifest: regressor gelu (forward): rows is 0, expected at least 1"),
+        (
+            set_in(*ENTRY, "validation_error", to=-1),
+            "manifest: regressor gelu (forward): validation_error is -1.0",
+        ),
+        (
+            set_in(*ENTRY, "validation_error", to=10**400),
+            "manifest: regressor gelu (forward): validation_error is inf",
+        ),
+        (
+            set_in(*ENTRY, "training_range", to=[[1, 2]]),
+            "manifest: regressor gelu (forward): training_range is",
+        ),
+        (
+            set_in(*ENTRY, "training_range", 0, to=[2, 1]),
+            "manifest: regressor gelu (forward): training_range is",
+        ),
         (
             set_in(*ENTRY, "training_range", 0, to=[1]),
-            "regressor: training_range holds [1], expected [minimum",
+            "manifest: regressor gelu (forward): training_range holds [1], expected a list of 2",
         ),
         (
             set_in(*ENTRY, "hyperparameters", to={"a": [1]}),
-            "regressor gelu (forward): hyperparameters.a is [1]",
+            "manifest: regressor gelu (forward): hyperparameters.a is [1]",
         ),
         (
             set_in(*ENTRY, "extrapolation_error", to=-1),
-            "regressor gelu (forward): extrapolation_error is -1.0",
+            "manifest: regressor gelu (forward): extrapolation_error is -1.0",
         ),
         (
             set_in(*ENTRY, "extrapolation_error", to="1"),
-            "regressor: extrapolation_error is '1', expected a number or null",
+            "manifest: regressor gelu (forward): extrapolation_error is '1', expected a number or null",
         ),
-        (set_in(*ENTRY, "interval_coverage", to=1.5), "regressor gelu (forward): interval_coverage is 1.5"),
+        (
+            set_in(*ENTRY, "interval_coverage", to=1.5),
+            "manifest: regressor gelu (forward): interval_coverage is 1.5",
+        ),
         (
             set_in(*ENTRY, "interval", to=3),
-            "regressor gelu (forward): interval: expected an object, found int",
+            "manifest: regressor gelu (forward): interval: expected a table, found int",
         ),
         (
             set_in(*ENTRY, "interval", "level", to=1),
-            "regressor gelu (forward): interval: level is 1.0, expected",
+            "manifest: regressor gelu (forward): interval: level is 1.0, expected",
         ),
         (
             set_in(*ENTRY, "interval", "method", to="guess"),
-            "regressor gelu (forward): interval: method is 'guess'",
+            "manifest: regressor gelu (forward): interval: method is 'guess'",
         ),
         (
             set_in(*ENTRY, "interval", "by", to="size"),
-            "regressor gelu (forward): interval: size_bounds is ()",
+            "manifest: regressor gelu (forward): interval: size_bounds is ()",
         ),
         (
             set_in(*ENTRY, "interval", "size_bounds", to=[2.0]),
-            "regressor gelu (forward): interval: size_bounds is (2.0,)",
+            "manifest: regressor gelu (forward): interval: size_bounds is (2.0,)",
         ),
         (
             set_in(*ENTRY, "interval", "size_bounds", to=["2"]),
-            "regressor gelu (forward): interval: size_bounds is ['2']",
+            "manifest: regressor gelu (forward): interval: size_bounds holds '2', expected a number",
         ),
         (
             set_in(*ENTRY, "interval", "layouts", to=[[1, 2]]),
-            "regressor gelu (forward): interval: layouts is ((1, 2),)",
+            "manifest: regressor gelu (forward): interval: layouts is ((1, 2),)",
         ),
         (
             set_in(*ENTRY, "interval", "layouts", to=[[1, 2.5]]),
-            "regressor gelu (forward): interval: layouts holds [1, 2.5]",
+            "manifest: regressor gelu (forward): interval: layouts holds 2.5, expected a whole number",
         ),
         (
             set_in(*ENTRY, "interval", "log_half_widths", to=[-1]),
-            "regressor gelu (forward): interval: log_half_widths is (-1",
+            "manifest: regressor gelu (forward): interval: log_half_widths is (-1",
         ),
         (
             set_in(*ENTRY, "interval", "log_half_widths", to=[]),
-            "regressor gelu (forward): interval: log_half_widths is ()",
+            "manifest: regressor gelu (forward): interval: log_half_widths is ()",
         ),
         (
             set_in(
@@ -270,40 +294,43 @@ ENTRY = ("regressors", 0)
                     "log_half_widths": [0.1, 0.2],
                 },
             ),
-            "regressor gelu (forward): interval.by is 'layout', expected layout for collectives only",
+            "manifest: regressor gelu (forward): interval.by is 'layout', expected layout for collectives only",
         ),
         (
             set_in(*ENTRY, "layouts", to=[[1, 2]]),
-            "regressor gelu (forward): layouts is ((1, 2),), expected distinct",
+            "manifest: regressor gelu (forward): layouts is ((1, 2),), expected distinct",
         ),
         (
             set_in(*ENTRY, "role_errors", to={"": -0.1}),
-            "regressor gelu (forward): role_errors[''] is -0.1, expected a fraction",
+            "manifest: regressor gelu (forward): role_errors[''] is -0.1, expected a fraction",
         ),
         (
             set_in(*ENTRY, "role_errors", to={"up": "0.1"}),
-            "regressor gelu (forward): role_errors['up'] is '0.1', expected a fraction",
+            "manifest: regressor gelu (forward): role_errors['up'] is '0.1', expected a fraction",
         ),
-        (set_in(*ENTRY, "role_errors", to=[]), "regressor: role_errors is [], expected an object"),
+        (
+            set_in(*ENTRY, "role_errors", to=[]),
+            "manifest: regressor gelu (forward): role_errors is [], expected",
+        ),
         (
             set_in(*ENTRY, "equal_features", to=["b", "l"]),
-            "regressor gelu (forward): equal_features is ('b', 'l'), expected two features of the operator",
+            "manifest: regressor gelu (forward): equal_features is ('b', 'l'), expected two features of the operator",
         ),
         (
             set_in(*ENTRY, "equal_features", to=["b", 1]),
-            "regressor: equal_features is ['b', 1], expected a list",
+            "manifest: regressor gelu (forward): equal_features holds 1, expected a text",
         ),
         (
             lambda values: values["regressors"][0].pop("processes_per_node"),
-            "regressor: missing or unknown field(s) processes_per_node",
+            "manifest: regressor gelu (forward): processes_per_node is missing, expected a whole number",
         ),
         (
             set_in(*ENTRY, "table_digest", to="z"),
-            "regressor gelu (forward): table_digest is 'z', expected hex digits",
+            "manifest: regressor gelu (forward): table_digest is 'z', expected hex digits",
         ),
         (
             set_in(*ENTRY, "recipe_digest", to=""),
-            "regressor gelu (forward): recipe_digest is '', expected hex digits",
+            "manifest: regressor gelu (forward): recipe_digest is '', expected hex digits",
         ),
         (set_in("compute", 0, "digest", to="ff"), "manifest compute: digest or description does not fit"),
         (
@@ -313,12 +340,12 @@ ENTRY = ("regressors", 0)
         (set_in("compute", 0, "fields", "cores", to="2"), "manifest compute: cores is '2', expected"),
         (
             set_in("compute", 0, "fields", "serial", to=1),
-            "ComputeFingerprint: fields differ from this version's",
+            "manifest compute: field 'serial' is unknown",
         ),
-        (set_in("compute", 0, "fields", to=3), "manifest compute: fields is int, expected an object"),
+        (set_in("compute", 0, "fields", to=3), "manifest compute: fields is 3, expected a table"),
         (
             set_in("software", 0, "fields", "environment", to=[1]),
-            "manifest software: environment is (1,), expected",
+            "manifest software: environment holds 1, expected a text",
         ),
         (
             lambda values: values["regressors"].append(values["regressors"][0]),

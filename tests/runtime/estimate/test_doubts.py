@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.asking import Question, Warnings
-from kernelcast.runtime.answers.causes import Cause
-from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
-from kernelcast.runtime.answers.ranges import FeatureWarning, LayoutWarning
-from kernelcast.runtime.answers.sources import LeftOutWarning, Source, SubstituteWarning
-from kernelcast.runtime.answers.stack_load import StackLoadWarning
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.answers.ranges import Exceeded
+from kernelcast.runtime.answers.sources import Source
+from kernelcast.runtime.answers.warnings import (
+    AnswerWarning,
+    Cause,
+    concurrency_warning,
+    feature_warning,
+    large_error_warning,
+    layout_warning,
+    left_out_warning,
+    substitute_warning,
+)
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, MOST_LINES, grouped, warning_lines
 from kernelcast.runtime.operators import OPERATORS, Direction
 
@@ -27,35 +35,29 @@ QUESTIONS = st.builds(
     st.integers(1, 5),
     st.sampled_from(["", "a"]),
 )
-WARNINGS: st.SearchStrategy[Warnings] = st.one_of(
+CPU = ComputeFingerprint(kind="cpu", device_name="some")
+WARNINGS: st.SearchStrategy[AnswerWarning] = st.one_of(
     st.builds(
-        FeatureWarning,
-        operator=st.sampled_from(NAMES),
-        direction=st.sampled_from(Direction),
-        feature=st.sampled_from(["m", "n"]),
-        asked=st.floats(0, 1e9),
-        minimum=st.just(10.0),
-        maximum=st.just(20.0),
-    ),
-    st.builds(
-        LayoutWarning,
-        operator=st.just("all_reduce"),
-        direction=st.just(Direction.ONCE),
-        nodes=st.integers(1, 64),
-        gpus_per_node=st.integers(1, 8),
-        measured=st.just(((1, 2),)),
-    ),
-    st.builds(
-        SubstituteWarning,
-        source=st.builds(
-            Source,
-            key=st.tuples(st.sampled_from(NAMES), st.just(F)),
-            answered_by=st.just(("residual_add", F)),
+        lambda name, direction, feature, asked: feature_warning(
+            (name, direction), Exceeded(feature=feature, asked=asked, minimum=10.0, maximum=20.0)
         ),
+        st.sampled_from(NAMES),
+        st.sampled_from(Direction),
+        st.sampled_from(["m", "n"]),
+        st.floats(0, 1e9),
     ),
-    st.builds(LeftOutWarning, operators=st.sampled_from([("gradient_zero",), ("bias_add", "qkv_split")])),
-    st.builds(StackLoadWarning, stack=st.sampled_from(["ours", "theirs"])),
-    st.builds(ConcurrencyWarning, asked=st.integers(3, 9), measured=st.just((1, 2))),
+    st.builds(
+        lambda nodes, gpus: layout_warning(("all_reduce", Direction.ONCE), (nodes, gpus), ((1, 2),)),
+        st.integers(1, 64),
+        st.integers(1, 8),
+    ),
+    st.builds(
+        lambda name: substitute_warning(Source(key=(name, F), answered_by=("residual_add", F))),
+        st.sampled_from(NAMES),
+    ),
+    st.builds(left_out_warning, st.sampled_from([("gradient_zero",), ("bias_add", "qkv_split")])),
+    st.builds(large_error_warning, st.just(("gelu", F)), st.floats(0.3, 0.9)),
+    st.builds(concurrency_warning, st.just([CPU]), st.just((1, 2)), st.integers(3, 9)),
 )
 
 
@@ -64,7 +66,7 @@ WARNINGS: st.SearchStrategy[Warnings] = st.one_of(
     times_s=st.dictionaries(QUESTIONS, st.floats(0, 1e6), max_size=30),
 )
 def test_no_warning_is_lost_and_shares_are_parts(
-    concerned: dict[Warnings, frozenset[Question]], times_s: dict[Question, float]
+    concerned: dict[AnswerWarning, frozenset[Question]], times_s: dict[Question, float]
 ) -> None:
     doubts = grouped(concerned, times_s)
     found = [warning for doubt in doubts for warning in doubt.warnings]
@@ -83,16 +85,14 @@ def test_no_warning_is_lost_and_shares_are_parts(
 
 
 def test_the_worst_of_an_operator_is_shown_and_the_operators_that_matter_first() -> None:
-    def beyond(operator: str, asked: float) -> FeatureWarning:
-        return FeatureWarning(
-            operator=operator, direction=F, feature="n", asked=asked, minimum=1.0, maximum=10.0
-        )
+    def beyond(operator: str, asked: float) -> AnswerWarning:
+        return feature_warning((operator, F), Exceeded(feature="n", asked=asked, minimum=1.0, maximum=10.0))
 
     def one(operator: str) -> Question:
         return (operator, F), (1,), ""
 
     times_s = {one("gemm"): 6.0, one("gelu"): 3.0, one("rope"): 0.9999, one("softmax"): 0.0001}
-    concerned: dict[Warnings, set[Question]] = {
+    concerned: dict[AnswerWarning, set[Question]] = {
         beyond("softmax", 1e4): {one("softmax")},
         beyond("gelu", 20): {one("gelu")},
         beyond("gemm", 15): {one("gemm")},

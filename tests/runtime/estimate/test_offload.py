@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.answers.offload import OffloadWarning
-from kernelcast.runtime.hardware.host_link import host_link
+from kernelcast.runtime.hardware.device_links import host_link
 from kernelcast.runtime.memory import stage_memory
 
 Make = Callable[..., Path]
@@ -69,9 +68,7 @@ def test_what_leaves_the_device() -> None:
 
 def test_it_is_said_to_be_computed(make_bundle: Make) -> None:
     [warning] = [
-        one
-        for one in ask(make_bundle(), offload_optimizer=0.5, **RATES).warnings
-        if isinstance(one, OffloadWarning)
+        one for one in ask(make_bundle(), offload_optimizer=0.5, **RATES).warnings if one.kind == "offload"
     ]
     assert str(warning) == (
         "offload_optimizer 0.5: computed, not measured, with 2 GB/s between device and host (as stated) and 5 GB/s for "

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.sources import SubstituteWarning
 from kernelcast.runtime.memory import stage_memory
 
 MODEL = ModelConfig(
@@ -95,9 +94,9 @@ def test_dropout_that_was_not_measured_is_answered_by_an_addition(make_bundle: C
     bundle = make_bundle(without=("dropout",))
     assert not predicted(bundle, LAYOUT).warnings
     [warning] = {
-        one.source.answered_by[0]
+        one.values["source"]
         for one in predicted(bundle, replace(LAYOUT, dropout=0.1)).warnings
-        if isinstance(one, SubstituteWarning)
+        if one.kind == "substitute"
     }
     assert warning == "residual_add"
 

@@ -14,7 +14,6 @@ from kernelcast.runtime.hardware.fabric import (
     INSIDE_KINDS,
     TOPOLOGIES,
     Between,
-    Efficiency,
     Fabric,
     Inside,
 )
@@ -25,35 +24,41 @@ COLLECTIVES = tuple(name for name, row in OPERATORS.items() if row.is_collective
 GIB = 2.0**30
 
 shares = st.lists(st.floats(1e-3, 1), min_size=3, max_size=3).map(sorted)
-efficiencies = shares.map(lambda three: Efficiency(low=three[0], usual=three[1], high=three[2]))
-rates = st.floats(1e3, 1e14)
+rates = st.floats(1e-5, 1e5)
 delays = st.floats(0, 1e6)
 
 
 @st.composite
 def insides(draw: st.DrawFn) -> Inside:
     kind = draw(st.sampled_from(sorted(INSIDE_KINDS)))
+    low, usual, high = draw(shares)
+    in_switch = draw(st.none() | shares) if kind == "NVSwitch" else None
     return Inside(
         kind=kind,
-        bytes_per_s=draw(rates),
+        gb_per_s=draw(rates),
         latency_us=draw(delays),
         startup_us=draw(delays),
-        efficiency=draw(efficiencies),
-        in_switch=draw(st.none() | efficiencies) if kind == "NVSwitch" else None,
+        efficiency=usual,
+        efficiency_range=(low, high),
+        in_switch_reduction=in_switch is not None,
+        in_switch_efficiency=None if in_switch is None else in_switch[1],
+        in_switch_range=None if in_switch is None else (in_switch[0], in_switch[2]),
     )
 
 
 @st.composite
 def betweens(draw: st.DrawFn) -> Between:
+    low, usual, high = draw(shares)
     return Between(
         kind=draw(st.sampled_from(BETWEEN_KINDS)),
         cards=draw(st.integers(1, 1024)),
-        bytes_per_s=draw(rates),
+        gbit_per_s=draw(rates),
         latency_us=draw(delays),
         startup_us=draw(delays),
-        efficiency=draw(efficiencies),
+        efficiency=usual,
+        efficiency_range=(low, high),
         topology=draw(st.sampled_from(TOPOLOGIES)),
-        in_network=draw(st.booleans()),
+        in_network_reduction=draw(st.booleans()),
     )
 
 
@@ -90,8 +95,8 @@ def test_better_fabrics_are_never_slower(operator: str, setting: Setting, size: 
     cards = min(1024, 2 * between.cards)
     for better in (
         replace(setting.fabric, between=replace(between, cards=cards)),
-        replace(setting.fabric, between=replace(between, bytes_per_s=2 * between.bytes_per_s)),
-        replace(setting.fabric, inside=replace(inside, bytes_per_s=2 * inside.bytes_per_s)),
+        replace(setting.fabric, between=replace(between, gbit_per_s=2 * between.gbit_per_s)),
+        replace(setting.fabric, inside=replace(inside, gb_per_s=2 * inside.gb_per_s)),
     ):
         found = collective_us(operator, [size], replace(setting, fabric=better))
         assert (found <= usual * (1 + 1e-9)).all()

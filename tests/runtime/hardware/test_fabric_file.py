@@ -65,7 +65,7 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
     assert found.inside is not None
     assert found.between is not None
     assert found.inside.bytes_per_s == 32e9
-    assert found.inside.efficiency == DEFAULTS["PCIe"].efficiency
+    assert (found.inside.efficiency, *found.inside.efficiency_range) == DEFAULTS["PCIe"].efficiency
     assert found.between.bytes_per_s == 12.5e9
     assert found.between.latency_us == DEFAULTS["Ethernet"].latency_us
     assert found.between.topology == "rails"
@@ -74,12 +74,12 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "to", "expected"),
     [
-        ("gb_per_s = 32", "gb_per_s = -1", "inside.gb_per_s is -1000000000.0, expected a rate"),
+        ("gb_per_s = 32", "gb_per_s = -1", "inside.gb_per_s is -1.0, expected a rate"),
         ("gb_per_s = 32", 'gb_per_s = "32"', "inside.gb_per_s is '32', expected a number"),
         ("gb_per_s = 32", "gb_per_s = nan", "inside.gb_per_s is nan, expected a rate"),
-        ("gb_per_s = 32", "gbps = 32", "field 'inside.gbps' is unknown, expected kind, "),
+        ("gb_per_s = 32", "gbps = 32", "field 'inside.gbps' is unknown, expected some of kind, "),
         ("gb_per_s = 32\n", "", "inside.gb_per_s is missing, expected a number"),
-        ("gb_per_s = 32", f"gb_per_s = 1{'0' * 400}", "inside.gb_per_s is 1"),
+        ("gb_per_s = 32", f"gb_per_s = 1{'0' * 400}", "inside.gb_per_s is inf, expected a rate"),
         ('"PCIe"', '"pcie"', "inside.kind is 'pcie', expected one of NVSwitch, "),
         ("cards = 2", "cards = 0", "between.cards is 0, expected 1 to 1024"),
         ("cards = 2", "cards = 2.0", "between.cards is 2.0, expected a whole number"),
@@ -89,18 +89,18 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
         (
             "cards = 2",
             "cards = 2\nefficiency_range = [0.1]",
-            "between.efficiency_range is [0.1], expected [low",
+            "between.efficiency_range is [0.1], expected a list of 2 numbers",
         ),
         ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, expected 1 to 1024"),
         ('name = "small"', 'name = "a\\nb"', "name is 'a\\nb', expected a text on one line"),
-        ('name = "small"', 'title = "small"', "field 'title' is unknown, expected name, "),
+        ('name = "small"', 'title = "small"', "field 'title' is unknown, expected some of name, "),
         ('"PCIe"', '"PCIe"\nin_switch_reduction = true', "inside.in_switch_reduction is True, expected only"),
         (
             '"PCIe"',
             '"PCIe"\nin_switch_efficiency = 0.5',
             "inside.in_switch_reduction is False, expected true",
         ),
-        ("[inside]", "[[inside]]", "inside is [{"),
+        ("[inside]", "[[inside]]", "inside: expected a table, found list"),
         ("[inside]", "inside", "not TOML ("),
     ],
 )

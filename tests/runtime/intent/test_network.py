@@ -25,7 +25,7 @@ def test_it_is_what_such_a_fabric_answers(a100: Estimator) -> None:
     assert fabric.between is not None
     assert found.gbit_per_s_per_device == 200
     for factor, change in ((0.5, found.at_half), (2, found.at_double)):
-        between = replace(fabric.between, bytes_per_s=factor * fabric.between.bytes_per_s)
+        between = replace(fabric.between, gbit_per_s=factor * fabric.between.gbit_per_s)
         other = predicted(a100, dp=16, fabric=replace(fabric, between=between))
         assert change == pytest.approx(other.step_time_s / estimate.step_time_s - 1)
     assert found.at_half > 0 > found.at_double

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.pipeline import ClosedForms, closed_forms
+from kernelcast.runtime.pipeline import StepTimes, closed_forms
 
 Stage = tuple[float, float, float, float]
 """Forward, backward, all-reduce, update, in µs."""
 
 
-def steps(*pipelines: list[Stage], micro_batches: int) -> ClosedForms:
+def steps(*pipelines: list[Stage], micro_batches: int) -> StepTimes:
     """Every pipeline is a configuration; all have as many stages."""
     times = np.array(pipelines, dtype=np.float64).reshape(len(pipelines), -1, 4)
     forward_us, backward_us, all_reduce_us, update_us = np.moveaxis(times, 2, 0)

@@ -111,7 +111,7 @@ def test_missing_fields(tmp_path: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.toml", "hidden_size = ", "not valid TOML ("),
+        ("a.toml", "hidden_size = ", "not TOML ("),
         ("a.json", '{"hidden_size": 64,}', "not valid JSON ("),
         ("a.json", "[1]", "holds a list, expected an object of fields"),
         ("a.json", "[" * 100_000, "not valid JSON ("),
@@ -138,7 +138,7 @@ def test_missing_file_folder_and_suffix(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"model is \[1\], expected a table of fields$"):
         ModelConfig.from_file(path)
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
-    with pytest.raises(DataError, match=r"not valid TOML"):
+    with pytest.raises(DataError, match=r"not TOML"):
         ModelConfig.from_file(tmp_path / "latin.toml")
 
 

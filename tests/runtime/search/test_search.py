@@ -159,8 +159,8 @@ def test_a_bundle_without_optional_operators_is_searched_as_it_predicts(
             ]
             assert (group.times(timeline).step_us / 1e6).tolist() == expected_s
     for one in result.top:
-        said = {type(warning).__name__ for warning in one.estimate.warnings}
-        assert said == {"SubstituteWarning", "DevicesPerNodeWarning"}
+        said = {warning.kind for warning in one.estimate.warnings}
+        assert said == {"substitute", "devices_per_node"}
 
 
 def plain(result: SearchResult) -> tuple[Any, ...]:

@@ -275,7 +275,7 @@ def test_a_folder_is_its_config(tmp_path: Path) -> None:
     [
         ("a.json", b'{"hidden_size": NaN}', "field sequence_length is missing"),
         ("a.json", b"\x00\xff\xfe", "not valid JSON ("),
-        ("a.toml", b"\x00\xff\xfe", "not valid TOML ("),
+        ("a.toml", b"\x00\xff\xfe", "not TOML ("),
         ("a.json", b"", "not valid JSON ("),
         ("a.json", b'"text"', "holds a str, expected an object of fields"),
         ("a.json", b"null", "holds a NoneType, expected an object of fields"),

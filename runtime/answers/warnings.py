@@ -1,0 +1,385 @@
+"""What makes answers doubtful: every warning that there is, with its cause, its words, and its values for JSON."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kernelcast.runtime.answers.ranges import LAYOUT_FEATURES, Exceeded, exceeded, is_unmeasured_layout
+from kernelcast.runtime.answers.sources import Source
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
+from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.operators import Key
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.stack.stack import Stack
+from kernelcast.runtime.step.optimizers import MEASURED, moved_share
+
+LARGE_ERROR = 0.25
+"""A mean error on held-out rows above this makes an answer doubtful, as a fraction."""
+
+
+class Cause(StrEnum):
+    """What makes an answer doubtful, the gravest first."""
+
+    LEFT_OUT = "left_out"  # not in the sum
+    EXTRAPOLATED = "extrapolated"  # asked beyond what was measured
+    SUBSTITUTED = "substituted"  # answered by measurements of something else
+    DESCRIBED = "described"  # computed from a description of links, not measured
+    TRANSFERRED = "transferred"  # measured on another cluster
+    DOUBTFUL = "doubtful"  # a regressor that does not follow its measurements
+
+    @property
+    def in_words(self) -> str:
+        """For readers."""
+        return self.value.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerWarning:
+    """One reason to trust some answers less.
+
+    `str` of it is a sentence, `brief` a clause for a line about several. Of warnings about one `topic` the one with the
+    highest `severity` is shown. `values` are plain: what JSON has between cause and message. `is_assumption`: other
+    work than the operator's was measured; `is_part`: the operator's sum was, which matters where it is split.
+    """
+
+    cause: Cause
+    topic: str
+    message: str
+    brief: str
+    values: Mapping[str, Any] = field(hash=False)
+    severity: float = 1.0
+    is_assumption: bool = False
+    is_part: bool = False
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def kind(self) -> str:
+        """What is wrong, in a word; `range` of a value or layout outside of what was measured."""
+        return str(self.values.get("kind", "range"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values (docs/json.md)."""
+        return {"cause": self.cause.value, **self.values, "message": self.message}
+
+
+def range_warnings(
+    entry: RegressorEntry, vectors: Sequence[tuple[float, ...]]
+) -> dict[AnswerWarning, tuple[tuple[float, ...], ...]]:
+    """A warning per feature and value outside the training range and per layout never measured, as they appear.
+
+    Each with the workload vectors that it is about.
+    """
+    found: dict[Exceeded | tuple[float, ...], list[tuple[float, ...]]] = {}
+    for vector in vectors:
+        for one in exceeded(entry, vector):
+            found.setdefault(one, []).append(vector)
+        if is_unmeasured_layout(entry, vector):
+            found.setdefault(vector[-LAYOUT_FEATURES:], []).append(vector)
+    return {
+        feature_warning(entry.key, one)
+        if isinstance(one, Exceeded)
+        else layout_warning(entry.key, one, entry.layouts): tuple(own)
+        for one, own in found.items()
+    }
+
+
+def feature_warning(key: Key, one: Exceeded) -> AnswerWarning:
+    """A regressor was asked outside what it was trained on."""
+    (operator, direction), asked, low, high = key, one.asked, one.minimum, one.maximum
+    # How many times the end of the range, or its part.
+    if asked > high:
+        severity, side = asked / high if high > 0 else math.inf, "beyond"
+    else:
+        severity, side = low / asked if asked > 0 else math.inf, "below"
+    times = f"{severity:,.0f}" if severity >= 100 else f"{severity:.3g}"
+    return AnswerWarning(
+        cause=Cause.EXTRAPOLATED,
+        topic=operator,
+        severity=severity,
+        message=f"{operator} ({direction}): {one.feature} = {asked:g} is outside the training range, {low:g} to "
+        f"{high:g}",
+        brief=f"{operator} up to {times}× {side} measured {one.feature}",
+        values={
+            **_of_key(key),
+            "feature": one.feature,
+            "asked": asked,
+            "range": [low, high],
+        },
+    )
+
+
+def layout_warning(key: Key, asked: Sequence[float], measured: Sequence[Layout]) -> AnswerWarning:
+    """A collective was asked for a layout that none of its samples has."""
+    (operator, direction), (nodes, gpus) = key, asked
+    return AnswerWarning(
+        cause=Cause.EXTRAPOLATED,
+        topic=f"{operator} layout",
+        severity=nodes * gpus,
+        message=f"{operator} ({direction}): layout {nodes:g} × {gpus:g} (nodes × devices per node) was never measured, "
+        f"only {_layouts(measured)}",
+        brief=f"{operator} on {nodes:g} × {gpus:g}, never measured",
+        values={
+            **_of_key(key),
+            "feature": "layout",
+            "asked": [nodes, gpus],
+            "measured": list(map(list, measured)),
+        },
+    )
+
+
+def extended_warning(
+    operator: str, asked: Layout, measured: Sequence[Layout], *, fabric: str
+) -> AnswerWarning:
+    """A collective's layout was never measured: its measured layouts were extended by a description."""
+    nodes, gpus = asked
+    return AnswerWarning(
+        cause=Cause.EXTRAPOLATED,
+        topic=f"{operator} layout",
+        severity=float(nodes * gpus),
+        message=f"{operator}: layout {nodes} × {gpus} (nodes × devices per node) was never measured, extended from "
+        f"{_layouts(measured)} by the description of fabric {fabric}",
+        brief=f"{operator} on {nodes} × {gpus}, extended by fabric {fabric}",
+        values={
+            "kind": "extended",
+            "operator": operator,
+            "feature": "layout",
+            "asked": list(asked),
+            "measured": list(map(list, measured)),
+            "fabric": fabric,
+        },
+    )
+
+
+def _of_key(key: Key) -> dict[str, str]:
+    operator, direction = key
+    return {"operator": operator, "direction": direction.value}
+
+
+def _layouts(layouts: Sequence[Layout]) -> str:
+    return ", ".join(f"{nodes} × {gpus}" for nodes, gpus in layouts)
+
+
+def described_warning(operators: Sequence[str], *, fabric: str) -> AnswerWarning:
+    """Collectives were computed from a description, and not measured."""
+    names = ", ".join(operators)
+    return AnswerWarning(
+        cause=Cause.DESCRIBED,
+        topic="fabric",
+        message=f"{names}: computed from the description of fabric {fabric}, not measured",
+        brief=f"{names} by the description of fabric {fabric}",
+        values={"kind": "described", "operators": list(operators), "fabric": fabric},
+    )
+
+
+def transferred_warning(operators: Sequence[str], *, fabric: str) -> AnswerWarning:
+    """Collectives were answered by another bundle's measurements, of another cluster."""
+    names = ", ".join(operators)
+    return AnswerWarning(
+        cause=Cause.TRANSFERRED,
+        topic="fabric",
+        message=f"{names}: answered by the measurements of {fabric}",
+        brief=f"{names} from {fabric}",
+        values={"kind": "transferred", "operators": list(operators), "fabric": fabric},
+    )
+
+
+def devices_per_node_warnings(
+    used: int, source: str, *, bundle: Sequence[int], fabric: tuple[str, Sequence[int]] | None
+) -> tuple[AnswerWarning, ...]:
+    """One warning per bundle and fabric whose nodes have another number of devices; none where it is not known."""
+    asked = [("the bundle", bundle), *([] if fabric is None else [(f"fabric {fabric[0]}", fabric[1])])]
+    found = []
+    for of, sizes in asked:
+        if sizes and used not in sizes:
+            known = sorted(set(sizes))
+            values = {"kind": "devices_per_node", "used": used, "source": source, "of": of, "known": known}
+            words = f"{used} devices per node ({source}), but {of} has nodes of {', '.join(map(str, known))}"
+            topic = "devices per node"
+            found.append(
+                AnswerWarning(
+                    cause=Cause.EXTRAPOLATED, topic=topic, message=words, brief=words, values=values
+                )
+            )
+    return tuple(found)
+
+
+def concurrency_warning(
+    compute: Sequence[ComputeFingerprint], levels: Sequence[int], processes: int
+) -> AnswerWarning | None:
+    """A warning where more processes share a CPU than operators were measured with; GPUs have memory of their own."""
+    if not levels or processes <= max(levels) or all(device.kind != "cpu" for device in compute):
+        return None
+    return AnswerWarning(
+        cause=Cause.EXTRAPOLATED,
+        topic="processes of a node",
+        severity=processes / max(levels),
+        message=f"{processes} processes of a node compute at once, and operators were measured with "
+        f"{', '.join(map(str, levels))} of them: more slow each other down "
+        f"(kernelcast collect compute --procs-per-node {processes})",
+        brief=f"{processes} processes of a node compute at once, measured with at most {max(levels)}",
+        values={"kind": "concurrency", "asked": processes, "measured": list(levels)},
+    )
+
+
+def substitute_warning(source: Source) -> AnswerWarning:
+    """An operator that the bundle lacks was answered by another regressor."""
+    (name, direction), (by, by_direction) = source.key, source.answered_by
+    share = {1.0: "", 0.5: "half of "}.get(source.factor, f"{source.factor:g} times ")
+    if source.asks is not None:
+        answered, brief = f"{by} ({by_direction}) of equal work", f"{name} by {by} of equal work"
+    elif source.is_part:
+        answered, brief = f"{share}{by} ({by_direction})", f"{name} by {share}the sum of its gradients"
+    elif source.order:
+        answered = f"{by_direction} of the same product"
+        brief = f"{name} ({direction}) by the forward product"
+    elif source.is_other_pass:
+        answered = f"{by_direction} times the ratio of their work"
+        brief = f"{name} ({direction}) by its other pass"
+    else:
+        size = "moving as much memory" if source.alike else "of the same size"
+        answered, brief = f"{share}{by} {size}", f"{name} by {share}{by}"
+    return AnswerWarning(
+        cause=Cause.SUBSTITUTED,
+        topic=name,
+        message=f"{name} ({direction}): not in the bundle, answered by {answered}",
+        brief=brief,
+        values={**_of_key(source.key), "kind": "substitute", "source": by, "factor": source.factor},
+        is_assumption=source.is_assumption,
+        is_part=source.is_part,
+    )
+
+
+def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
+    """Another optimizer than the measured one was answered by it, by the bytes that both move; None of that one."""
+    kind, states = layout.optimizer, layout.optimizer_states
+    if (kind, states) == MEASURED:
+        return None
+    factor = moved_share(kind, states)
+    return AnswerWarning(
+        cause=Cause.SUBSTITUTED,
+        topic="adam",
+        message=f"optimizer {kind} with {states} states: not measured, answered by fused Adam of {factor:.2f} times "
+        "the parameters, which moves as many bytes",
+        brief=f"{kind} ({states} states) by fused Adam",
+        values={
+            "operator": "adam",
+            "kind": "optimizer",
+            "optimizer": kind,
+            "states": states,
+            "factor": factor,
+        },
+        is_assumption=True,
+    )
+
+
+def equal_features_warning(key: Key, features: Sequence[str]) -> AnswerWarning:
+    """A workload was asked as if two features were equal, as they are in everything that was measured."""
+    (name, direction), (own, partner) = key, features
+    return AnswerWarning(
+        cause=Cause.SUBSTITUTED,
+        topic=f"{name} {own}",
+        message=f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}",
+        brief=f"{name} as if {own} = {partner}",
+        values={"kind": "equal_features", **_of_key(key), "features": list(features)},
+    )
+
+
+def left_out_warning(operators: Sequence[str]) -> AnswerWarning:
+    """Operators of the step that the bundle lacks and the sum therefore does not contain."""
+    names = ", ".join(operators)
+    return AnswerWarning(
+        cause=Cause.LEFT_OUT,
+        topic=names,
+        message=f"not in the bundle: {names}: left out of the sum",
+        brief=f"{names}, not in the bundle",
+        values={"kind": "left_out", "operators": list(operators)},
+    )
+
+
+def operator_transfer_warning(key: Key, transfer: Transfer) -> AnswerWarning:
+    """An operator was measured on another device; its times are scaled by the peaks of both.
+
+    Of its values, `log_half_width` is what 90 % of such transfers were within, in log(time).
+    """
+    (name, direction), origin = key, transfer.origin.device
+    points = 0 if transfer.correction is None else transfer.correction.points
+    how = f"corrected by {points} points" if points else "scaled by the peaks of both"
+    return AnswerWarning(
+        cause=Cause.TRANSFERRED,
+        topic=name,
+        message=f"{name} ({direction}): measured on {origin}, {how}",
+        brief=f"{name} from {origin}{f' and {points} points' if points else ''}",
+        values={
+            "kind": "operator_transfer",
+            **_of_key(key),
+            "origin": origin,
+            "target": transfer.target.device,
+            "points": points,
+            "log_half_width": transfer.log_half_width,
+        },
+    )
+
+
+def large_error_warning(key: Key, error: float) -> AnswerWarning:
+    """A regressor answered whose mean error on held-out rows is large."""
+    name, direction = key
+    return AnswerWarning(
+        cause=Cause.DOUBTFUL,
+        topic=name,
+        severity=error,
+        message=f"{name} ({direction}): the regressor is {error:.0%} off on held-out measurements",
+        brief=f"{name} up to {100 * error:.0f} % off on held-out measurements",
+        values={"kind": "large_error", **_of_key(key), "error": error},
+    )
+
+
+def offload_warning(layout: Parallelism, link_bytes_per_s: float | None) -> AnswerWarning | None:
+    """The host's part of an update, or the copying of activations, was computed from rates; None without either."""
+    parts = {name: getattr(layout, name) for name in ("offload_optimizer", "offload_activations")}
+    if not any(parts.values()):
+        return None
+    stated, memory = layout.host_link_gb_per_s, layout.host_memory_gb_per_s
+    link = stated or (link_bytes_per_s or 0.0) / 1e9
+    named = ", ".join(f"{name} {part:g}" for name, part in parts.items() if part)
+    source = "as stated" if stated else "published for the device"
+    rates = f"{link:g} GB/s between device and host ({source})"
+    if layout.offload_optimizer:
+        rates += f" and {memory:g} GB/s for the host's optimizer (as stated)"
+    return AnswerWarning(
+        cause=Cause.DESCRIBED,
+        topic="offload",
+        message=f"{named}: computed, not measured, with {rates}",
+        brief=f"what the host takes by rates, {link:g} GB/s over its link",
+        values={
+            "kind": "offload",
+            "optimizer": layout.offload_optimizer,
+            "activations": layout.offload_activations,
+            "link_gb_per_s": link,
+            "memory_gb_per_s": memory,
+        },
+    )
+
+
+def stack_load_warning(
+    stack: Stack | None, sources: Iterable[Key], entries: Mapping[Key, RegressorEntry]
+) -> AnswerWarning | None:
+    """A warning where a factor other than 1 multiplies what one of `sources`, the keys that answered, has sustained.
+
+    A stack's factors hold what bursts are short of a long step's clocks, and so do times under sustained load.
+    """
+    multiplied = (key for key in sources if key in entries and entries[key].load.is_sustained)
+    if stack is None or not any(stack.log_factor(operator) for operator, _ in multiplied):
+        return None
+    return AnswerWarning(
+        cause=Cause.DOUBTFUL,
+        topic="load of the device",
+        message=f"stack {stack.name} multiplies times that were measured under sustained load: if it was fitted to "
+        "bursts, lower clocks count twice (kernelcast stack fit)",
+        brief=f"stack {stack.name} was perhaps fitted to bursts, and multiplies times under sustained load",
+        values={"kind": "stack_load", "stack": stack.name},
+    )
