@@ -32,11 +32,7 @@ class Pricing:
     def price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
         """Prices of the kinds of pieces of every block of layouts; all blocks share what layouts have in common."""
         wanted: dict[PieceKey, Sequence[Calls]] = {}
-        taken_apart: dict[tuple[int, ...], Decomposition] = {}
-        found = [
-            {kind.name: self._keys(layouts, kind, wanted, taken_apart) for kind in kinds}
-            for layouts, kinds in requests
-        ]
+        found = [self._keys(layouts, kinds, wanted) for layouts, kinds in requests]
         if wanted:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
                 needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
@@ -52,23 +48,26 @@ class Pricing:
         ]
 
     def _keys(
-        self,
-        layouts: Layouts,
-        kind: Kind,
-        wanted: dict[PieceKey, Sequence[Calls]],
-        taken_apart: dict[tuple[int, ...], Decomposition],
-    ) -> tuple[list[PieceKey], NDArray[np.intp]]:
-        """Keys of the distinct pieces of a kind, and which is whose; unknown ones go into `wanted`."""
-        distinct, whose = layouts.distinct(*kind.columns)
-        values = zip(*(distinct[column].tolist() for column in kind.columns), strict=True)
-        keys: list[PieceKey] = [(kind.name, *row) for row in values]
-        for row, key in enumerate(keys):
-            if key not in self._known and key not in wanted:
-                layout = tuple(distinct.table[row].tolist())
-                if layout not in taken_apart:
-                    taken_apart[layout] = self.take_apart(distinct, row)
-                wanted[key] = kind.parts(taken_apart[layout])
-        return keys, whose
+        self, layouts: Layouts, kinds: Sequence[Kind], wanted: dict[PieceKey, Sequence[Calls]]
+    ) -> dict[str, tuple[list[PieceKey], NDArray[np.intp]]]:
+        """Keys of the distinct pieces of every kind, and which is whose; unknown ones go into `wanted`."""
+        by_columns: dict[tuple[str, ...], list[Kind]] = {}
+        for kind in kinds:
+            by_columns.setdefault(kind.columns, []).append(kind)
+        found = {}
+        for columns, alike in by_columns.items():
+            distinct, whose = layouts.distinct(*columns)
+            values = list(zip(*(distinct[column].tolist() for column in columns), strict=True))
+            taken_apart: dict[int, Decomposition] = {}
+            for kind in alike:
+                keys: list[PieceKey] = [(kind.name, *row) for row in values]
+                for row, key in enumerate(keys):
+                    if key not in self._known and key not in wanted:
+                        if row not in taken_apart:
+                            taken_apart[row] = self.take_apart(distinct, row)
+                        wanted[key] = kind.parts(taken_apart[row])
+                found[kind.name] = keys, whose
+        return found
 
     def _ask(self, wanted: dict[PieceKey, Sequence[Calls]], launch_us: float) -> dict[PieceKey, Times]:
         """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once.
@@ -80,7 +79,9 @@ class Pricing:
         of_question: list[int] = []
         counts: list[int] = []
         of_weights: list[bool] = []
-        parts = [calls for piece in wanted.values() for calls in piece]
+        # Pieces share parts, such as forward passes with and without recomputation.
+        every = [calls for piece in wanted.values() for calls in piece]
+        parts = list({id(calls): calls for calls in every}.values())
         for part, calls in enumerate(parts):
             for call in calls:
                 of_part.append(part)
@@ -98,5 +99,7 @@ class Pricing:
                 for calls in parts
             ]
             totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
+        position = {id(calls): part for part, calls in enumerate(parts)}
         ends = np.cumsum([len(piece) for piece in wanted.values()])
-        return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
+        of_pieces = np.split(totals[[position[id(calls)] for calls in every]], ends[:-1])
+        return dict(zip(wanted, of_pieces, strict=True))

@@ -1,6 +1,7 @@
 """Goes through a space, or a part of it, and keeps what was found; memory stays flat."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.step.balance import AS_SPLIT
 
+_PRICED_AT_ONCE = 1 << 14
+"""Layouts whose pieces are asked for together: what every structure costs is shared by as many of them."""
 _MOST_WAITING = 1 << 17
 """Layouts that wait for what they are compared with, of about 200 bytes each."""
 
@@ -181,9 +184,13 @@ class _Sweep:
         )
 
     def _fitting(self) -> Iterator[tuple[Engine, Layouts, NDArray[np.float64]]]:
-        """Blocks of layouts that fit into memory, what prices them, and what memory they need; the others are
-        counted.
-        """
+        """Layouts that fit into memory, some thousand at once, what prices them, and what memory they need."""
+        for layouts, memory in _together(self._fitting_blocks()):
+            for engine, rows in self._engines(layouts):
+                yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
+
+    def _fitting_blocks(self) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
+        """Of every block those that fit into memory, and what memory they need; the others are counted."""
         question, found, counts = self.question, self.found, self.found.counts
         blocks = question.space.blocks(
             simulated=question.timeline == "simulate",
@@ -201,9 +208,29 @@ class _Sweep:
                     counts.out_of_memory += int((~fits).sum())
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):
-                    for engine, rows in self._engines(layouts):
-                        yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
+                    yield layouts, memory
             self.done += units
             if self.report is not None:
                 total = -(-self.units // self.shards)
                 self.report(min(self.done, total), total, f"{counts.layouts:,} layouts")
+
+
+def _together(
+    blocks: Iterator[tuple[Layouts, NDArray[np.float64]]],
+) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
+    """Blocks with what they need, joined until they are enough to be priced."""
+    waiting: list[tuple[Layouts, NDArray[np.float64]]] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(len(memory) for _, memory in waiting) >= _PRICED_AT_ONCE:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(
+    blocks: list[tuple[Layouts, NDArray[np.float64]]],
+) -> tuple[Layouts, NDArray[np.float64]]:
+    table = np.concatenate([layouts.table for layouts, _ in blocks])
+    return replace(blocks[0][0], table=table), np.concatenate([memory for _, memory in blocks])

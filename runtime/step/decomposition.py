@@ -147,7 +147,12 @@ class Decomposition:
     @cached_property
     def last(self) -> Block:
         """Final norm, logits and loss."""
-        return self._block(Loss)
+        return self._block(Loss, self._last_kind)
+
+    @property
+    def _last_kind(self) -> LayerKind:
+        """What the last end depends on: further predictions have a layer of the model's last kind."""
+        return self.kinds.distinct[self.kinds.of_layer[-1]] if self.model.extra_predictions else DENSE
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -158,7 +163,7 @@ class Decomposition:
     def shards(self) -> tuple[tuple[Calls, Calls], ...]:
         """`gather` and `scatter` of every block, in the order of `blocks`."""
         layers = (self._shards(TransformerLayer, kind) for kind in self.kinds.distinct)
-        return self._shards(Embedding), self._shards(Loss), *layers
+        return self._shards(Embedding), self._shards(Loss, self._last_kind), *layers
 
     def _shards(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> tuple[Calls, Calls]:
         if not self.is_sharded:

@@ -24,6 +24,16 @@ Number: TypeAlias = Any
 
 
 _OF_ROWS = ("tp", "cp", "ep", "expert_tp", "micro_batch", "sequence_parallel")
+_NO_EXPERTS: dict[str, Any] = {
+    "ep": 1,
+    "expert_tp": 1,
+    "expert_group": ALONE,
+    "expert_tensor_group": ALONE,
+    "imbalance": 1.0,
+    "dispatches_float8": False,
+    "overlaps_experts": False,
+}
+"""Fields of `Sizes` that are about experts alone."""
 
 
 def padded_vocabulary(
@@ -117,14 +127,25 @@ class Sizes:
         )
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
-        """The same for a layer of another kind."""
+        """The same for a layer of another kind.
+
+        Without experts all ways to spread those are one: what is described once serves all of them.
+        """
         if kind not in self._by_kind:
-            self._by_kind[kind] = replace(self, kind=kind)
+            self._by_kind[kind] = replace(self, kind=kind, **({} if kind.has_experts else _NO_EXPERTS))
         return self._by_kind[kind]
 
     @cached_property
     def _by_kind(self) -> dict[LayerKind, "Sizes"]:
-        return {self.kind: self}
+        return {self.kind: self} if self.kind.has_experts or not self.model.experts else {}
+
+    def __hash__(self) -> int:
+        """Computed once: descriptions of layers are looked up by sizes."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.kind, *(getattr(self, name) for name in _OF_ROWS), self.imbalance))
 
     @cached_property
     def length(self) -> Number:
@@ -391,7 +412,7 @@ class Layer(ABC):
         return Beside(summed, self.products(Direction.WEIGHT_GRADIENT, *roles), of_weights=True)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1 << 10)
 def calls_of(layer: Layer) -> Calls:
-    """`Layer.calls`, which several descriptions of the same layer need one after the other."""
+    """`Layer.calls`, which several descriptions of the same layer need, and layers that share a part."""
     return layer.calls

@@ -9,7 +9,7 @@ from kernelcast.runtime.step.layers.latent_attention import LatentAttention
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
+from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number, calls_of
 from kernelcast.runtime.step.recomputation import Recomputation
 
 
@@ -25,8 +25,9 @@ class TransformerLayer(Layer):
 
     @property
     def attention(self) -> Attention:
-        """Its attention."""
-        return LatentAttention(self.sizes) if self.sizes.model.kv_rank else Attention(self.sizes)
+        """Its attention, which is the same whatever experts follow."""
+        sizes = self.sizes.of_kind(self.sizes.kind._replace(has_experts=False))
+        return LatentAttention(sizes) if sizes.model.kv_rank else Attention(sizes)
 
     @property
     def mlp(self) -> Mlp:
@@ -51,9 +52,9 @@ class TransformerLayer(Layer):
         s = self.sizes
         return (
             *(one.times(self.norms) for one in self.norm.calls),
-            *self.attention.calls,
+            *calls_of(self.attention),
             call("residual_add", s.micro_batch, s.local_length, s.hidden, count=2),
-            *self.mlp.calls,
+            *calls_of(self.mlp),
         )
 
     @property
@@ -129,8 +130,10 @@ class TransformerLayer(Layer):
         is_forward = direction is Direction.FORWARD
         component = Component.BESIDE_FORWARD if is_forward else Component.BESIDE_BACKWARD
         exchanges = self.mlp.exchanges if self.sizes.overlaps_experts else ()
-        compute = forward(self.calls) if is_forward else backward(self.calls)
-        return (Beside(forward(exchanges), compute if exchanges else (), component, of_another=True),)
+        if not exchanges:
+            return (Beside(component=component, of_another=True),)
+        compute = forward(calls_of(self)) if is_forward else backward(calls_of(self))
+        return (Beside(forward(exchanges), compute, component, of_another=True),)
 
     @property
     def _in_pieces(self) -> bool:
@@ -157,7 +160,7 @@ class TransformerLayer(Layer):
         """What its backward pass runs again of its forward pass."""
         if how.kind == "full":
             return forward(
-                self._until_last_kept if how.stops_early else (*self.calls, *self.forward_collectives)
+                self._until_last_kept if how.stops_early else (*calls_of(self), *self.forward_collectives)
             )
         calls: Calls = ()
         if how.runs_again("core_attn"):
@@ -185,7 +188,7 @@ class TransformerLayer(Layer):
         syncs = self._syncs[0] - (len(self._columns) if self._in_pieces else 0)
         return (
             *(one.times(self.norms) for one in self.norm.calls),
-            *self.attention.calls,
+            *calls_of(self.attention),
             call("residual_add", s.micro_batch, s.local_length, s.hidden, count=additions),
             *self.mlp.until_last_kept,
             *(s.synced(syncs - 1) if syncs else ()),
