@@ -90,9 +90,13 @@ class Engine:
         ]
         requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
-            requests.append((layouts.take(rows), [update_kind(stage) for stage in cuts.stage_kinds]))
+            requests += [
+                (layouts.take(rows[own]), [update_kind(stage) for stage in dict.fromkeys(stages)])
+                for own, stages in zip(cuts.layouts, cuts.stages, strict=True)
+            ]
         prices, *updates = self._prices.price(requests)
-        for (structure, rows, cuts), own in zip(found, updates, strict=True):
+        for structure, rows, cuts in found:
+            own, updates = updates[: len(cuts.stages)], updates[len(cuts.stages) :]
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
@@ -162,11 +166,11 @@ class Engine:
         structure: Structure,
         cuts: Cuts,
         prices: Prices,
-        updates: Prices,
+        updates: Sequence[Prices],
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
-        """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
+        """The layouts at `rows`, which are those at `of_update` of the structure; `updates` are those of each cut."""
         passes = self._passes(layouts, structure, prices, rows)
         together = (
             self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
@@ -175,14 +179,7 @@ class Engine:
         arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, 0, rows))
         if structure.pairs:
             arrays |= passes.saved(together, cuts.chunks, whose)
-        gradients, optimizer, gather = (
-            columns_of(
-                {stage: updates.of(update_kind(stage), part, of_update) for stage in cuts.stage_kinds},
-                cuts.stages,
-                whose,
-            )
-            for part in range(3)
-        )
+        gradients, optimizer, gather = self._updates(cuts, updates, of_update)
         overlap = self._overlap(layouts, structure, rows, arrays, gradients, gather)
         if layouts.of_stack("overlap_parameters"):
             gather = np.zeros_like(gather)
@@ -212,6 +209,21 @@ class Engine:
                 durations=Durations(**arrays, overlap=overlap),
                 **others,
             )
+
+    def _updates(self, cuts: Cuts, updates: Sequence[Prices], of_update: Rows) -> list[Times]:
+        """Gradients, optimizer and gathers of layouts of one structure, [configs, stages] each."""
+        found = [np.empty((len(of_update), 1 + self.draws, len(cuts.stages[0]))) for _ in range(3)]
+        whose = cuts.whose[of_update]
+        for index, (prices, stages) in enumerate(zip(updates, cuts.stages, strict=True)):
+            own = np.flatnonzero(whose == index)
+            if not len(own):
+                continue
+            at = np.searchsorted(cuts.layouts[index], of_update[own])
+            for part, times in enumerate(found):
+                known = {stage: prices.of(update_kind(stage), part, at) for stage in dict.fromkeys(stages)}
+                of_stages = np.stack([known[stage] for stage in stages], axis=1)
+                times[own] = of_stages.reshape(len(own), 1 + self.draws, -1)
+        return [times.reshape(-1, len(cuts.stages[0])) for times in found]
 
     def _passes(
         self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
