@@ -24,6 +24,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
 from kernelcast.runtime.step.layers.kinds import LayerKinds, kinds_of
+from kernelcast.runtime.step.layers.sizes import OF_SIZES
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
@@ -77,9 +78,15 @@ def largest_stage_bytes(
     until = np.cumsum(taken)
     begin = (np.cumsum(counts) - counts)[shape_of]
     row_of = np.arange(until[-1]) + np.repeat(begin - (until - taken), taken)
+    # The same sizes are on the devices of many layouts.
+    _, sizes_at, sizes_of = np.unique(
+        _one_number(tuple(columns[name] for name in OF_SIZES)), return_index=True, return_inverse=True
+    )
     rows = Rows.of_loads(
         table[row_of],
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
+        distinct={name: columns[name][sizes_at].astype(np.float64) for name in OF_SIZES},
+        whose=np.repeat(sizes_of, taken),
         shard_group=shard_group,
         common={name: columns[name] for name in COMMON if name in columns},
     )
@@ -89,10 +96,14 @@ def largest_stage_bytes(
 
 
 def _one_number(columns: tuple[Whole, ...]) -> Whole:
-    """A number of its own for every combination; degrees up to `MAX_DEGREE` stay within 64 bits."""
-    code = columns[0]
-    for column in columns[1:]:
-        code = code * (int(column.max()) + 1) + column
+    """A number of its own for every combination."""
+    code, values = np.zeros_like(columns[0]), 1
+    for column in columns:
+        width = int(column.max()) + 1
+        if values * width >= 2**63:  # as many numbers as there are combinations so far
+            known, code = np.unique(code, return_inverse=True)
+            values = len(known)
+        code, values = code * width + column, values * width
     return code
 
 

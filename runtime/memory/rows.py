@@ -11,7 +11,7 @@ from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, EXPERT_LO
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.layers.linear import Linears
-from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.sizes import OF_SIZES, Sizes
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -27,7 +27,9 @@ _ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late", "co
 class Rows:
     """Sizes of every row, each float64 [rows]; floats, so that no product of sizes overflows.
 
-    - `layout`: the fields `OF_LAYOUT` of the row's layout, `sequence_parallel` as 0 or 1, `recompute` as a code;
+    - `layout`: the fields `OF_LAYOUT` of the row's layout, `recompute` as a code;
+    - `distinct`: the fields `OF_SIZES` of the sizes that devices hold, float64 [sizes] each, `sequence_parallel` as 0
+      or 1, and `whose` of them are the row's, intp [rows];
     - the ends `first`, `last` are 0 or 1;
     - `layers` of the stage by their kind, and `chunk_layers` of its first chunk;
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass) by kind,
@@ -48,6 +50,8 @@ class Rows:
     layers: tuple[Floats, ...]
     live_layers: tuple[Floats, ...]
     layout: Mapping[str, Floats]
+    distinct: Mapping[str, Floats]
+    whose: NDArray[np.intp]
     shard_group: int = 0
     common: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,14 +108,14 @@ class Rows:
         return found
 
     def sizes(self, model: ModelConfig) -> Sizes:
-        """What the devices of every row hold of a model's sizes."""
+        """The distinct sizes of a model that devices hold, [sizes]."""
         multiple = self.of_all("vocabulary_multiple")
         load = ExpertLoad.of(self.of_all)
         return Sizes.of_columns(
             model,
-            self.layout,
+            self.distinct,
             vocabulary_multiple=multiple,
-            imbalance=load.in_memory(model.experts, self.layout["ep"]),
+            imbalance=load.in_memory(model.experts, self.distinct["ep"]),
             linears=Linears.of(self.of_all),
         )
 
@@ -134,5 +138,5 @@ COMMON = (
 )
 """The fields of a layout in `Rows.common`."""
 
-OF_LAYOUT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "zero", "sequence_parallel", "recompute")
-"""The fields of a layout that memory depends on."""
+OF_LAYOUT = (*DEGREES, *EXPERT_DEGREES, "zero", "recompute")
+"""The fields of a layout that a stage's memory depends on beside what its parts hold."""

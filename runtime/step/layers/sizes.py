@@ -23,7 +23,8 @@ Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
 
 
-_OF_ROWS = ("tp", "cp", "ep", "expert_tp", "micro_batch", "sequence_parallel")
+OF_SIZES = ("tp", "cp", "ep", "expert_tp", "micro_batch", "sequence_parallel")
+"""Fields of a layout that decide the sizes on a device."""
 _NO_EXPERTS: dict[str, Any] = {
     "ep": 1,
     "expert_tp": 1,
@@ -116,14 +117,13 @@ class Sizes:
         imbalance: Number,
         linears: Linears = IN_TRAINING_TYPE,
     ) -> "Sizes":
-        """Without groups, of the fields of many layouts, float64 [rows] each."""
-        of_rows = {name: columns[name] for name in _OF_ROWS}
+        """Without groups, of the fields `OF_SIZES` of many layouts, float64 [rows] each."""
         return cls(
             model=model,
             vocabulary_multiple=vocabulary_multiple,
             imbalance=imbalance,
             linears=linears,
-            **of_rows,
+            **columns,
         )
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
@@ -145,7 +145,7 @@ class Sizes:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.kind, *(getattr(self, name) for name in _OF_ROWS), self.imbalance))
+        return hash((self.kind, *(getattr(self, name) for name in OF_SIZES), self.imbalance))
 
     @cached_property
     def length(self) -> Number:
