@@ -38,16 +38,17 @@ def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
     return tuple(block.beside for block in parts.blocks)
 
 
-def on_links(parts: Decomposition, *, between: bool) -> list[Calls]:
-    """Collectives of every block's forward and backward pass inside nodes, or `between` them."""
-    passes = []
+def on_links(parts: Decomposition) -> tuple[list[Calls], list[Calls]]:
+    """Collectives of every block's forward and backward pass: those inside nodes, and those between them."""
+    inside, between = list[Calls](), list[Calls]()
     for block in parts.blocks:
         ahead, back = block.beside[: block.beside_forward], block.beside[block.beside_forward :]
         for calls, beside in ((block.forward, ahead), (block.backward, back)):
             every = (*calls, *(one for own in beside for one in own.collective))
-            collectives = (one for one in every if OPERATORS[one.operator].is_collective)
-            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) == between))
-    return passes
+            collectives = [one for one in every if OPERATORS[one.operator].is_collective]
+            inside.append(tuple(one for one in collectives if one.shape[1] <= 1))
+            between.append(tuple(one for one in collectives if one.shape[1] > 1))
+    return inside, between
 
 
 def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:

@@ -48,7 +48,7 @@ SHARDS = Kind(
 ON_LINKS = Kind(
     name="on links",
     columns=MICRO_BATCH.columns,
-    parts=lambda d: [calls for between in (False, True) for calls in on_links(d, between=between)],
+    parts=lambda d: [calls for passes in on_links(d) for calls in passes],
 )
 """What passes have on the links inside nodes, then what they have on those between them."""
 RECOMPUTED = Kind(

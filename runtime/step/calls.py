@@ -1,9 +1,8 @@
 """One operator call of a training step, and the part of the step that its time belongs to."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 
@@ -31,8 +30,7 @@ class Component(StrEnum):
 ONCE_PER_UPDATE = (Component.ALL_REDUCE, Component.OPTIMIZER, Component.ALL_GATHER)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """`count` calls of an operator in a role, at the workload vector `shape`.
 
     Layers list their calls without a direction (`ONCE`); `forward` and `backward` give those of a pass. A direction
@@ -42,7 +40,7 @@ class Call:
     operator: str
     role: str
     shape: Vector
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # a tuple's own method of this name is not needed
     direction: Direction = Direction.ONCE
 
     @property

@@ -1,7 +1,7 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from kernelcast.runtime.request.fields import ReduceDtype
@@ -151,7 +151,7 @@ class DataParallel:
             return ()
         calls = bucketed(operator, entries, (group.nodes, group.gpus_per_node), bucket)
         return tuple(
-            replace(one, role=self.role, shape=(width * one.shape[0], *one.shape[1:])) for one in calls
+            one._replace(role=self.role, shape=(width * one.shape[0], *one.shape[1:])) for one in calls
         )
 
 
