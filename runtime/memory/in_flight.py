@@ -34,6 +34,16 @@ class Load:
     copies: int = 1
 
     @property
+    def held(self) -> tuple[int, ...]:
+        """Its layers, those of its first chunk before."""
+        return (self.chunk_layers, *self.layers)
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """What waits inside of it, whatever ends it has."""
+        return (self.late, *self.live_layers)
+
+    @property
     def late_layers(self) -> tuple[int, ...]:
         """Layers whose weight gradients are late, over all micro-batches."""
         return tuple(self.late * count for count in self.layers) if self.late else (0,) * len(self.layers)

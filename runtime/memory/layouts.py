@@ -127,8 +127,9 @@ def _fullest(
 ) -> Floats:
     """`Load.numbers` of the stages that can be the fullest, float64 [stages, numbers].
 
-    A stage that has no end and no more of anything than another one without ends is left out. `first` and `last` are
-    the layers of the ends, and 1 more, 0 where `layer_split` gives them.
+    A stage that has no end and no more of anything than another one without ends is left out, and so is one between two
+    others: with as many layers, memory is linear in what is in flight. `first` and `last` are the layers of the ends,
+    and 1 more, 0 where `layer_split` gives them.
     """
     layers = len(kinds.of_layer)
     counts = (
@@ -140,10 +141,23 @@ def _fullest(
     by_kind = tuple(kinds.counts(end - count, end) for count, end in zip(counts, ends, strict=True))
     by_kind *= SCHEDULE_KINDS[schedule].copies
     stages = loads(schedule, pp, virtual_stages, micro_batches, by_kind)
-    distinct = set(stages[1:-1])
+    inner = stages[1:-1]
+    distinct = {
+        load
+        for place, load in enumerate(inner)
+        if not (0 < place < len(inner) - 1 and _is_between(*inner[place - 1 : place + 2]))
+    }
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]
     kept = [stages[0], *middle, *stages[1:][-1:]]
     return np.array([load.numbers for load in kept], dtype=np.float64)
+
+
+def _is_between(before: Load, load: Load, after: Load) -> bool:
+    """Whether a stage has in flight what lies in the middle of its neighbours', which hold as many layers."""
+    if not before.held == load.held == after.held:
+        return False
+    ends = zip(before.in_flight, load.in_flight, after.in_flight, strict=True)
+    return all(one + other == 2 * own for one, own, other in ends)
 
 
 def _no_more(load: Load, other: Load) -> bool:

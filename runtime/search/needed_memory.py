@@ -10,7 +10,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.question import Question
 
-_AT_ONCE = 1 << 12
+_AT_ONCE = 1 << 13
 
 
 def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArray[np.float64]:
