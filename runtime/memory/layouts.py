@@ -1,6 +1,5 @@
 """The fullest stage of thousands of layouts at once, as a search asks for it."""
 
-from functools import lru_cache
 from itertools import accumulate
 from operator import le
 from typing import Any
@@ -12,6 +11,7 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import COMMON, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
+from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import (
     LAYOUT,
     LayerSplit,
@@ -114,7 +114,7 @@ def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Sched
     return np.where(most, np.minimum(micro_batches, most), micro_batches)
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(8 << 20)
 def _fullest(
     kinds: LayerKinds,
     schedule: Schedule,

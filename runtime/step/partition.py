@@ -13,7 +13,7 @@ BLOCKS_AFTER = 3
 """Blocks after the layers, on the last stage."""
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 10)  # 80 kB each at most
 def partition(
     layers: int, pp: int, virtual_stages: int = 1, layer_split: LayerSplit = LAYOUT["layer_split"].default
 ) -> tuple[int, ...]:

@@ -412,7 +412,7 @@ class Layer(ABC):
         return Beside(summed, self.products(Direction.WEIGHT_GRADIENT, *roles), of_weights=True)
 
 
-@lru_cache(maxsize=1 << 10)
+@lru_cache(maxsize=1 << 9)
 def calls_of(layer: Layer) -> Calls:
     """`Layer.calls`, which several descriptions of the same layer need, and layers that share a part."""
     return layer.calls
