@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.beside_passes import (
     Hidden,
@@ -23,8 +24,6 @@ from kernelcast.runtime.estimate.host_share import HostShare
 from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pieces import (
-    FIRST,
-    LAST,
     LAYERS,
     MICRO_BATCH,
     ON_LINKS,
@@ -230,13 +229,12 @@ class Engine:
     ) -> Passes:
         """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
         share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
-        first, last = (
-            self._block(layouts, prices, structure, index, rows, in_pairs) for index in (FIRST, LAST)
+        spans = self._spans_nodes(layouts, rows)
+        first, last, *layers_of_kinds = (
+            self._block(layouts, prices, structure, index, rows, in_pairs, spans)
+            for index in range(LAYERS + len(kinds_of(self.model).distinct))
         )
-        numbers = range(len(kinds_of(self.model).distinct))
-        layers = kept = tuple(
-            self._block(layouts, prices, structure, LAYERS + number, rows, in_pairs) for number in numbers
-        )
+        layers = kept = tuple(layers_of_kinds)
         if recomputed:
             kept = tuple(
                 replace(
@@ -304,7 +302,14 @@ class Engine:
         )
 
     def _block(
-        self, layouts: Layouts, prices: Prices, structure: Structure, index: int, rows: Rows, in_pairs: bool
+        self,
+        layouts: Layouts,
+        prices: Prices,
+        structure: Structure,
+        index: int,
+        rows: Rows,
+        in_pairs: bool,
+        spans: NDArray[np.bool_],
     ) -> BlockTimes:
         forward_us = prices.of(MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
@@ -312,7 +317,7 @@ class Engine:
         for one in self._hidden_of(layouts, index, int(rows[0])):
             passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         link_us = (
-            [self._link_us(layouts, prices, 2 * index + direction, rows) for direction in range(2)]
+            [self._link_us(prices, 2 * index + direction, rows, spans) for direction in range(2)]
             if structure.is_sharded
             else (nothing, nothing)
         )
@@ -328,15 +333,16 @@ class Engine:
             scatter_us=prices.of(SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
 
-    def _link_us(self, layouts: Layouts, prices: Prices, part: int, rows: Rows) -> Times:
-        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
-        shards = layouts.of_stack("shard_group") or layouts.replicas[rows]
-        spans = shards_span_nodes(shards, layouts["tp"][rows], self.cluster)
+    def _spans_nodes(self, layouts: Layouts, rows: Rows) -> NDArray[np.bool_]:
+        """Whether ZeRO's shards lie on several nodes, [rows]."""
+        own = layouts.take(rows)
+        shards = own.of_stack("shard_group") or own.replicas
+        spans: NDArray[np.bool_] = shards_span_nodes(shards, own["tp"], self.cluster)
         # A second copy of the model is on other nodes, if the job has several.
-        devices = (
-            layouts["pp"][rows] * layouts["tp"][rows] * layouts.replicas[rows] // layouts["copies"][rows]
-        )
-        spans |= (layouts["copies"][rows] > 1) & (devices > self.cluster.gpus_per_node)
+        return spans | (own["copies"] > 1) & (own.devices > self.cluster.gpus_per_node)
+
+    def _link_us(self, prices: Prices, part: int, rows: Rows, spans: NDArray[np.bool_]) -> Times:
+        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
         inside_us, between_us = (
             prices.of(ON_LINKS, first + part, rows)
             for first in (0, first_beside(len(kinds_of(self.model).distinct)))

@@ -75,7 +75,7 @@ def test_what_is_held_is_counted_once() -> None:
     for held in (Slotted(array, [array]), Plain((array, array)), {"key": array, array.nbytes: {1, 2}}):
         assert 8000 < bytes_of(held) < 9000
     assert bytes_of([array, array.copy()]) > 16_000
-    assert bytes_of(Slotted) == bytes_of(Plain)  # a class holds nothing
+    assert bytes_of(Slotted) < 3000  # what a class holds is not counted
 
 
 def test_threads_agree() -> None:
