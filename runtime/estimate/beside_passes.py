@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
-from kernelcast.runtime.step.calls import Calls
+from kernelcast.runtime.step.calls import Beside, Calls
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.decomposition import Decomposition
-from kernelcast.runtime.step.layers.sizes import Beside
 
 Times = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from kernelcast.runtime.estimate.beside_passes import (
     update_overlap,
 )
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
-from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
+from kernelcast.runtime.estimate.cuts import Cuts, better_ends
 from kernelcast.runtime.estimate.host_share import HostShare
 from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.estimate.passes import Passes

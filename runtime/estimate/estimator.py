@@ -362,7 +362,7 @@ class Estimator:
 
 
 def _bytes_of(estimate: Estimate) -> int:
-    """About what an estimate keeps in memory that no other one has; going through it would take as long as making it."""
+    """About what an estimate keeps that no other one has; to go through it would take as long as to make it."""
     given = estimate.parallelism.expert_tokens or ()
     kept = _QUESTION_BYTES * len(estimate.answers) + _CHUNK_BYTES * estimate.parallelism.chunks
     return kept + _NUMBER_BYTES * len(given)

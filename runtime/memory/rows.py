@@ -11,7 +11,7 @@ from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, EXPERT_LO
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.layers.linear import Linears
-from kernelcast.runtime.step.layers.sizes import OF_SIZES, Sizes
+from kernelcast.runtime.step.layers.sizes import Sizes
 
 Floats: TypeAlias = NDArray[np.float64]
 

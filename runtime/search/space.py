@@ -306,10 +306,7 @@ class _Parts:
             for schedule in _schedules(space.schedules, pp, unit["micro_batches"])
             for virtual_stages in self._virtual_stages(schedule, pp, refusals)
             for sequence_parallel in _distinct(space.sequence_parallel, tp > 1)
-            if sequence_parallel
-            or tp == 1
-            or not space.model.experts
-            or len(space.sequence_parallel) == 1
+            if sequence_parallel or tp == 1 or not space.model.experts or len(space.sequence_parallel) == 1
             if self._is_valid(
                 refusals,
                 **unit,

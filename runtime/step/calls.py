@@ -50,10 +50,37 @@ class Call(NamedTuple):
 
     def times(self, factor: int) -> "Call":
         """The same call, `factor` times as often."""
+        if factor == 1:
+            return self
         return Call(self.operator, self.role, self.shape, self.count * factor, self.direction)
 
 
 Calls = tuple[Call, ...]
+
+
+class Beside(NamedTuple):
+    """A collective, and what computes while it runs.
+
+    `in_pieces`: the product is cut along the tokens into tp pieces, each of which runs while another one is on its way,
+    so one of tp pieces runs beside nothing. `of_weights`: what computes are gradients of weights, which zero-bubble
+    computes later. `of_another`: what computes belongs to another micro-batch.
+    """
+
+    collective: Calls = ()
+    compute: Calls = ()
+    component: Component = Component.BESIDE_BACKWARD
+    in_pieces: bool = False
+    of_weights: bool = False
+    of_another: bool = False
+
+    def times(self, factor: int) -> "Beside":
+        """The same, `factor` times as often."""
+        if factor == 1:
+            return self
+        collective, compute = (
+            (one.times(factor) for one in calls) for calls in (self.collective, self.compute)
+        )
+        return self._replace(collective=tuple(collective), compute=tuple(compute))
 
 
 def call(

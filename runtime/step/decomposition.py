@@ -12,7 +12,7 @@ from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.calls import Call, Calls, Component, call, forward
+from kernelcast.runtime.step.calls import Beside, Call, Calls, Component, call, forward
 from kernelcast.runtime.step.chunks import Chunk, StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
 from kernelcast.runtime.step.host import Host
@@ -20,7 +20,7 @@ from kernelcast.runtime.step.layer_passes import REMEMBERED, passes_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
+from kernelcast.runtime.step.layers.sizes import Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share

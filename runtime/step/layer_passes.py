@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from kernelcast.runtime.step.calls import Calls, Component, backward, forward
-from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes, calls_of
+from kernelcast.runtime.step.calls import Beside, Calls, Component, backward, forward
+from kernelcast.runtime.step.layers.sizes import Layer, Sizes, calls_of
 from kernelcast.runtime.step.recomputation import Recomputation
 
 REMEMBERED = 1 << 9

@@ -240,7 +240,12 @@ def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> N
 
     def ask(hardware: str, questions: int) -> None:
         for micro_batch in range(1, questions + 1):
-            asked = {"model": "llama-2-7b", "micro_batch": micro_batch, "micro_batches": 4, "hardware": hardware}
+            asked = {
+                "model": "llama-2-7b",
+                "micro_batch": micro_batch,
+                "micro_batches": 4,
+                "hardware": hardware,
+            }
             fuzzed.post("/predict", json.dumps(asked).encode(), "application/json")
 
     def load() -> None:

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LossKind, TensorOverlap
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
+from kernelcast.runtime.step.calls import Beside, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
@@ -136,12 +136,16 @@ class Sizes:
         return self._by_kind[kind]
 
     @cached_property
+    def without_experts(self) -> "Sizes":
+        """The same for a layer that differs in that alone."""
+        return self.of_kind(self.kind._replace(has_experts=False))
+
+    @cached_property
     def _by_kind(self) -> dict[LayerKind, "Sizes"]:
         return {self.kind: self} if self.kind.has_experts or not self.model.experts else {}
 
     def __hash__(self) -> int:
-        """Computed once: descriptions of layers are looked up by sizes."""
-        return self._hash
+        return self._hash  # computed once: descriptions of layers are looked up by sizes
 
     @cached_property
     def _hash(self) -> int:
@@ -257,29 +261,6 @@ class Sizes:
             call("all_gather", -(-entries // self.tp), *layout, role="tensor", count=count * gather),
             call("reduce_scatter", entries, *layout, role="tensor", count=count * scatter),
         )
-
-
-class Beside(NamedTuple):
-    """A collective, and what computes while it runs.
-
-    `in_pieces`: the product is cut along the tokens into tp pieces, each of which runs while another one is on its way,
-    so one of tp pieces runs beside nothing. `of_weights`: what computes are gradients of weights, which zero-bubble
-    computes later. `of_another`: what computes belongs to another micro-batch.
-    """
-
-    collective: Calls = ()
-    compute: Calls = ()
-    component: Component = Component.BESIDE_BACKWARD
-    in_pieces: bool = False
-    of_weights: bool = False
-    of_another: bool = False
-
-    def times(self, factor: int) -> "Beside":
-        """The same, `factor` times as often."""
-        collective, compute = (
-            (one.times(factor) for one in calls) for calls in (self.collective, self.compute)
-        )
-        return self._replace(collective=tuple(collective), compute=tuple(compute))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

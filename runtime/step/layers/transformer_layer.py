@@ -2,14 +2,14 @@
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LinearKind
-from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
+from kernelcast.runtime.step.calls import Beside, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.latent_attention import LatentAttention
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number, calls_of
+from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number, calls_of
 from kernelcast.runtime.step.recomputation import Recomputation
 
 
@@ -26,7 +26,7 @@ class TransformerLayer(Layer):
     @property
     def attention(self) -> Attention:
         """Its attention, which is the same whatever experts follow."""
-        sizes = self.sizes.of_kind(self.sizes.kind._replace(has_experts=False))
+        sizes = self.sizes.without_experts
         return LatentAttention(sizes) if sizes.model.kv_rank else Attention(sizes)
 
     @property
