@@ -1,11 +1,13 @@
 """The times of the pieces of layouts: every regressor is asked once for all that is new, and prices are remembered."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.estimate.configurations import Times
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.pieces import Kind, PieceKey, Prices
@@ -15,6 +17,9 @@ from kernelcast.runtime.step.decomposition import Decomposition
 
 # Prices remembered from block to block; a piece is some hundred bytes.
 _MAX_REMEMBERED = 1 << 15
+
+_ASKED, _COUNT = attrgetter("operator", "direction", "shape", "role"), attrgetter("count")
+"""What a call asks, and how often."""
 
 TimesOf = Callable[[Sequence[Question]], Times]
 """Times of questions in µs, float64 [questions, 1 + draws]; NaN where there is no answer."""
@@ -74,32 +79,29 @@ class Pricing:
 
         A part takes at least `launch_us` for each of its kernels that compute.
         """
-        asked: dict[Question, int] = {}
-        of_part: list[int] = []
-        of_question: list[int] = []
-        counts: list[int] = []
-        of_weights: list[bool] = []
         # Pieces share parts, such as forward passes with and without recomputation.
-        every = [calls for piece in wanted.values() for calls in piece]
-        parts = list({id(calls): calls for calls in every}.values())
-        for part, calls in enumerate(parts):
-            for call in calls:
-                of_part.append(part)
-                of_question.append(asked.setdefault(question(call), len(asked)))
-                counts.append(call.count)
-                of_weights.append(call.direction is Direction.WEIGHT_GRADIENT)
-        terms_us = np.array(counts, dtype=np.float64)[:, None] * self.times_of(list(asked))[of_question]
+        every = [part for piece in wanted.values() for part in piece]
+        parts = list({id(part): part for part in every}.values())
+        calls = list(chain.from_iterable(parts))
+        asked = list(map(_ASKED, calls))
+        position = {one: index for index, one in enumerate(dict.fromkeys(asked))}
+        questions = [((operator, direction), shape, role) for operator, direction, shape, role in position]
+        of_weights = np.array([key[1] is Direction.WEIGHT_GRADIENT for key, _, _ in questions], dtype=bool)
+        whose = np.repeat(np.arange(len(parts)), list(map(len, parts)))
+        which = np.fromiter(map(position.__getitem__, asked), dtype=np.intp, count=len(asked))
+        counts = np.fromiter(map(_COUNT, calls), dtype=np.float64, count=len(calls))
+        terms_us = counts[:, None] * self.times_of(questions)[which]
         totals = np.zeros((len(parts), 2, 1 + self.draws))
-        whose, weights = np.array(of_part, dtype=np.intp), np.array(of_weights, dtype=bool)
         np.add.at(totals[:, 0], whose, terms_us)
+        weights = of_weights[which]
         np.add.at(totals[:, 1], whose[weights], terms_us[weights])
         if launch_us:
             kernels = [
-                sum(call.count for call in calls if not OPERATORS[call.operator].is_collective)
-                for calls in parts
+                sum(call.count for call in part if not OPERATORS[call.operator].is_collective)
+                for part in parts
             ]
             totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
-        position = {id(calls): part for part, calls in enumerate(parts)}
+        part_of = {id(part): index for index, part in enumerate(parts)}
         ends = np.cumsum([len(piece) for piece in wanted.values()])
-        of_pieces = np.split(totals[[position[id(calls)] for calls in every]], ends[:-1])
+        of_pieces = np.split(totals[[part_of[id(part)] for part in every]], ends[:-1])
         return dict(zip(wanted, of_pieces, strict=True))
