@@ -1,10 +1,11 @@
 """One operator call of a training step, and the part of the step that its time belongs to."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
 
 
 class Component(StrEnum):
@@ -95,24 +96,26 @@ def call(
 
 def forward(calls: Iterable[Call]) -> Calls:
     """What a forward pass runs of a layer's calls; collectives have one time."""
-    return tuple(
-        Call(one.operator, one.role, one.shape, one.count, direction)
-        for one in calls
-        if one.count
-        for direction in OPERATORS[one.operator].forward
-        if one.direction in (Direction.ONCE, direction)
-    )
+    return _directed(calls, _FORWARD)
 
 
 def backward(calls: Iterable[Call]) -> Calls:
     """What a backward pass runs of a layer's calls: every operator's backward directions."""
-    return tuple(
-        Call(one.operator, one.role, one.shape, one.count, direction)
-        for one in calls
-        if one.count
-        for direction in OPERATORS[one.operator].backward
-        if one.direction in (Direction.ONCE, direction)
-    )
+    return _directed(calls, _BACKWARD)
+
+
+_FORWARD, _BACKWARD = attrgetter("forward"), attrgetter("backward")
+
+
+def _directed(calls: Iterable[Call], directions_of: Callable[[Operator], tuple[Direction, ...]]) -> Calls:
+    # A search makes millions of them.
+    found = []
+    for operator, role, shape, count, only in calls:
+        if count:
+            for direction in directions_of(OPERATORS[operator]):
+                if only is Direction.ONCE or only is direction:
+                    found.append(Call(operator, role, shape, count, direction))
+    return tuple(found)
 
 
 def bucketed(operator: str, entries: int, layout: tuple[int, int], bucket_entries: int) -> Calls:
