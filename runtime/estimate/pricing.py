@@ -37,7 +37,8 @@ class Pricing:
     def price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
         """Prices of the kinds of pieces of every block of layouts; all blocks share what layouts have in common."""
         wanted: dict[PieceKey, Sequence[Calls]] = {}
-        found = [self._keys(layouts, kinds, wanted) for layouts, kinds in requests]
+        taken_apart: dict[tuple[object, ...], Decomposition] = {}
+        found = [self._keys(layouts, kinds, wanted, taken_apart) for layouts, kinds in requests]
         if wanted:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
                 needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
@@ -53,9 +54,16 @@ class Pricing:
         ]
 
     def _keys(
-        self, layouts: Layouts, kinds: Sequence[Kind], wanted: dict[PieceKey, Sequence[Calls]]
+        self,
+        layouts: Layouts,
+        kinds: Sequence[Kind],
+        wanted: dict[PieceKey, Sequence[Calls]],
+        taken_apart: dict[tuple[object, ...], Decomposition],
     ) -> dict[str, tuple[list[PieceKey], NDArray[np.intp]]]:
-        """Keys of the distinct pieces of every kind, and which is whose; unknown ones go into `wanted`."""
+        """Keys of the distinct pieces of every kind, and which is whose; unknown ones go into `wanted`.
+
+        Layouts that agree in the columns of a kind are taken apart once.
+        """
         by_columns: dict[tuple[str, ...], list[Kind]] = {}
         for kind in kinds:
             by_columns.setdefault(kind.columns, []).append(kind)
@@ -63,14 +71,14 @@ class Pricing:
         for columns, alike in by_columns.items():
             distinct, whose = layouts.distinct(*columns)
             values = list(zip(*(distinct[column].tolist() for column in columns), strict=True))
-            taken_apart: dict[int, Decomposition] = {}
             for kind in alike:
-                keys: list[PieceKey] = [(kind.name, *row) for row in values]
+                keys: list[PieceKey] = [(kind.name, *own) for own in values]
                 for row, key in enumerate(keys):
                     if key not in self._known and key not in wanted:
-                        if row not in taken_apart:
-                            taken_apart[row] = self.take_apart(distinct, row)
-                        wanted[key] = kind.parts(taken_apart[row])
+                        agreeing = (columns, values[row])
+                        if agreeing not in taken_apart:
+                            taken_apart[agreeing] = self.take_apart(distinct, row)
+                        wanted[key] = kind.parts(taken_apart[agreeing])
                 found[kind.name] = keys, whose
         return found
 
