@@ -27,6 +27,7 @@ ANSWER_BYTES = 512
 """What an answer takes that is remembered with its workload; none takes more."""
 MAX_REMEMBERED = 1 << 18
 """Answers that are remembered; a long search would otherwise grow without bound."""
+_MOST_LEVELS = 256
 _USUAL_ELEMENT_BYTES = 2
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
 # Asked at once: what a graph may compute for each row is limited, so this limits its memory (MAX_COLUMNS: 256 MiB).
@@ -72,8 +73,9 @@ class Predictor:
         found = self._levels.get(processes)
         if found is None:
             found = self._at(processes)
-            with self._lock:
-                self._levels[processes] = found
+            if len(self._levels) < _MOST_LEVELS:
+                with self._lock:
+                    self._levels[processes] = found
         return found
 
     def _at(self, processes: int) -> "Predictor":

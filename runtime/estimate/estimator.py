@@ -55,9 +55,9 @@ from kernelcast.runtime.step.timeline_kinds import check_simulated
 _US_PER_S = 1e6
 REMEMBERED_BYTES = 128 << 20
 """Of estimates that an `Estimator` keeps, and as many of its regressors' answers."""
-_QUESTION_BYTES, _CHUNK_BYTES, _NUMBER_BYTES = 1024, 512, 40
-"""What an estimate keeps for each question with its answer and doubts, for each chunk, for each number that it was
-given; no estimate has more."""
+_LEAST_BYTES, _QUESTION_BYTES, _CHUNK_BYTES, _NUMBER_BYTES = 1 << 14, 1024, 512, 40
+"""What an estimate keeps: of texts and itself, for each question with its answer and doubts, for each chunk, for each
+number that it was given; no estimate has more."""
 
 
 class TooManyChunks(UsageError):
@@ -365,7 +365,7 @@ def _bytes_of(estimate: Estimate) -> int:
     """About what an estimate keeps that no other one has; to go through it would take as long as to make it."""
     given = estimate.parallelism.expert_tokens or ()
     kept = _QUESTION_BYTES * len(estimate.answers) + _CHUNK_BYTES * estimate.parallelism.chunks
-    return kept + _NUMBER_BYTES * len(given)
+    return _LEAST_BYTES + kept + _NUMBER_BYTES * len(given)
 
 
 def _check_types(model: object, parallelism: object, cluster: object) -> None:

@@ -24,6 +24,7 @@ from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.toml_text import parse_toml
 
 _MAX_FILE_BYTES = 1 << 16
+_LONGEST_TEXT = 4096
 _FIELDS = ("name", "devices_per_node", "source", "inside", "between")
 _LEVEL_FIELDS = ("kind", "latency_us", "startup_us", "efficiency", "efficiency_range")
 _INSIDE_FIELDS = (
@@ -256,8 +257,8 @@ class _Table:
     def text(self, name: str) -> str:
         """A text."""
         value = self._required(name, "a text")
-        if not isinstance(value, str):
-            raise self.refused(name, value, "a text")
+        if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+            raise self.refused(name, value, f"a text of at most {_LONGEST_TEXT:,} characters")
         return value
 
     def choice(self, name: str, allowed: Sequence[str]) -> str:

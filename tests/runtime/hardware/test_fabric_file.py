@@ -93,6 +93,7 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
         ),
         ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, expected 1 to 1024"),
         ('name = "small"', 'name = "a\\nb"', "name is 'a\\nb', expected a text on one line"),
+        ('name = "small"', f'name = "{"a" * 4097}"', "expected a text of at most 4,096 characters"),
         ('name = "small"', 'title = "small"', "field 'title' is unknown, expected name, "),
         ('"PCIe"', '"PCIe"\nin_switch_reduction = true', "inside.in_switch_reduction is True, expected only"),
         (
