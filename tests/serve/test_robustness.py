@@ -6,7 +6,8 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -238,21 +239,19 @@ def test_a_few_seconds_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> 
 def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> None:
     """A leak of 1 KB per request fails: they are some 180,000, and what may grow is bounded."""
 
-    def ask(hardware: str, questions: int) -> None:
-        for micro_batch in range(1, questions + 1):
-            asked = {
-                "model": "llama-2-7b",
-                "micro_batch": micro_batch,
-                "micro_batches": 4,
-                "hardware": hardware,
-            }
-            fuzzed.post("/predict", json.dumps(asked).encode(), "application/json")
+    rounds = count(1)
+
+    def ask(names: Iterable[str], questions: int) -> None:
+        micro_batches = next(rounds)  # questions that were not asked before: what answers them is loaded
+        for name in names:
+            for micro_batch in range(1, questions + 1):
+                asked = {"micro_batch": micro_batch, "micro_batches": micro_batches, "hardware": name}
+                body = json.dumps({"model": "llama-2-7b", **asked}).encode()
+                fuzzed.post("/predict", body, "application/json")
 
     def load() -> None:
-        for name in list(all_hardware())[:MOST_LOADED]:
-            ask(name, 400)  # as many as fill what a bundle remembers
+        ask(list(all_hardware())[:MOST_LOADED], 400)  # as many as fill what a bundle remembers
 
-    for name in all_hardware():  # read once, and as much of it loaded as stays
-        ask(name, 1)
+    ask(all_hardware(), 1)  # read once
     growth_bytes = FOR_ALL_BUNDLES_BYTES + ALLOCATOR_BYTES
     survives(fuzzed, until, warm_s=60, long_s=240, growth_bytes=growth_bytes, load=load)
