@@ -238,7 +238,6 @@ def test_a_few_seconds_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> 
 @pytest.mark.slow
 def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> None:
     """A leak of 1 KB per request fails: they are some 180,000, and what may grow is bounded."""
-
     rounds = count(1)
 
     def ask(names: Iterable[str], questions: int) -> None:
