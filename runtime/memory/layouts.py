@@ -44,6 +44,7 @@ def largest_stage_bytes(
     loss: LossKind = LAYOUT["loss"].default,
     kept_by: ModuleKind = LAYOUT["kept_by"].default,
     shard_group: int = LAYOUT["shard_group"].default,
+    most_bytes: int | None = None,
     **columns: Any,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
@@ -52,7 +53,7 @@ def largest_stage_bytes(
     `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
     selective, 2 for full; `first_layers` and `last_layers`, where they are given and not `AS_SPLIT`, those of the ends
     (`with_ends`). Among them are fields `COMMON`, one value each. The answer is the largest `total_bytes` of
-    `stage_memory`, rounded up.
+    `stage_memory`, rounded up; of a layout whose first stage needs more than `most_bytes`, that stage's.
 
     Raises:
         UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
@@ -72,26 +73,35 @@ def largest_stage_bytes(
             *(column[where].tolist() for column in shapes), strict=True
         )
     ]
-    # Rows of all shapes one after the other; every layout takes those of its shape.
+    # Rows of all shapes one after the other, the first stage's first; every layout takes those of its shape.
     table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
-    taken = counts[shape_of]
-    until = np.cumsum(taken)
-    begin = (np.cumsum(counts) - counts)[shape_of]
-    row_of = np.arange(until[-1]) + np.repeat(begin - (until - taken), taken)
+    first = (np.cumsum(counts) - counts)[shape_of]
     # The same sizes are on the devices of many layouts.
     _, sizes_at, sizes_of = np.unique(
         _one_number(tuple(columns[name] for name in OF_SIZES)), return_index=True, return_inverse=True
     )
-    rows = Rows.of_loads(
-        table[row_of],
-        layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
-        distinct={name: columns[name][sizes_at].astype(np.float64) for name in OF_SIZES},
-        whose=np.repeat(sizes_of, taken),
-        shard_group=shard_group,
-        common={name: columns[name] for name in COMMON if name in columns},
-    )
-    found = memory_of(model, rows, precision=precision, loss_kind=loss, kept_by=kept_by, is_cpu=is_cpu)
-    largest: Floats = np.maximum.reduceat(found.total, until - taken)
+
+    def needed(row_of: NDArray[np.intp], own: NDArray[np.intp]) -> Floats:
+        """Of rows of the table for the layouts at `own`."""
+        rows = Rows.of_loads(
+            table[row_of],
+            layout={name: columns[name][own].astype(np.float64) for name in OF_LAYOUT},
+            distinct={name: columns[name][sizes_at].astype(np.float64) for name in OF_SIZES},
+            whose=sizes_of[own],
+            shard_group=shard_group,
+            common={name: columns[name] for name in COMMON if name in columns},
+        )
+        found = memory_of(model, rows, precision=precision, loss_kind=loss, kept_by=kept_by, is_cpu=is_cpu)
+        return found.total
+
+    largest = needed(first, np.arange(len(pp)))
+    others = counts[shape_of] - 1
+    if most_bytes is not None:
+        others[largest > most_bytes] = 0
+    if others.any():
+        own = np.repeat(np.arange(len(pp)), others)
+        place = np.arange(len(own)) - np.repeat(np.cumsum(others) - others, others)
+        np.maximum.at(largest, own, needed(first[own] + 1 + place, own))
     return largest
 
 

@@ -15,7 +15,7 @@ from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.memory import precision_of
 from kernelcast.runtime.search.found import Found
-from kernelcast.runtime.search.needed_memory import needed_bytes
+from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.step.balance import AS_SPLIT
@@ -77,6 +77,11 @@ class _Sweep:
             if sum(len(bounded) for _, bounded in self.waiting) > _MOST_WAITING:
                 self._settle()
         self._settle()
+        counts = self.found.counts
+        if counts.layouts and counts.layouts == counts.out_of_memory:
+            # What the fullest stages need was not asked for.
+            bundle, part = self.predictor.bundle, {"shard": self.shard, "shards": self.shards}
+            self.found.smallest = look_for_fitting(bundle, self.question, **part).smallest
         for answers in self.answers:
             self.found.problems |= answers.problems
         return self.found
@@ -175,7 +180,12 @@ class _Sweep:
         if not len(changed):
             return layouts, memory
         needed = memory.copy()
-        needed[changed] = needed_bytes(self.predictor.bundle, question.space.model, balanced.take(changed))
+        needed[changed] = needed_bytes(
+            self.predictor.bundle,
+            question.space.model,
+            balanced.take(changed),
+            most_bytes=question.usable_bytes,
+        )
         if question.usable_bytes is None:
             return balanced, needed
         fits = needed <= question.usable_bytes
@@ -201,7 +211,9 @@ class _Sweep:
         for layouts, units in blocks:
             counts.layouts += len(layouts)
             if len(layouts):
-                memory = needed_bytes(self.predictor.bundle, question.space.model, layouts)
+                memory = needed_bytes(
+                    self.predictor.bundle, question.space.model, layouts, most_bytes=question.usable_bytes
+                )
                 found.look_at_memory(layouts, memory)
                 if question.usable_bytes is not None:
                     fits = memory <= question.usable_bytes
