@@ -9,6 +9,7 @@ from kernelcast.runtime.step.layers.latent_attention import LatentAttention
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
+from kernelcast.runtime.step.layers.once import once
 from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number, calls_of
 from kernelcast.runtime.step.recomputation import Recomputation
 
@@ -48,6 +49,7 @@ class TransformerLayer(Layer):
         return max(0, model.forward_syncs - 1), max(0, model.backward_syncs - 1)
 
     @property
+    @once
     def calls(self) -> Calls:
         s = self.sizes
         return (
@@ -58,6 +60,7 @@ class TransformerLayer(Layer):
         )
 
     @property
+    @once
     def forward_collectives(self) -> Calls:
         """One all-reduce after attention, one after the MLP (one for both with a parallel residual), and their own."""
         beside = len(self._columns) if self._in_pieces else 0
@@ -65,6 +68,7 @@ class TransformerLayer(Layer):
         return (*synced, *self.attention.forward_collectives, *self.mlp.forward_collectives)
 
     @property
+    @once
     def backward_collectives(self) -> Calls:
         """With sequence parallelism their gathers are those of a row-parallel product's output gradient."""
         s, syncs = self.sizes, self._syncs[1]
@@ -80,6 +84,7 @@ class TransformerLayer(Layer):
         return (*synced, *self.mlp.backward_collectives, *self.attention.backward_collectives)
 
     @property
+    @once
     def beside_forward(self) -> tuple[Beside, ...]:
         """Inputs of column-parallel products are gathered, outputs of row-parallel ones summed, a piece at a time."""
         own = (*self.attention.beside_forward, *self._beside_other(Direction.FORWARD))
@@ -100,6 +105,7 @@ class TransformerLayer(Layer):
         return (*pairs, *[none] * (4 - len(pairs)), *own)
 
     @property
+    @once
     def beside_backward(self) -> tuple[Beside, ...]:
         """Inputs gathered again beside their gradient, that gradient summed beside the weights', and the gradient of a
         row-parallel product's output gathered beside that of its input.
