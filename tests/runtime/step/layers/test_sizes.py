@@ -93,7 +93,9 @@ def test_shards_are_rounded_up_and_what_is_scattered_is_whole(entries: int, shar
 def test_what_has_no_experts_is_the_same_however_those_are_spread() -> None:
     model = replace(MODEL, experts=8, experts_per_token=2, attention="flash")
     kind = LayerKind(has_experts=True)
-    spread = Sizes(model=model, kind=kind, tp=2, ep=4, expert_tp=2, expert_group=Group(1, 4), imbalance=1.5)
+    spread = Sizes(
+        model=model, kind=kind, tp=2, ep=4, expert_tp=2, expert_group=Group(gpus_per_node=4), imbalance=1.5
+    )
     whole = Sizes(model=model, kind=kind, tp=2)
     assert spread.of_kind(DENSE) == whole.of_kind(DENSE)
     assert hash(spread.of_kind(DENSE)) == hash(whole.of_kind(DENSE))
