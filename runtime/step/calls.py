@@ -116,10 +116,3 @@ def _directed(calls: Iterable[Call], directions_of: Callable[[Operator], tuple[D
                 if only is Direction.ONCE or only is direction:
                     found.append(Call(operator, role, shape, count, direction))
     return tuple(found)
-
-
-def bucketed(operator: str, entries: int, layout: tuple[int, int], bucket_entries: int) -> Calls:
-    """A data-parallel collective as full buckets of `bucket_entries` and a remainder."""
-    full, rest = divmod(entries, bucket_entries)
-    sizes = ((bucket_entries, full), (rest, 1 if rest else 0))
-    return tuple(Call(operator, "data", (size, *layout), count) for size, count in sizes if count)
