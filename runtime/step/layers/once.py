@@ -1,4 +1,4 @@
-"""Descriptions of a layer that several others ask for, such as those of further predictions: made once for its sizes."""
+"""Descriptions of a layer that others ask for too, such as those of further predictions: made once for its sizes."""
 
 from collections.abc import Callable
 from functools import wraps
