@@ -3,18 +3,23 @@
 Thousands of layouts have a few dozen sizes: stages, schedules and replicas do not change what a layer holds.
 """
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.memory.rows import Rows
-from kernelcast.runtime.request.fields import RecomputeModule
+from kernelcast.runtime.memory.rows import of_all
+from kernelcast.runtime.request.fields import LossKind, ModuleKind, RecomputeModule
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import kinds_of
+from kernelcast.runtime.step.layers.linear import Linears
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Kept, Number
+from kernelcast.runtime.step.layers.modules import MODULES
+from kernelcast.runtime.step.layers.sizes import Kept, Number, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import PartParameters, layer_of
 
@@ -86,6 +91,7 @@ class Contents(NamedTuple):
     activations where sequence parallelism puts them together.
     """
 
+    kept: Kept
     layers: tuple[LayerContents, ...]
     loss: LossContents
     embedding: Number
@@ -94,11 +100,20 @@ class Contents(NamedTuple):
     gathered: Number
 
     @classmethod
-    def of(cls, model: ModelConfig, rows: Rows, kept: Kept) -> "Contents":
-        """Those of every row."""
-        sizes, dropped = rows.sizes(model), rows.of_all("recompute_modules")
-        loss = Loss(sizes)
-        found = cls(
+    def of(
+        cls, model: ModelConfig, columns: Mapping[str, Number], common: Mapping[str, Any], kept: Kept
+    ) -> "Contents":
+        """Those of layouts with the fields `OF_SIZES` in `columns`, float64 [rows], and `COMMON` fields for all."""
+        sizes = Sizes.of_columns(
+            model,
+            columns,
+            vocabulary_multiple=of_all(common, "vocabulary_multiple"),
+            imbalance=ExpertLoad.of(partial(of_all, common)).in_memory(model.experts, columns["ep"]),
+            linears=Linears.of(partial(of_all, common)),
+        )
+        dropped, loss = of_all(common, "recompute_modules"), Loss(sizes)
+        return cls(
+            kept=kept,
             layers=tuple(
                 LayerContents.of(layer_of(sizes, kind), kept, dropped) for kind in kinds_of(model).distinct
             ),
@@ -116,8 +131,20 @@ class Contents(NamedTuple):
             tokens=sizes.tokens,
             gathered=sizes.sequence_parallel * kept.element * sizes.tokens * sizes.hidden,
         )
-        spread: Contents = _at(found, rows.whose)
-        return spread
+
+    def at(self, rows: NDArray[np.intp]) -> "Contents":
+        """Those at `rows`."""
+        found: Contents = _at(self, rows)
+        return found
+
+
+def kept_in(
+    common: Mapping[str, Any], element: int, loss: LossKind, kept_by: ModuleKind, *, is_cpu: bool = False
+) -> Kept:
+    """How activations of `element` bytes per entry are kept."""
+    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
+    mask = (element if is_cpu else 1) if of_all(common, "dropout") else 0
+    return Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss, modules=MODULES[kept_by])
 
 
 def _dropped(

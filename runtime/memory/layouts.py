@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.memory.contents import Contents, kept_in
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import COMMON, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
@@ -81,18 +82,23 @@ def largest_stage_bytes(
         _one_number(tuple(columns[name] for name in OF_SIZES)), return_index=True, return_inverse=True
     )
 
+    common = {name: columns[name] for name in COMMON if name in columns}
+    contents = Contents.of(
+        model,
+        {name: columns[name][sizes_at].astype(np.float64) for name in OF_SIZES},
+        common,
+        kept_in(common, precision.element, loss, kept_by, is_cpu=is_cpu),
+    )
+
     def needed(row_of: NDArray[np.intp], own: NDArray[np.intp]) -> Floats:
         """Of rows of the table for the layouts at `own`."""
         rows = Rows.of_loads(
             table[row_of],
             layout={name: columns[name][own].astype(np.float64) for name in OF_LAYOUT},
-            distinct={name: columns[name][sizes_at].astype(np.float64) for name in OF_SIZES},
-            whose=sizes_of[own],
             shard_group=shard_group,
-            common={name: columns[name] for name in COMMON if name in columns},
+            common=common,
         )
-        found = memory_of(model, rows, precision=precision, loss_kind=loss, kept_by=kept_by, is_cpu=is_cpu)
-        return found.total
+        return memory_of(model, rows, contents.at(sizes_of[own]), precision=precision).total
 
     largest = needed(first, np.arange(len(pp)))
     others = counts[shape_of] - 1

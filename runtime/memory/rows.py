@@ -8,10 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, EXPERT_LOAD, LAYOUT, REPLICATING
-from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.expert_load import ExpertLoad
-from kernelcast.runtime.step.layers.linear import Linears
-from kernelcast.runtime.step.layers.sizes import Sizes
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -28,8 +24,6 @@ class Rows:
     """Sizes of every row, each float64 [rows]; floats, so that no product of sizes overflows.
 
     - `layout`: the fields `OF_LAYOUT` of the row's layout, `recompute` as a code;
-    - `distinct`: the fields `OF_SIZES` of the sizes that devices hold, float64 [sizes] each, `sequence_parallel` as 0
-      or 1, and `whose` of them are the row's, intp [rows];
     - the ends `first`, `last` are 0 or 1;
     - `layers` of the stage by their kind, and `chunk_layers` of its first chunk;
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass) by kind,
@@ -50,14 +44,12 @@ class Rows:
     layers: tuple[Floats, ...]
     live_layers: tuple[Floats, ...]
     layout: Mapping[str, Floats]
-    distinct: Mapping[str, Floats]
-    whose: NDArray[np.intp]
     shard_group: int = 0
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def of_all(self, name: str) -> Any:
         """A field that all rows have in common."""
-        return self.common.get(name, LAYOUT[name].default)
+        return of_all(self.common, name)
 
     @classmethod
     def of_loads(cls, numbers: Floats, **others: Any) -> "Rows":
@@ -107,17 +99,10 @@ class Rows:
         found: Floats = self.layout["tp"] * self.replicas / (self.layout["ep"] * self.layout["expert_tp"])
         return found
 
-    def sizes(self, model: ModelConfig) -> Sizes:
-        """The distinct sizes of a model that devices hold, [sizes]."""
-        multiple = self.of_all("vocabulary_multiple")
-        load = ExpertLoad.of(self.of_all)
-        return Sizes.of_columns(
-            model,
-            self.distinct,
-            vocabulary_multiple=multiple,
-            imbalance=load.in_memory(model.experts, self.distinct["ep"]),
-            linears=Linears.of(self.of_all),
-        )
+
+def of_all(common: Mapping[str, Any], name: str) -> Any:
+    """A field that all layouts have in common, by default its own."""
+    return common.get(name, LAYOUT[name].default)
 
 
 COMMON = (

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
-from kernelcast.runtime.memory.contents import Contents, LayerContents
+from kernelcast.runtime.memory.contents import Contents, LayerContents, kept_in
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import COMMON, FULL, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import (
@@ -18,14 +18,13 @@ from kernelcast.runtime.memory.states import (
     with_optimizer,
 )
 from kernelcast.runtime.memory.working import largest_of, working_bytes
-from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
+from kernelcast.runtime.request.fields import LossKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
-from kernelcast.runtime.step.layers.modules import MODULES
-from kernelcast.runtime.step.layers.sizes import OF_SIZES, Kept
+from kernelcast.runtime.step.layers.sizes import OF_SIZES
 
 _LAYERS_ON_THEIR_WAY = 2
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
@@ -109,15 +108,9 @@ def stage_memory(
         parallelism.micro_batches,
         tuple(chunk.counts for chunk in chunks_of(model, parallelism)),
     )
-    rows, precision = _rows(parallelism, stages), precision_of(dtype, parallelism.reduce_dtype)
-    found = memory_of(
-        model,
-        rows,
-        precision=precision,
-        loss_kind=parallelism.loss,
-        kept_by=parallelism.kept_by,
-        is_cpu=is_cpu,
-    )
+    precision = precision_of(dtype, parallelism.reduce_dtype)
+    rows, contents = _rows(model, parallelism, stages, precision.element, parallelism.loss, is_cpu=is_cpu)
+    found = memory_of(model, rows, contents, precision=precision)
     return tuple(
         StageMemory(
             stage=index,
@@ -138,20 +131,16 @@ def stage_memory(
 def memory_of(
     model: ModelConfig,
     rows: Rows,
+    contents: Contents,
     *,
     precision: Precision,
-    loss_kind: LossKind,
-    kept_by: ModuleKind,
-    is_cpu: bool = False,
 ) -> Bytes:
-    """Memory of one device of every row.
+    """Memory of one device of every row, which is put together from its own of `contents`.
 
     Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
     dropout the embedding's mask on the first. A stage's output is not counted: it is freed once it is sent, as in
     Megatron-LM (arXiv 2205.05198, appendix B).
     """
-    kept = _kept(rows, precision, loss_kind, kept_by, is_cpu=is_cpu)
-    contents = Contents.of(model, rows, kept)
     layers, loss = contents.layers, contents.loss
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
     own = with_optimizer(precision, rows.of_all("optimizer"), rows.of_all("optimizer_states"))
@@ -186,7 +175,7 @@ def memory_of(
     # Late weight gradients wait with the gradients of the logits.
     logits = rows.live_last * loss.logits + rows.late * loss.late
     log_probabilities = rows.live_last * loss.log_probabilities
-    working = working_bytes(rows, contents, kept) + _whole_blocks(rows, contents, precision)
+    working = working_bytes(rows, contents) + _whole_blocks(rows, contents, precision)
     # One layer's are on their way while another one computes.
     working = working + away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
     return Bytes(
@@ -207,19 +196,8 @@ def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) 
     stages = loads(
         parallelism.schedule, parallelism.pp, parallelism.virtual_stages, parallelism.micro_batches, counts
     )
-    rows = _rows(parallelism, stages[:1])
-    contents = Contents.of(model, rows, _kept(rows, precision_of(dtype), "plain", parallelism.kept_by))
+    rows, contents = _rows(model, parallelism, stages[:1], precision_of(dtype).element, "plain")
     return tuple(float(_kept_in_flight(rows, one)[0]) for one in contents.layers)
-
-
-def _kept(
-    rows: Rows, precision: Precision, loss: LossKind, kept_by: ModuleKind, *, is_cpu: bool = False
-) -> Kept:
-    """How activations are kept."""
-    element = precision.element
-    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
-    mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
-    return Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss, modules=MODULES[kept_by])
 
 
 def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
@@ -254,16 +232,26 @@ def _whole_blocks(rows: Rows, contents: Contents, precision: Precision) -> Float
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
 
 
-def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
-    """The stages of one layout."""
+def _rows(
+    model: ModelConfig,
+    parallelism: Parallelism,
+    stages: tuple[Load, ...],
+    element: int,
+    loss: LossKind,
+    *,
+    is_cpu: bool = False,
+) -> tuple[Rows, Contents]:
+    """The stages of one layout, and what they are put together from."""
     every = np.ones(len(stages))
-    values = {name: getattr(parallelism, name) for name in OF_LAYOUT}
+    values = {name: getattr(parallelism, name) for name in (*OF_LAYOUT, *OF_SIZES)}
     values["recompute"] = RECOMPUTE_CODES[parallelism.recompute]
-    return Rows.of_loads(
+    common = {name: getattr(parallelism, name) for name in COMMON}
+    rows = Rows.of_loads(
         np.array([load.numbers for load in stages], dtype=np.float64),
-        layout={name: value * every for name, value in values.items()},
-        distinct={name: np.array([float(getattr(parallelism, name))]) for name in OF_SIZES},
-        whose=np.zeros(len(stages), dtype=np.intp),
+        layout={name: values[name] * every for name in OF_LAYOUT},
         shard_group=parallelism.shard_group,
-        common={name: getattr(parallelism, name) for name in COMMON},
+        common=common,
     )
+    kept = kept_in(common, element, loss, parallelism.kept_by, is_cpu=is_cpu)
+    contents = Contents.of(model, {name: np.array([float(values[name])]) for name in OF_SIZES}, common, kept)
+    return rows, contents.at(np.zeros(len(stages), dtype=np.intp))

@@ -38,7 +38,6 @@ from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_s
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are looked at unless others are asked for."""
 _BLOCK = 1 << 12
-# Answers of whether a layout is valid that are remembered.
 _MAX_REMEMBERED = 1 << 14
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
@@ -265,7 +264,6 @@ class _Parts:
 
     def __init__(self, space: Space, simulated: bool, refusals: Refusals) -> None:
         self.space, self.simulated, self.refusals = space, simulated, refusals
-        self._cuts: dict[int, tuple[list[int], UsageError | None]] = {}
         self._known: dict[tuple[int, ...], tuple[_Table, Refusals]] = {}
         self._tables: dict[tuple[object, ...], _Table] = {}
 
@@ -282,9 +280,12 @@ class _Parts:
     def _alike(self, unit: dict[str, Any]) -> tuple[_Table, Refusals]:
         """Values of the other columns, int64 [layouts, columns], and refusals: the same for many units."""
         pp, micro_batches = unit["pp"], unit["micro_batches"]
-        # All that validity depends on; units differ in their micro-batches most of all.
+        # All that validity depends on once the degrees are valid, and whether there is something to shard.
         key = (
-            *(unit[name] for name in (*DEGREES, *EXPERT_DEGREES)),
+            pp,
+            unit["tp"],
+            unit["cp"],
+            _is_alone(unit),
             micro_batches == 1,
             micro_batches % pp == 0,
             micro_batches % 2 == 0,
@@ -315,7 +316,7 @@ class _Parts:
                 sequence_parallel=sequence_parallel,
             )
         )
-        is_alone = all(unit[name] == 1 for name in REPLICATING)
+        is_alone = _is_alone(unit)
         if (variants, is_alone) not in self._tables:
             options = [
                 (RECOMPUTE.index(recompute), zero)
@@ -348,9 +349,7 @@ class _Parts:
                 refusals.add(error)
                 return []
             return [usual]
-        if pp not in self._cuts:
-            self._cuts[pp] = self._chunks_per_stage(pp)
-        allowed, refusal = self._cuts[pp]
+        allowed, refusal = self._chunks_per_stage(pp)
         if refusal is not None:
             refusals.add(refusal)
         return allowed
@@ -373,6 +372,11 @@ def divisors(number: int) -> list[int]:
     """All divisors of a positive number, rising."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return small + [number // n for n in reversed(small) if n * n != number]
+
+
+def _is_alone(unit: Mapping[str, int]) -> bool:
+    """Whether no device holds the same parameters as another."""
+    return all(unit[name] == 1 for name in REPLICATING)
 
 
 def _in(number: int, allowed: Container[int] | None) -> bool:
