@@ -31,7 +31,7 @@ MICRO_BATCH = Kind(
     name="micro-batch",
     columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute", "pairs"),
     parts=lambda d: [
-        *(calls for block in d.blocks for calls in (block.forward, block.backward)),
+        *(calls for passes in d.passes for calls in (passes.forward, passes.backward)),
         *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
     ],
 )
