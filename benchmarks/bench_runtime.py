@@ -36,7 +36,11 @@ SIZES: dict[str, dict[str, object]] = {
     "10²": {"gpus": (4,), "global_batch": 4, "recompute": ("none",)},
     "10⁴": {"gpus": (64,), "global_batch": 96},
     "10⁶": {"gpus": (2520, 5040), "global_batch": 720720, "virtual_stages": "2-12"},
-    "deepseek-v3:": {"model": "deepseek-v3", "gpus": (2048,), "global_batch": 15360},
+}
+DEEPSEEK = {"model": "deepseek-v3", "global_batch": 15360, "gpu_memory_bytes": 78 << 30}
+MIXTURES: dict[str, dict[str, object]] = {
+    "2,048 devices": {**DEEPSEEK, "gpus": (2048,)},
+    "512 to 4,096 devices": {**DEEPSEEK, "gpus": (512, 1024, 2048, 4096)},
 }
 DEVICES: dict[str, dict[str, object]] = {
     "10": {"gpus": (10,), "global_batch": 1000},
@@ -174,7 +178,7 @@ def searches(bench: Bench, calculon: Path | None) -> Iterator[str]:
 def growth(bench: Bench) -> list[str]:
     """Cost against work."""
     lines = []
-    for title, spaces in (("layouts", SIZES), ("devices", DEVICES)):
+    for title, spaces in (("layouts", SIZES), ("devices", DEVICES), ("experts", MIXTURES)):
         rows = []
         for name, space in spaces.items():
             for way, options in (
@@ -185,7 +189,7 @@ def growth(bench: Bench) -> list[str]:
                 layouts = found["layouts"]
                 rows.append(
                     (
-                        f"{name} {title}, {way}",
+                        f"DeepSeek-V3 on {name}, {way}" if title == "experts" else f"{name} {title}, {way}",
                         f"{layouts:,.0f}",
                         f"{found['seconds']:.3f}",
                         f"{layouts / found['seconds']:,.0f}",
@@ -195,7 +199,7 @@ def growth(bench: Bench) -> list[str]:
                     )
                 )
         headers = (
-            f"cost against {title}",
+            "mixtures of experts, 78 GiB per device" if title == "experts" else f"cost against {title}",
             "layouts",
             "seconds",
             "layouts/s",
@@ -288,11 +292,12 @@ def seconds_of(work: Callable[[], None]) -> float:
 
 
 def measure_search(bundle: Path, **asked: object) -> dict[str, float]:
-    """Seconds and counts of a search over all layouts, memory not limited; models are loaded before."""
+    """Seconds and counts of a search, memory not limited unless asked; models are loaded before."""
     from kernelcast.runtime.search import NumberSet, Question, Space
     from kernelcast.runtime.search.sweep import sweep
 
-    options = {name: asked.pop(name) for name in ("timeline", "prune") if name in asked}
+    of_question = ("timeline", "prune", "gpu_memory_bytes")
+    options = {name: asked.pop(name) for name in of_question if name in asked}
     # As JSON gives them: lists, and sets of numbers as texts.
     limits = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
     if "virtual_stages" in limits:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
 from kernelcast.runtime.estimate.estimator import TooManyChunks
+from kernelcast.runtime.remembering import Remembered
 from kernelcast.serve.bodies import BodyError, json_object
 from kernelcast.serve.catalogue import catalogue, model_fields
 from kernelcast.serve.choosing import layout_choices
@@ -31,7 +32,6 @@ from kernelcast.serve.metrics import Metrics
 from kernelcast.serve.openapi import document
 from kernelcast.serve.pools import Busy, Pool
 from kernelcast.serve.predicting import predict, predict_page, predict_pictures, predict_trace
-from kernelcast.serve.remembered import Remembered
 from kernelcast.serve.responses import (
     HTML,
     JSON,
@@ -49,6 +49,9 @@ from kernelcast.serve.walltimes import for_slurm, walltime
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime.batch_script import decoded
 
+SENT_BYTES = 16 << 20
+"""Of answers as they were sent, for questions that come again: an array of jobs, a user who submits once more."""
+_LARGEST_SENT_BYTES = 256 << 10
 _LARGE_WAITING = 4
 _TEXT_PARAMETERS = ("asked", "slurm")
 _MOST_PARAMETERS = 32
@@ -60,6 +63,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 Work = Callable[[Warm], bytes]
 """Computes an answer; may raise TooManyChunks before that."""
 Values = dict[str, Any]
+Answers = Remembered[tuple[str, bytes], bytes]
 
 
 class Application:
@@ -80,7 +84,7 @@ class Application:
         pages: Sequence[BaseRoute] = (),
     ) -> None:
         self.warm, self.limits = warm, limits
-        self._remembered = Remembered()
+        self._remembered = Answers(SENT_BYTES)
         self.metrics = Metrics()
         self.metrics.answers_with(warm)
         self.version = version("kernelcast")
@@ -140,7 +144,7 @@ class Application:
                 self.metrics.reloads.labels("refused").inc()
                 _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")
                 raise
-            self.warm, self._remembered = warm, Remembered()
+            self.warm, self._remembered = warm, Answers(SENT_BYTES)
             self.metrics.answers_with(warm)
             self.metrics.reloads.labels("ok").inc()
             for problem in warm.problems:
@@ -202,12 +206,13 @@ class Application:
     ) -> Response:
         """The answer that the same question got before, or a new one."""
         remembered = self._remembered  # of the bundle that answers, also when another one has come at the end
-        known = remembered.get(path, content)
+        known = remembered.get((path, content))
         if known is not None:
             return Response(known, media_type=media)
         response = await self._answer(pool, warm, work, media=media)
-        if response.status_code == 200:
-            remembered.put(path, content, bytes(response.body))
+        size = len(content) + len(response.body)
+        if response.status_code == 200 and size <= _LARGEST_SENT_BYTES:
+            remembered.put((path, content), bytes(response.body), size)
         return response
 
     async def _script(self, request: Request) -> Response:

@@ -9,15 +9,15 @@ from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.errors import UsageError, shown
 
-# A server lives long: with the default of a command, new questions would fill memory for days.
-ESTIMATES, ANSWERS = 128, 1 << 12
-_MOST = 4
+REMEMBERED_BYTES = 8 << 20
+"""Of estimates, and of regressors' answers, for every bundle: a server lives long, new questions fill what there is."""
+MOST_LOADED = 4
 
 
 class NamedHardware:
     """Estimators of hardware that ships, loaded when they are first asked for; those used last stay."""
 
-    def __init__(self, *, most: int = _MOST) -> None:
+    def __init__(self, *, most: int = MOST_LOADED) -> None:
         self._most = most
         self._known: OrderedDict[str, Estimator] = OrderedDict()
         self._lock, self._loading = threading.Lock(), threading.Lock()
@@ -36,7 +36,7 @@ class NamedHardware:
         with self._loading:  # what is loaded already answers meanwhile
             found = self._get(name)
             if found is None:
-                found = Estimator(hardware_bundle(name), remembered=ESTIMATES, remembered_answers=ANSWERS)
+                found = Estimator(hardware_bundle(name), remembered_bytes=REMEMBERED_BYTES)
                 found.predictor.load()
                 with self._lock:
                     self._known[name] = found

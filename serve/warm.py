@@ -13,7 +13,7 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME, load_bundle
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.request.models import built_in_names, load_model
-from kernelcast.serve.hardware import ANSWERS, ESTIMATES, NamedHardware
+from kernelcast.serve.hardware import REMEMBERED_BYTES, NamedHardware
 from kernelcast.walltime.job import read_site
 from kernelcast.walltime.settings import Given, is_path
 
@@ -72,7 +72,7 @@ class Warm:
         """
         # Errors and answers name the bundle by its path: from here on, by the file's name alone.
         bundle = replace(load_bundle(path), path=Path(path.name))
-        estimator = Estimator(bundle, remembered=ESTIMATES, remembered_answers=ANSWERS, calibrated=calibrated)
+        estimator = Estimator(bundle, remembered_bytes=REMEMBERED_BYTES, calibrated=calibrated)
         estimator.predictor.load()
         given = read_site(environment)
         models, problems = _models(given)

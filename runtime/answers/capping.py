@@ -45,7 +45,8 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
             least_us = max(least_us, row.kernels.get(direction, 1) * LAUNCH_FLOOR_US)
         entry = bundle.entries.get(source)
         if held is not None and not (entry is not None and entry.load.is_sustained):
-            least_us = max(least_us, row.flops(direction, vector) / held * _US_PER_S)
+            flops = sum(limit.amount for limit in known if limit.unit == "FLOP")
+            least_us = max(least_us, flops / held * _US_PER_S)
         found.answers[one] = at_least(answer, least_us)
 
 

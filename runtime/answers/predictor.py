@@ -20,8 +20,11 @@ from kernelcast.runtime.operators import Direction
 
 INPUT_NAME = "workload"
 OUTPUT_NAMES = ("time_us", "low_us", "high_us")
-# Answers remembered per regressor; a long search would otherwise grow without bound.
-MAX_REMEMBERED = 1 << 17
+ANSWER_BYTES = 512
+"""What an answer takes that is remembered with its workload; none takes more."""
+MAX_REMEMBERED = 1 << 18
+"""Answers that are remembered; a long search would otherwise grow without bound."""
+_MOST_LEVELS = 256
 _USUAL_ELEMENT_BYTES = 2
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
 # Asked at once: what a graph may compute for each row is limited, so this limits its memory (MAX_COLUMNS: 256 MiB).
@@ -36,8 +39,8 @@ class Predictor:
     """Answers how long operators take. Safe to use from several threads; holds no open files.
 
     Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
-    `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of each regressor about
-    `remembered` answers are kept. Answers are the models' own: the caller multiplies them by the factors
+    `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of all regressors
+    together about `remembered` answers are kept. Answers are the models' own: the caller multiplies them by the factors
     of `factors_for` its timeline: those of `stack`, else the bundle's calibration; without `calibrated` not that.
     """
 
@@ -67,8 +70,9 @@ class Predictor:
         found = self._levels.get(processes)
         if found is None:
             found = self._at(processes)
-            with self._lock:
-                self._levels[processes] = found
+            if len(self._levels) < _MOST_LEVELS:
+                with self._lock:
+                    self._levels[processes] = found
         return found
 
     def _at(self, processes: int) -> "Predictor":
@@ -118,8 +122,9 @@ class Predictor:
         if unknown:
             new = dict(zip(unknown, self._run(entry.key, unknown), strict=True))
             with self._lock:
-                if len(remembered) + len(new) > self._most_remembered:
-                    remembered.clear()
+                if sum(map(len, self._remembered.values())) + len(new) > self._most_remembered:
+                    for one in self._remembered.values():
+                        one.clear()
                 remembered.update(new)
             return {vector: new[vector] if known is None else known for vector, known in found.items()}
         return {vector: known for vector, known in found.items() if known is not None}

@@ -58,12 +58,12 @@ def hardware_bundle(name: str) -> Bundle:
     """
     row = hardware_named(name)
     target = device(row.device)
-    own = None if row.bundle is None else read_bundle(row.bundle)
+    own = None if row.bundle is None else _shipped(row.bundle)
     entries: list[RegressorEntry] = [] if own is None else _stated(own.manifest.regressors, row)
     files: dict[str, bytes] = {} if own is None else dict(own.files)
     read = [] if own is None else [own]
     for donor in map(hardware_named, row.donors):
-        bundle = read_bundle(_file(donor))
+        bundle = _shipped(_file(donor))
         read.append(bundle)
         known = {entry.operator for entry in entries}
         for entry in _stated(bundle.manifest.regressors, donor):
@@ -100,6 +100,12 @@ def carried_to(entry: RegressorEntry, origin: Device, target: Device) -> Regress
     if entry.transfer is not None:
         return replace(entry, transfer=entry.transfer.to(end, width))
     return replace(entry, transfer=Transfer(origin=start, target=end, log_half_width=width))
+
+
+@cache
+def _shipped(path: Path) -> Bundle:
+    """A bundle that ships, read once for all hardware that it answers for."""
+    return read_bundle(path)
 
 
 def _stated(entries: Sequence[RegressorEntry], row: Hardware) -> list[RegressorEntry]:

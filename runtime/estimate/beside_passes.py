@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
-from kernelcast.runtime.step.calls import Calls
+from kernelcast.runtime.step.calls import Beside, Calls
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.decomposition import Decomposition
-from kernelcast.runtime.step.layers.sizes import Beside
 
 Times = NDArray[np.float64]
 
@@ -35,24 +34,24 @@ class Hidden:
 
 def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
     """Collectives beside products of every block, in the order of `Decomposition.blocks`."""
-    return tuple(block.beside for block in parts.blocks)
+    return tuple((*one.beside_forward, *one.beside_backward) for one in parts.passes)
 
 
-def on_links(parts: Decomposition, *, between: bool) -> list[Calls]:
-    """Collectives of every block's forward and backward pass inside nodes, or `between` them."""
-    passes = []
-    for block in parts.blocks:
-        ahead, back = block.beside[: block.beside_forward], block.beside[block.beside_forward :]
-        for calls, beside in ((block.forward, ahead), (block.backward, back)):
-            every = (*calls, *(one for own in beside for one in own.collective))
-            collectives = (one for one in every if OPERATORS[one.operator].is_collective)
-            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) == between))
-    return passes
+def on_links(parts: Decomposition) -> tuple[list[Calls], list[Calls]]:
+    """Collectives of every block's forward and backward pass: those inside nodes, and those between them."""
+    inside, between = list[Calls](), list[Calls]()
+    for own in parts.passes:
+        for calls, beside in ((own.forward, own.beside_forward), (own.backward, own.beside_backward)):
+            every = (*calls, *(one for pair in beside for one in pair.collective))
+            collectives = [one for one in every if OPERATORS[one.operator].is_collective]
+            inside.append(tuple(one for one in collectives if one.shape[1] <= 1))
+            between.append(tuple(one for one in collectives if one.shape[1] > 1))
+    return inside, between
 
 
 def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:
     """The same as parts of a piece, from `first_part` on."""
-    forward = [block.beside_forward for block in parts.blocks]
+    forward = [len(one.beside_forward) for one in parts.passes]
     listed = [
         (block, number, len(own) - forward[block], one)
         for block, own in enumerate(besides(parts))

@@ -22,8 +22,9 @@ class Cuts:
     whose: NDArray[np.intp]
 
     @property
-    def stage_kinds(self) -> list[StageKind]:
-        return list(dict.fromkeys(stage for stages in self.stages for stage in stages))
+    def layouts(self) -> list[NDArray[np.intp]]:
+        """The layouts of each cut, rising."""
+        return [np.flatnonzero(self.whose == index) for index in range(len(self.stages))]
 
 
 def columns_of(

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
@@ -47,10 +48,11 @@ class Doubt:
 
 def share_of(questions: Collection[Question], times_s: Mapping[Question, float]) -> float | None:
     """Part of the time that goes to some questions, 0 to 1; None without any."""
-    whole_s = sum(times_s.values())
+    whole_s = fsum(times_s.values())
     if not questions or whole_s <= 0:
         return None
-    return min(1.0, sum(times_s.get(one, 0.0) for one in questions) / whole_s)
+    # Exact: sets of questions have another order in every process, the answer has not.
+    return min(1.0, fsum(times_s.get(one, 0.0) for one in questions) / whole_s)
 
 
 def grouped(

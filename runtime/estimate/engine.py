@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.beside_passes import (
     Hidden,
@@ -18,13 +19,11 @@ from kernelcast.runtime.estimate.beside_passes import (
     update_overlap,
 )
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
-from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
+from kernelcast.runtime.estimate.cuts import Cuts, better_ends
 from kernelcast.runtime.estimate.host_share import HostShare
 from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pieces import (
-    FIRST,
-    LAST,
     LAYERS,
     MICRO_BATCH,
     ON_LINKS,
@@ -90,9 +89,13 @@ class Engine:
         ]
         requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
-            requests.append((layouts.take(rows), [update_kind(stage) for stage in cuts.stage_kinds]))
+            requests += [
+                (layouts.take(rows[own]), [update_kind(stage) for stage in dict.fromkeys(stages)])
+                for own, stages in zip(cuts.layouts, cuts.stages, strict=True)
+            ]
         prices, *updates = self._prices.price(requests)
-        for (structure, rows, cuts), own in zip(found, updates, strict=True):
+        for structure, rows, cuts in found:
+            own, updates = updates[: len(cuts.stages)], updates[len(cuts.stages) :]
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
@@ -162,11 +165,11 @@ class Engine:
         structure: Structure,
         cuts: Cuts,
         prices: Prices,
-        updates: Prices,
+        updates: Sequence[Prices],
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
-        """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
+        """The layouts at `rows`, which are those at `of_update` of the structure; `updates` are those of each cut."""
         passes = self._passes(layouts, structure, prices, rows)
         together = (
             self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
@@ -175,14 +178,7 @@ class Engine:
         arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, 0, rows))
         if structure.pairs:
             arrays |= passes.saved(together, cuts.chunks, whose)
-        gradients, optimizer, gather = (
-            columns_of(
-                {stage: updates.of(update_kind(stage), part, of_update) for stage in cuts.stage_kinds},
-                cuts.stages,
-                whose,
-            )
-            for part in range(3)
-        )
+        gradients, optimizer, gather = self._updates(cuts, updates, of_update)
         overlap = self._overlap(layouts, structure, rows, arrays, gradients, gather)
         if layouts.of_stack("overlap_parameters"):
             gather = np.zeros_like(gather)
@@ -213,18 +209,32 @@ class Engine:
                 **others,
             )
 
+    def _updates(self, cuts: Cuts, updates: Sequence[Prices], of_update: Rows) -> list[Times]:
+        """Gradients, optimizer and gathers of layouts of one structure, [configs, stages] each."""
+        found = [np.empty((len(of_update), 1 + self.draws, len(cuts.stages[0]))) for _ in range(3)]
+        whose = cuts.whose[of_update]
+        for index, (prices, stages) in enumerate(zip(updates, cuts.stages, strict=True)):
+            own = np.flatnonzero(whose == index)
+            if not len(own):
+                continue
+            at = np.searchsorted(cuts.layouts[index], of_update[own])
+            for part, times in enumerate(found):
+                known = {stage: prices.of(update_kind(stage), part, at) for stage in dict.fromkeys(stages)}
+                of_stages = np.stack([known[stage] for stage in stages], axis=1)
+                times[own] = of_stages.reshape(len(own), 1 + self.draws, -1)
+        return [times.reshape(-1, len(cuts.stages[0])) for times in found]
+
     def _passes(
         self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
     ) -> Passes:
         """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
         share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
-        first, last = (
-            self._block(layouts, prices, structure, index, rows, in_pairs) for index in (FIRST, LAST)
+        spans = self._spans_nodes(layouts, rows)
+        first, last, *layers_of_kinds = (
+            self._block(layouts, prices, structure, index, rows, in_pairs, spans)
+            for index in range(LAYERS + len(kinds_of(self.model).distinct))
         )
-        numbers = range(len(kinds_of(self.model).distinct))
-        layers = kept = tuple(
-            self._block(layouts, prices, structure, LAYERS + number, rows, in_pairs) for number in numbers
-        )
+        layers = kept = tuple(layers_of_kinds)
         if recomputed:
             kept = tuple(
                 replace(
@@ -292,7 +302,14 @@ class Engine:
         )
 
     def _block(
-        self, layouts: Layouts, prices: Prices, structure: Structure, index: int, rows: Rows, in_pairs: bool
+        self,
+        layouts: Layouts,
+        prices: Prices,
+        structure: Structure,
+        index: int,
+        rows: Rows,
+        in_pairs: bool,
+        spans: NDArray[np.bool_],
     ) -> BlockTimes:
         forward_us = prices.of(MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
@@ -300,7 +317,7 @@ class Engine:
         for one in self._hidden_of(layouts, index, int(rows[0])):
             passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         link_us = (
-            [self._link_us(layouts, prices, 2 * index + direction, rows) for direction in range(2)]
+            [self._link_us(prices, 2 * index + direction, rows, spans) for direction in range(2)]
             if structure.is_sharded
             else (nothing, nothing)
         )
@@ -316,15 +333,16 @@ class Engine:
             scatter_us=prices.of(SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
 
-    def _link_us(self, layouts: Layouts, prices: Prices, part: int, rows: Rows) -> Times:
-        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
-        shards = layouts.of_stack("shard_group") or layouts.replicas[rows]
-        spans = shards_span_nodes(shards, layouts["tp"][rows], self.cluster)
+    def _spans_nodes(self, layouts: Layouts, rows: Rows) -> NDArray[np.bool_]:
+        """Whether ZeRO's shards lie on several nodes, [rows]."""
+        own = layouts.take(rows)
+        shards = own.of_stack("shard_group") or own.replicas
+        spans: NDArray[np.bool_] = shards_span_nodes(shards, own["tp"], self.cluster)
         # A second copy of the model is on other nodes, if the job has several.
-        devices = (
-            layouts["pp"][rows] * layouts["tp"][rows] * layouts.replicas[rows] // layouts["copies"][rows]
-        )
-        spans |= (layouts["copies"][rows] > 1) & (devices > self.cluster.gpus_per_node)
+        return spans | (own["copies"] > 1) & (own.devices > self.cluster.gpus_per_node)
+
+    def _link_us(self, prices: Prices, part: int, rows: Rows, spans: NDArray[np.bool_]) -> Times:
+        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
         inside_us, between_us = (
             prices.of(ON_LINKS, first + part, rows)
             for first in (0, first_beside(len(kinds_of(self.model).distinct)))

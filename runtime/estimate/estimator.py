@@ -1,8 +1,7 @@
 """From bundle, model and layout to an `Estimate`: a batch of one of the engine that `search` runs in bulk."""
 
 import os
-import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
@@ -14,7 +13,7 @@ from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
+from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
 from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.answers.warnings import (
@@ -44,6 +43,7 @@ from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory import on_cpu, precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
+from kernelcast.runtime.remembering import Remembered
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
     MEMORY,
@@ -57,10 +57,11 @@ from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
-_MAX_REMEMBERED = 256
-"""Estimates that an `Estimator` keeps; one asked again is answered from memory."""
-_CHUNKS_EACH = 16
-"""Of a remembered estimate, on average: memory grows with them, by some ten thousand bytes each."""
+REMEMBERED_BYTES = 128 << 20
+"""Of estimates that an `Estimator` keeps, and as many of its regressors' answers."""
+_LEAST_BYTES, _QUESTION_BYTES, _CHUNK_BYTES, _NUMBER_BYTES = 1 << 14, 1024, 512, 40
+"""What an estimate keeps: of texts and itself, for each question with its answer and doubts, for each chunk, for each
+number that it was given; no estimate has more."""
 
 
 class TooManyChunks(UsageError):
@@ -70,7 +71,7 @@ class TooManyChunks(UsageError):
 class Estimator:
     """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open.
 
-    It remembers `remembered` estimates, and about `remembered_answers` answers of each regressor. A bundle's
+    It remembers estimates, and answers of regressors, up to `remembered_bytes` each. A bundle's
     calibration is applied to questions with the timeline that it was fitted for, unless `calibrated` is False. A
     `stack` takes its place (docs/stacks.md); the exposed share is that of the layout (`Stack.fill`).
     """
@@ -79,8 +80,7 @@ class Estimator:
         self,
         bundle: Bundle,
         *,
-        remembered: int = _MAX_REMEMBERED,
-        remembered_answers: int = MAX_REMEMBERED,
+        remembered_bytes: int = REMEMBERED_BYTES,
         calibrated: bool = True,
         stack: Stack | None = None,
     ) -> None:
@@ -88,14 +88,14 @@ class Estimator:
         self.stack, self._is_carried = stack, is_carried(stack, bundle)
         # No source is a CPU.
         self.step_errors = StepErrors() if on_cpu(bundle.manifest.compute) else shipped_step_errors()
-        self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated, stack=stack)
-        self._most_remembered = remembered
+        answers = remembered_bytes // ANSWER_BYTES
+        self.predictor = Predictor(bundle, remembered=answers, calibrated=calibrated, stack=stack)
+        self._remembered_bytes = remembered_bytes
         self._most_chunks: int | None = None
         self._provenance = {kind: provenance_of(bundle, kind, calibrated, stack) for kind in TIMELINES}
         self._peak = peak_of(bundle)
         self._levels = bundle.levels
-        self._lock = threading.Lock()
-        self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
+        self._remembered = Remembered[tuple[object, ...], Estimate](remembered_bytes)
 
     @classmethod
     def load(
@@ -142,8 +142,7 @@ class Estimator:
 
     def _other(self) -> Self:
         other = copy(self)
-        other._lock = threading.Lock()
-        other._remembered = OrderedDict()
+        other._remembered = Remembered(self._remembered_bytes)
         return other
 
     def predict(
@@ -186,29 +185,16 @@ class Estimator:
                 field.check(value)
         over = find_fabric(fabric) if isinstance(fabric, str) else fabric
         asked = (model, parallelism, cluster, bucket_entries, timeline, interval, memory, over)
-        with self._lock:
-            known = self._remembered.get(asked)
-            if known is not None:
-                self._remembered.move_to_end(asked)
-                return known
+        known = self._remembered.get(asked)
+        if known is not None:
+            return known
         if self._most_chunks is not None and parallelism.chunks > self._most_chunks:
             raise TooManyChunks(
                 f"pp · virtual_stages is {parallelism.chunks}, expected at most {self._most_chunks}"
             )
         estimate = self._predict(*asked)
-        with self._lock:
-            self._remembered[asked] = estimate
-            self._forget()
+        self._remembered.put(asked, estimate, _bytes_of(estimate))
         return estimate
-
-    def _forget(self) -> None:
-        """What was not asked for longest goes, so that what stays is bounded in number and in size."""
-        chunks = sum(one.parallelism.chunks for one in self._remembered.values())
-        while len(self._remembered) > self._most_remembered or chunks > self._most_remembered * _CHUNKS_EACH:
-            if not self._remembered:
-                return
-            _, dropped = self._remembered.popitem(last=False)
-            chunks -= dropped.parallelism.chunks
 
     def _predict(
         self,
@@ -365,6 +351,13 @@ class Estimator:
         if gpus_per_node is not None:
             return Cluster(gpus_per_node=gpus_per_node), "bundle"
         return Cluster(gpus_per_node=parallelism.world_size), "one node"
+
+
+def _bytes_of(estimate: Estimate) -> int:
+    """About what an estimate keeps that no other one has; to go through it would take as long as to make it."""
+    given = estimate.parallelism.expert_tokens or ()
+    kept = _QUESTION_BYTES * len(estimate.answers) + _CHUNK_BYTES * estimate.parallelism.chunks
+    return _LEAST_BYTES + kept + _NUMBER_BYTES * len(given)
 
 
 def _check_types(model: object, parallelism: object, cluster: object) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import fsum
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
@@ -33,9 +34,9 @@ def known_shares(
             assumed.update(questions)
         elif warning.cause is Cause.TRANSFERRED:
             transferred.update(questions)
-    whole_s = sum(times_s.values()) or 1.0
-    assumed_s = sum(times_s.get(one, 0.0) for one in assumed)
-    transferred_s = sum(times_s.get(one, 0.0) for one in transferred - assumed)
+    whole_s = fsum(times_s.values()) or 1.0
+    assumed_s = fsum(times_s.get(one, 0.0) for one in assumed)
+    transferred_s = fsum(times_s.get(one, 0.0) for one in transferred - assumed)
     return KnownShares(
         measured=max(0.0, 1 - (assumed_s + transferred_s) / whole_s),
         transferred=transferred_s / whole_s,

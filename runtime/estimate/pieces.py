@@ -31,7 +31,7 @@ MICRO_BATCH = Kind(
     name="micro-batch",
     columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute", "pairs"),
     parts=lambda d: [
-        *(calls for block in d.blocks for calls in (block.forward, block.backward)),
+        *(calls for passes in d.passes for calls in (passes.forward, passes.backward)),
         *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
     ],
 )
@@ -48,7 +48,7 @@ SHARDS = Kind(
 ON_LINKS = Kind(
     name="on links",
     columns=MICRO_BATCH.columns,
-    parts=lambda d: [calls for between in (False, True) for calls in on_links(d, between=between)],
+    parts=lambda d: [calls for passes in on_links(d) for calls in passes],
 )
 """What passes have on the links inside nodes, then what they have on those between them."""
 RECOMPUTED = Kind(

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.pipeline.passes import Kind
 from kernelcast.runtime.pipeline.schedules import stage_orders
+from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
@@ -34,6 +34,16 @@ class Load:
     copies: int = 1
 
     @property
+    def held(self) -> tuple[int, ...]:
+        """Its layers, those of its first chunk before."""
+        return (self.chunk_layers, *self.layers)
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """What waits inside of it, whatever ends it has."""
+        return (self.late, *self.live_layers)
+
+    @property
     def late_layers(self) -> tuple[int, ...]:
         """Layers whose weight gradients are late, over all micro-batches."""
         return tuple(self.late * count for count in self.layers) if self.late else (0,) * len(self.layers)
@@ -53,7 +63,6 @@ class Load:
         return (*ends, *self.layers, *self.live_layers)
 
 
-@lru_cache(maxsize=1 << 10)
 def loads(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
 ) -> tuple[Load, ...]:
@@ -76,7 +85,7 @@ def loads(
     return _loads(schedule, pp, virtual_stages, micro_batches, counts)
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(8 << 20)
 def _loads(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
 ) -> tuple[Load, ...]:
@@ -100,7 +109,7 @@ class _Waiting:
     late: int
 
 
-@lru_cache(maxsize=1 << 8)
+@remembered(8 << 20)
 def _waiting(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int) -> tuple[_Waiting, ...]:
     steps = {Kind.FORWARD: (1, 0), Kind.BACKWARD: (-1, 1), Kind.WEIGHT: (0, -1)}
     found = []

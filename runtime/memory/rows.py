@@ -8,10 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, EXPERT_LOAD, LAYOUT, REPLICATING
-from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.expert_load import ExpertLoad
-from kernelcast.runtime.step.layers.linear import Linears
-from kernelcast.runtime.step.layers.sizes import Sizes
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -27,7 +23,7 @@ _ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late", "co
 class Rows:
     """Sizes of every row, each float64 [rows]; floats, so that no product of sizes overflows.
 
-    - `layout`: the fields `OF_LAYOUT` of the row's layout, `sequence_parallel` as 0 or 1, `recompute` as a code;
+    - `layout`: the fields `OF_LAYOUT` of the row's layout, `recompute` as a code;
     - the ends `first`, `last` are 0 or 1;
     - `layers` of the stage by their kind, and `chunk_layers` of its first chunk;
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass) by kind,
@@ -53,7 +49,7 @@ class Rows:
 
     def of_all(self, name: str) -> Any:
         """A field that all rows have in common."""
-        return self.common.get(name, LAYOUT[name].default)
+        return of_all(self.common, name)
 
     @classmethod
     def of_loads(cls, numbers: Floats, **others: Any) -> "Rows":
@@ -103,17 +99,10 @@ class Rows:
         found: Floats = self.layout["tp"] * self.replicas / (self.layout["ep"] * self.layout["expert_tp"])
         return found
 
-    def sizes(self, model: ModelConfig) -> Sizes:
-        """What the devices of every row hold of a model's sizes."""
-        multiple = self.of_all("vocabulary_multiple")
-        load = ExpertLoad.of(self.of_all)
-        return Sizes.of_columns(
-            model,
-            self.layout,
-            vocabulary_multiple=multiple,
-            imbalance=load.in_memory(model.experts, self.layout["ep"]),
-            linears=Linears.of(self.of_all),
-        )
+
+def of_all(common: Mapping[str, Any], name: str) -> Any:
+    """A field that all layouts have in common, by default its own."""
+    return common.get(name, LAYOUT[name].default)
 
 
 COMMON = (
@@ -134,5 +123,5 @@ COMMON = (
 )
 """The fields of a layout in `Rows.common`."""
 
-OF_LAYOUT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "zero", "sequence_parallel", "recompute")
-"""The fields of a layout that memory depends on."""
+OF_LAYOUT = (*DEGREES, *EXPERT_DEGREES, "zero", "recompute")
+"""The fields of a layout that a stage's memory depends on beside what its parts hold."""

@@ -1,12 +1,13 @@
 """Memory of the devices of every stage: the parts added up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.memory.contents import Contents, LayerContents, kept_in
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import COMMON, FULL, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import (
@@ -16,19 +17,14 @@ from kernelcast.runtime.memory.states import (
     precision_of,
     with_optimizer,
 )
-from kernelcast.runtime.memory.working import dropped_bytes, largest_of, working_bytes
-from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
+from kernelcast.runtime.memory.working import largest_of, working_bytes
+from kernelcast.runtime.request.fields import LossKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of
-from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.modules import MODULES
-from kernelcast.runtime.step.layers.sizes import Kept
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.parameters import layer_of, stage_parameters
+from kernelcast.runtime.step.layers.sizes import OF_SIZES
 
 _LAYERS_ON_THEIR_WAY = 2
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
@@ -112,15 +108,9 @@ def stage_memory(
         parallelism.micro_batches,
         tuple(chunk.counts for chunk in chunks_of(model, parallelism)),
     )
-    rows, precision = _rows(parallelism, stages), precision_of(dtype, parallelism.reduce_dtype)
-    found = memory_of(
-        model,
-        rows,
-        precision=precision,
-        loss_kind=parallelism.loss,
-        kept_by=parallelism.kept_by,
-        is_cpu=is_cpu,
-    )
+    precision = precision_of(dtype, parallelism.reduce_dtype)
+    rows, contents = _rows(model, parallelism, stages, precision.element, parallelism.loss, is_cpu=is_cpu)
+    found = memory_of(model, rows, contents, precision=precision)
     return tuple(
         StageMemory(
             stage=index,
@@ -141,24 +131,18 @@ def stage_memory(
 def memory_of(
     model: ModelConfig,
     rows: Rows,
+    contents: Contents,
     *,
     precision: Precision,
-    loss_kind: LossKind,
-    kept_by: ModuleKind,
-    is_cpu: bool = False,
 ) -> Bytes:
-    """Memory of one device of every row.
+    """Memory of one device of every row, which is put together from its own of `contents`.
 
     Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
     dropout the embedding's mask on the first. A stage's output is not counted: it is freed once it is sent, as in
     Megatron-LM (arXiv 2205.05198, appendix B).
     """
-    kept = _kept(rows, precision, loss_kind, kept_by, is_cpu=is_cpu)
-    element = kept.element
-    sizes = rows.sizes(model)
-    embedding, loss = Embedding(sizes), Loss(sizes)
-    layers = tuple(layer_of(sizes, kind) for kind in kinds_of(model).distinct)
-    held = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
+    layers, loss = contents.layers, contents.loss
+    held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
     own = with_optimizer(precision, rows.of_all("optimizer"), rows.of_all("optimizer_states"))
     states = model_states(held.dense, rows.shards, rows.zero, own)
     if model.experts:
@@ -168,33 +152,30 @@ def memory_of(
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
     # Copies in 8 bit stay from update to update; with ZeRO-3 only those of the blocks that are gathered.
-    copies = [FLOAT8_COPIES_BYTES * one.cast_entries for one in layers]
+    copies = [FLOAT8_COPIES_BYTES * one.cast for one in layers]
     of_stage = sum(count * entries for count, entries in zip(rows.layers, copies, strict=True))
-    of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * loss.cast_entries
+    of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * loss.cast
     weights = weights + np.minimum(
         of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
     )
-    by_layer = [_kept_in_flight(rows, one, kept) for one in layers]
+    by_layer = [_kept_in_flight(rows, one) for one in layers]
     in_flight = sum(live * own for live, own in zip(rows.live_layers, by_layer, strict=True))
     away = rows.of_all("offload_activations")
     activations = (
         (1 - away) * in_flight
-        + sum(
-            rows.late * count * one.weight_gradient_bytes(kept)
-            for count, one in zip(rows.layers, layers, strict=True)
-        )
-        + rows.first * rows.live_first * embedding.kept_bytes(kept)
-        + rows.last * (rows.live_last + rows.late) * loss.kept_bytes(kept)
+        + sum(rows.late * count * one.late for count, one in zip(rows.layers, layers, strict=True))
+        + rows.first * rows.live_first * contents.embedding
+        + rows.last * (rows.live_last + rows.late) * loss.kept
     )
     if model.extra_predictions:
-        further = loss.further.layer
-        in_flight = rows.live_last * _kept_in_flight(rows, further, kept)
-        late = rows.late * further.weight_gradient_bytes(kept)
+        further = kinds_of(model).of_layer[-1]
+        in_flight = rows.live_last * by_layer[further]
+        late = rows.late * layers[further].late
         activations = activations + rows.last * model.extra_predictions * (in_flight + late)
     # Late weight gradients wait with the gradients of the logits.
-    logits = rows.live_last * loss.logit_bytes(kept) + element * rows.late * loss.logits
-    log_probabilities = rows.live_last * loss.log_probability_bytes(kept)
-    working = working_bytes(rows, layers, loss, kept) + _whole_blocks(rows, layers, loss, precision)
+    logits = rows.live_last * loss.logits + rows.late * loss.late
+    log_probabilities = rows.live_last * loss.log_probabilities
+    working = working_bytes(rows, contents) + _whole_blocks(rows, contents, precision)
     # One layer's are on their way while another one computes.
     working = working + away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
     return Bytes(
@@ -204,7 +185,7 @@ def memory_of(
         optimizer=of_device * states.optimizer,
         host=(1 - of_device) * states.optimizer + away * in_flight,
         activations=activations,
-        logits=rows.last * loss.predictions * (logits + log_probabilities),
+        logits=rows.last * (1 + model.extra_predictions) * (logits + log_probabilities),
         working=working,
     )
 
@@ -215,27 +196,15 @@ def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) 
     stages = loads(
         parallelism.schedule, parallelism.pp, parallelism.virtual_stages, parallelism.micro_batches, counts
     )
-    rows = _rows(parallelism, stages[:1])
-    sizes, kept = rows.sizes(model), _kept(rows, precision_of(dtype), "plain", parallelism.kept_by)
-    layers = (layer_of(sizes, kind) for kind in kinds_of(model).distinct)
-    return tuple(float(_kept_in_flight(rows, one, kept)[0]) for one in layers)
+    rows, contents = _rows(model, parallelism, stages[:1], precision_of(dtype).element, "plain")
+    return tuple(float(_kept_in_flight(rows, one)[0]) for one in contents.layers)
 
 
-def _kept(
-    rows: Rows, precision: Precision, loss: LossKind, kept_by: ModuleKind, *, is_cpu: bool = False
-) -> Kept:
-    """How activations are kept."""
-    element = precision.element
-    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
-    mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
-    return Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss, modules=MODULES[kept_by])
-
-
-def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
+def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
     """Bytes per layer and micro-batch in flight, by recomputation."""
-    block_input = layer.input_bytes(kept)
-    total = block_input + layer.kept_bytes(kept)
-    partly = np.where(rows.recompute == SELECTIVE, total - sum(dropped_bytes(rows, layer, kept)), total)
+    block_input = layer.block_input
+    total = block_input + layer.kept
+    partly = np.where(rows.recompute == SELECTIVE, total - sum(layer.dropped), total)
     # A chunk's last layers may be kept whole; chunks have about as many layers each.
     some = rows.of_all("recompute_layers")
     kept_layers = np.maximum(0.0, rows.chunk_layers - some) if some else 0.0
@@ -246,30 +215,43 @@ def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
     return in_flight
 
 
-def _whole_blocks(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, precision: Precision) -> Floats:
+def _whole_blocks(rows: Rows, contents: Contents, precision: Precision) -> Floats:
     """What ZeRO puts together again: of the largest block gradients (from 2 on), and with 3 the weights.
 
     With ZeRO-3 the next block's weights arrive while one works, so two are there.
     """
-    own = largest_of(rows, [layer.parameters for layer in layers])
-    end = np.maximum(rows.first, rows.last) * loss.matrix
+    own = largest_of(rows, [layer.parameters for layer in contents.layers])
+    end = np.maximum(rows.first, rows.last) * contents.loss.matrix
     largest = np.maximum(own, end)
     sharded = rows.shards > 1
-    is_frozen = loss.sizes.linears.is_frozen
-    trained = largest_of(rows, [layer.adapter_parameters for layer in layers]) if is_frozen else largest
+    trained = largest
+    if contents.parameters.are_frozen:
+        trained = largest_of(rows, [layer.adapters for layer in contents.layers])
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * trained, 0.0)
     two = np.where(rows.has_layers, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
 
 
-def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
-    """The stages of one layout."""
+def _rows(
+    model: ModelConfig,
+    parallelism: Parallelism,
+    stages: tuple[Load, ...],
+    element: int,
+    loss: LossKind,
+    *,
+    is_cpu: bool = False,
+) -> tuple[Rows, Contents]:
+    """The stages of one layout, and what they are put together from."""
     every = np.ones(len(stages))
-    values = {name: getattr(parallelism, name) for name in OF_LAYOUT}
+    values = {name: getattr(parallelism, name) for name in (*OF_LAYOUT, *OF_SIZES)}
     values["recompute"] = RECOMPUTE_CODES[parallelism.recompute]
-    return Rows.of_loads(
+    common = {name: getattr(parallelism, name) for name in COMMON}
+    rows = Rows.of_loads(
         np.array([load.numbers for load in stages], dtype=np.float64),
-        layout={name: value * every for name, value in values.items()},
+        layout={name: values[name] * every for name in OF_LAYOUT},
         shard_group=parallelism.shard_group,
-        common={name: getattr(parallelism, name) for name in COMMON},
+        common=common,
     )
+    kept = kept_in(common, element, loss, parallelism.kept_by, is_cpu=is_cpu)
+    contents = Contents.of(model, {name: np.array([float(values[name])]) for name in OF_SIZES}, common, kept)
+    return rows, contents.at(np.zeros(len(stages), dtype=np.intp))

@@ -5,27 +5,14 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from kernelcast.runtime.memory.contents import Contents, LayerContents
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Kept, Number
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.layers.sizes import Number
 
 _TOKEN_ID_BYTES = 8
 
 
-def dropped_bytes(rows: Rows, layer: TransformerLayer, kept: Kept) -> tuple[Number, Number]:
-    """What selective recomputation does not keep of a layer's attention and MLP halves, by `recompute_modules`."""
-    modules = rows.of_all("recompute_modules")
-    core = layer.attention.core_bytes(kept) if "core_attn" in modules else 0.0
-    norms = (
-        layer.norm_bytes(kept, read_by) if "layernorm" in modules else 0.0
-        for read_by in ("attention", layer.mlp.input_kind)
-    )
-    of_attention, of_mlp = norms
-    return core + of_attention, of_mlp + (layer.mlp.kept_bytes(kept) if "mlp" in modules else 0.0)
-
-
-def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, kept: Kept) -> Floats:
+def working_bytes(rows: Rows, contents: Contents) -> Floats:
     """Bytes in use at a device's fullest moment beyond states, kept activations and logits, float64 [rows].
 
     The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
@@ -45,15 +32,15 @@ def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, ke
     an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
     Other buffers: rotary tables, the unfused softmax's mask, token ids.
     """
-    sizes, element = loss.sizes, kept.element
-    is_trained = not sizes.linears.is_frozen
-    gathered = sizes.sequence_parallel * element * sizes.tokens * sizes.hidden
-    log_probabilities = rows.last * loss.log_probability_bytes(kept)
-    moments = [_Moments.of(rows, layer, kept, gathered) for layer in layers]
+    layers, loss, element = contents.layers, contents.loss, contents.kept.element
+    is_trained = not contents.parameters.are_frozen
+    gathered = contents.gathered
+    log_probabilities = rows.last * loss.log_probabilities
+    moments = [_Moments.of(rows, layer, gathered) for layer in layers]
 
-    at_loss, of_logits = loss.gradient_bytes(kept)
+    at_loss, of_logits = loss.gradients
     loss_moment = 1.0 * rows.last * at_loss
-    block_input = layers[0].input_bytes(kept)
+    block_input = layers[0].block_input
     of_matrix = is_trained * element * loss.matrix
     product = of_logits + of_matrix + block_input + 2 * gathered
     output = rows.last * product - log_probabilities
@@ -65,10 +52,10 @@ def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, ke
     has_layers = rows.has_layers
     peak = np.maximum(loss_moment, output)
     peak = np.maximum(peak, np.where(has_layers, of_layer, 0.0))
-    ids = _TOKEN_ID_BYTES * sizes.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
-    accumulates = int(kept.modules.accumulates_in_products and is_trained)
-    unused = accumulates * element * largest_of(rows, [1.0 * layer.matrices for layer in layers])
-    buffers = np.where(has_layers, layers[0].attention.buffer_bytes + unused, 0.0) + ids
+    ids = _TOKEN_ID_BYTES * contents.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
+    accumulates = int(contents.kept.modules.accumulates_in_products and is_trained)
+    unused = accumulates * element * largest_of(rows, [layer.matrices for layer in layers])
+    buffers = np.where(has_layers, layers[0].buffers + unused, 0.0) + ids
     fullest: Floats = np.maximum(peak, embedding) + buffers
     return fullest
 
@@ -81,19 +68,16 @@ class _Moments(NamedTuple):
     kept: Floats
 
     @classmethod
-    def of(cls, rows: Rows, layer: TransformerLayer, kept: Kept, gathered: Number) -> Self:
-        block_input = layer.input_bytes(kept)
-        total = block_input + layer.kept_bytes(kept)
-        of_attention, of_mlp = (
-            np.where(rows.recompute == SELECTIVE, part, 0.0) for part in dropped_bytes(rows, layer, kept)
-        )
+    def of(cls, rows: Rows, layer: LayerContents, gathered: Number) -> Self:
+        block_input = layer.block_input
+        total = block_input + layer.kept
+        of_attention, of_mlp = (np.where(rows.recompute == SELECTIVE, part, 0.0) for part in layer.dropped)
         recomputed = np.where(rows.recompute == FULL, rows.together * total - block_input, 0.0)
-        at_projection, at_activation = layer.mlp.gradient_bytes(kept)
-        mlp = block_input + np.maximum(gathered + at_projection, at_activation) + recomputed
-        attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + of_attention
+        mlp = block_input + np.maximum(gathered + layer.at_projection, layer.at_activation) + recomputed
+        attention = layer.attention_gradient + block_input + recomputed + of_attention
         return cls(
             mlp=mlp + of_mlp,
-            attention=attention - (layer.mlp_bytes(kept) - of_mlp),
+            attention=attention - (layer.mlp - of_mlp),
             kept=np.where(rows.recompute == FULL, block_input, total - of_attention - of_mlp),
         )
 

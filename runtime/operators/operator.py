@@ -125,6 +125,7 @@ class Operator:
     - `roles`: why steps call it, by name; an operator with one use has the role "".
     - `directions`: those that have a time of their own, in the order of a step; `forward` and `backward` are those of
       either pass. `sums` names a direction that is the sum of others, where only the sum was measured.
+    - `is_collective`: processes exchange data in it; its last two features are nodes and GPUs per node.
     - `per_update`: called once per update over all parameters of a stage, not once per micro-batch.
     - `is_optional`: left out of the sum where a bundle lacks it, with a warning.
     - `substitute`: what answers where a bundle lacks it.
@@ -178,17 +179,14 @@ class Operator:
     directions: tuple[Direction, ...] = field(init=False, repr=False)
     forward: tuple[Direction, ...] = field(init=False, repr=False)
     backward: tuple[Direction, ...] = field(init=False, repr=False)
+    is_collective: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         own = tuple(direction for direction in self.costs if direction not in self.sums)
         object.__setattr__(self, "directions", own)
+        object.__setattr__(self, "is_collective", self.operator_class is OperatorClass.COMMUNICATION)
         object.__setattr__(self, "forward", tuple(one for one in own if not one.is_backward))
         object.__setattr__(self, "backward", tuple(one for one in own if one.is_backward))
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether processes exchange data in it; its last two features are nodes and GPUs per node."""
-        return self.operator_class is OperatorClass.COMMUNICATION
 
     def dtype_in(self, training: str) -> str:
         """The element type that it computes in where `training` is the training's."""

@@ -9,7 +9,6 @@ are kept: those of one kind and chunk take turns in a few places, freed when the
 from collections import Counter, deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from kernelcast.runtime.pipeline.messages import Message, Messages
 from kernelcast.runtime.pipeline.passes import Kind, Pass, units
 from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.pipeline.steady import run_steady
+from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import Schedule
 
 _Rows = NDArray[np.intp]
@@ -150,7 +150,7 @@ def _sends(durations: Durations) -> Times:
     return np.concatenate([nothing, durations.send_forward_us.T, durations.send_backward_us.T])
 
 
-@lru_cache(maxsize=32)
+@remembered(32 << 20)
 def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> _Plan:
     orders = [list(units(order)) for order in stage_orders(schedule, pp, micro_batches, virtual_stages)]
     messages = Messages.of(schedule, pp, virtual_stages)

@@ -1,7 +1,7 @@
 """What passes wait for from other chunks, and what they send there."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Self
 
 from kernelcast.runtime.pipeline.passes import Kind, Pass
@@ -25,7 +25,7 @@ class Messages:
     copies: int
 
     @classmethod
-    @cache
+    @lru_cache(maxsize=256)
     def of(cls, schedule: Schedule, pp: int, virtual_stages: int) -> Self:
         """Those of a schedule."""
         copies = SCHEDULE_KINDS[schedule].copies

@@ -10,11 +10,16 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.question import Question
 
-_AT_ONCE = 1 << 12
+_AT_ONCE = 1 << 13
 
 
-def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArray[np.float64]:
-    """What the fullest device of every layout needs, float64 [layouts]; at least one layout."""
+def needed_bytes(
+    bundle: Bundle, model: ModelConfig, layouts: Layouts, *, most_bytes: int | None = None
+) -> NDArray[np.float64]:
+    """What the fullest device of every layout needs, float64 [layouts]; at least one layout.
+
+    Of layouts that need more than `most_bytes` it may be that of a stage that needs more, not of the fullest.
+    """
     # Some at a time: each has a row for every stage that can be the fullest.
     parts = (layouts.take(slice(first, first + _AT_ONCE)) for first in range(0, len(layouts), _AT_ONCE))
     needed = [
@@ -25,17 +30,22 @@ def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArra
             schedules=SCHEDULES,
             dtype=bundle.manifest.dtype,
             is_cpu=on_cpu(bundle.manifest.compute),
+            most_bytes=most_bytes,
         )
         for part in parts
     ]
     return np.concatenate(needed)
 
 
-def look_for_fitting(bundle: Bundle, question: Question) -> Found:
-    """Go through a space until a layout fits into a device's memory; `smallest` is the smallest so far."""
+def look_for_fitting(bundle: Bundle, question: Question, *, shard: int = 0, shards: int = 1) -> Found:
+    """Go through a space, or a part of it, until a layout fits into a device's memory; `smallest` is the smallest so
+    far.
+    """
     found = Found()
-    simulated = question.timeline == "simulate"
-    for layouts, _ in question.space.blocks(simulated=simulated, refusals=found.refusals):
+    blocks = question.space.blocks(
+        simulated=question.timeline == "simulate", shard=shard, shards=shards, refusals=found.refusals
+    )
+    for layouts, _ in blocks:
         found.counts.layouts += len(layouts)
         if len(layouts):
             memory = needed_bytes(bundle, question.space.model, layouts)

@@ -11,6 +11,7 @@ from math import isqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
@@ -20,7 +21,9 @@ from kernelcast.runtime.request.fields import (
     LAYOUT,
     MAX_DEGREE,
     OPTIONS,
+    REPLICATING,
     SEARCH,
+    SEARCHED,
     SHARED,
     Recompute,
     Schedule,
@@ -35,16 +38,19 @@ from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_s
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are looked at unless others are asked for."""
 _BLOCK = 1 << 12
-# Answers of whether a layout is valid that are remembered.
 _MAX_REMEMBERED = 1 << 14
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
 
 _DP = DEGREES.index("dp")
 
+_Table = NDArray[np.int64]
+
 Unit = tuple[int, ...]
 """Layouts that share their degrees, ep, expert_tp, micro_batch and micro_batches, in this order."""
 _OF_UNIT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
+_VARIED = len(SEARCHED) - len(_OF_UNIT)
+"""Columns that differ inside a unit."""
 _DECIDING = ("shard_group", "context_exchange")
 """Of what all layouts have in common, what decides which degrees are valid."""
 _LEAST_PART = 4096
@@ -233,7 +239,7 @@ class Space:
         parts = _Parts(self, simulated, refusals)
         # What all parts go through is counted by the first alone.
         of_degrees = refusals if shard == 0 else Refusals()
-        rows: list[np.ndarray[tuple[int, int], np.dtype[np.int64]]] = []
+        rows: list[_Table] = []
         waiting = units = 0
         for number, unit in islice(enumerate(self.units(of_degrees)), shard, None, shards):
             table = parts.of(number, unit)
@@ -258,78 +264,81 @@ class _Parts:
 
     def __init__(self, space: Space, simulated: bool, refusals: Refusals) -> None:
         self.space, self.simulated, self.refusals = space, simulated, refusals
-        self._cuts: dict[int, tuple[list[int], UsageError | None]] = {}
-        self._known: dict[tuple[object, ...], UsageError | None] = {}
+        self._known: dict[tuple[int, ...], tuple[_Table, Refusals]] = {}
+        self._tables: dict[tuple[object, ...], _Table] = {}
 
-    def of(self, number: int, unit: Unit) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def of(self, number: int, unit: Unit) -> _Table:
         """Rows int64 [layouts, columns] of a unit, which is number `number` of its space."""
-        space = self.space
-        values: dict[str, Any] = dict(zip(_OF_UNIT, unit, strict=True))
-        layout = Parallelism(**values)
-        variants = [
-            (SCHEDULES.index(schedule), virtual_stages, int(sequence_parallel))
-            for schedule in _schedules(space.schedules, layout.pp, layout.micro_batches)
-            for virtual_stages in self._virtual_stages(schedule, layout.pp)
-            for sequence_parallel in _distinct(space.sequence_parallel, layout.tp > 1)
-            if sequence_parallel
-            or layout.tp == 1
-            or not space.model.experts
-            or len(space.sequence_parallel) == 1
-            if self._is_valid(values, schedule, virtual_stages, sequence_parallel)
-        ]
-        options = [
-            (RECOMPUTE.index(recompute), zero)
-            for recompute in space.recompute
-            for zero in (space.zero if layout.replicas > 1 else space.zero[:1])
-        ]
-        table = np.empty((len(variants) * len(options), len(COLUMNS)), dtype=np.int64)
-        if len(table):
-            table[:, 0] = np.arange(len(table)) + number * _UNIT_STEP
-            ends = 1 + np.cumsum([len(unit), len(variants[0]), len(options[0])])
-            table[:, 1 : ends[0]] = unit
-            table[:, ends[0] : ends[1]] = np.repeat(np.array(variants), len(options), axis=0)
-            table[:, ends[1] : ends[2]] = np.tile(np.array(options), (len(variants), 1))
-            table[:, ends[2] :] = AS_SPLIT
+        own, refused = self._alike(dict(zip(_OF_UNIT, unit, strict=True)))
+        self.refusals.merge(refused)
+        table = np.full((len(own), len(COLUMNS)), AS_SPLIT, dtype=np.int64)
+        table[:, 0] = np.arange(len(own)) + number * _UNIT_STEP
+        table[:, 1 : 1 + len(unit)] = unit
+        table[:, 1 + len(unit) : 1 + len(unit) + _VARIED] = own
         return table
 
-    def _is_valid(
-        self, unit: dict[str, Any], schedule: Schedule, virtual_stages: int, sequence_parallel: bool
-    ) -> bool:
-        # All that validity depends on; units differ in their micro-batches most of all.
-        degrees = (unit[name] for name in (*DEGREES, *EXPERT_DEGREES))
-        passes = unit["micro_batches"] * unit["pp"] * virtual_stages
+    def _alike(self, unit: dict[str, Any]) -> tuple[_Table, Refusals]:
+        """Values of the other columns, int64 [layouts, columns], and refusals: the same for many units."""
+        pp, micro_batches = unit["pp"], unit["micro_batches"]
+        # All that validity depends on once the degrees are valid, and whether there is something to shard.
         key = (
-            *degrees,
-            unit["micro_batches"] % unit["pp"] == 0,
-            unit["micro_batches"] % 2 == 0,
-            unit["micro_batches"] >= 2 * unit["pp"],
-            passes > MAX_SIMULATED_PASSES,
-            schedule,
-            virtual_stages,
-            sequence_parallel,
+            pp,
+            unit["tp"],
+            unit["cp"],
+            _is_alone(unit),
+            micro_batches == 1,
+            micro_batches % pp == 0,
+            micro_batches % 2 == 0,
+            micro_batches >= 2 * pp,
+            # With more virtual stages a step has too many passes; no cut has more of them than so many layers.
+            min(MAX_SIMULATED_PASSES // (micro_batches * pp), self.space.model.layers + 1),
         )
         if key not in self._known:
             if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
-            self._known[key] = self._refusal(
-                unit, schedule=schedule, virtual_stages=virtual_stages, sequence_parallel=sequence_parallel
-            )
-        refusal = self._known[key]
-        if refusal is not None:
-            self.refusals.add(refusal)
-        return refusal is None
+            self._known[key] = self._new(unit)
+        return self._known[key]
 
-    def _refusal(self, unit: dict[str, Any], **others: Any) -> UsageError | None:
+    def _new(self, unit: dict[str, Any]) -> tuple[_Table, Refusals]:
+        space, refusals = self.space, Refusals()
+        pp, tp = unit["pp"], unit["tp"]
+        variants = tuple(
+            (SCHEDULES.index(schedule), virtual_stages, int(sequence_parallel))
+            for schedule in _schedules(space.schedules, pp, unit["micro_batches"])
+            for virtual_stages in self._virtual_stages(schedule, pp, refusals)
+            for sequence_parallel in _distinct(space.sequence_parallel, tp > 1)
+            if sequence_parallel or tp == 1 or not space.model.experts or len(space.sequence_parallel) == 1
+            if self._is_valid(
+                refusals,
+                **unit,
+                schedule=schedule,
+                virtual_stages=virtual_stages,
+                sequence_parallel=sequence_parallel,
+            )
+        )
+        is_alone = _is_alone(unit)
+        if (variants, is_alone) not in self._tables:
+            options = [
+                (RECOMPUTE.index(recompute), zero)
+                for recompute in space.recompute
+                for zero in (space.zero[:1] if is_alone else space.zero)
+            ]
+            rows = [(*variant, *option) for variant in variants for option in options]
+            self._tables[variants, is_alone] = np.array(rows, dtype=np.int64).reshape(-1, _VARIED)
+        return self._tables[variants, is_alone], refusals
+
+    def _is_valid(self, refusals: Refusals, **values: Any) -> bool:
         try:
-            layout = Parallelism(**unit, **others)
+            layout = Parallelism(**values)
             layout.check(self.space.model)
             if self.simulated:
                 check_simulated(layout)
         except UsageError as error:
-            return error
-        return None
+            refusals.add(error)
+            return False
+        return True
 
-    def _virtual_stages(self, schedule: Schedule, pp: int) -> list[int]:
+    def _virtual_stages(self, schedule: Schedule, pp: int, refusals: Refusals) -> list[int]:
         usual = SCHEDULE_KINDS[schedule].virtual_stages
         if usual == 1:
             return [1]
@@ -337,14 +346,12 @@ class _Parts:
             try:
                 partition(self.space.model.layers, pp, usual)
             except UsageError as error:
-                self.refusals.add(error)
+                refusals.add(error)
                 return []
             return [usual]
-        if pp not in self._cuts:
-            self._cuts[pp] = self._chunks_per_stage(pp)
-        allowed, refusal = self._cuts[pp]
+        allowed, refusal = self._chunks_per_stage(pp)
         if refusal is not None:
-            self.refusals.add(refusal)
+            refusals.add(refusal)
         return allowed
 
     def _chunks_per_stage(self, pp: int) -> tuple[list[int], UsageError | None]:
@@ -365,6 +372,11 @@ def divisors(number: int) -> list[int]:
     """All divisors of a positive number, rising."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return small + [number // n for n in reversed(small) if n * n != number]
+
+
+def _is_alone(unit: Mapping[str, int]) -> bool:
+    """Whether no device holds the same parameters as another."""
+    return all(unit[name] == 1 for name in REPLICATING)
 
 
 def _in(number: int, allowed: Container[int] | None) -> bool:

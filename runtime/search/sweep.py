@@ -1,6 +1,7 @@
 """Goes through a space, or a part of it, and keeps what was found; memory stays flat."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,13 @@ from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.memory import precision_of
 from kernelcast.runtime.search.found import Found
-from kernelcast.runtime.search.needed_memory import needed_bytes
+from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.step.balance import AS_SPLIT
 
+_PRICED_AT_ONCE = 1 << 14
+"""Layouts whose pieces are asked for together: what every structure costs is shared by as many of them."""
 _MOST_WAITING = 1 << 17
 """Layouts that wait for what they are compared with, of about 200 bytes each."""
 
@@ -74,6 +77,11 @@ class _Sweep:
             if sum(len(bounded) for _, bounded in self.waiting) > _MOST_WAITING:
                 self._settle()
         self._settle()
+        counts = self.found.counts
+        if counts.layouts and counts.layouts == counts.out_of_memory:
+            # What the fullest stages need was not asked for.
+            bundle, part = self.predictor.bundle, {"shard": self.shard, "shards": self.shards}
+            self.found.smallest = look_for_fitting(bundle, self.question, **part).smallest
         for answers in self.answers:
             self.found.problems |= answers.problems
         return self.found
@@ -172,7 +180,12 @@ class _Sweep:
         if not len(changed):
             return layouts, memory
         needed = memory.copy()
-        needed[changed] = needed_bytes(self.predictor.bundle, question.space.model, balanced.take(changed))
+        needed[changed] = needed_bytes(
+            self.predictor.bundle,
+            question.space.model,
+            balanced.take(changed),
+            most_bytes=question.usable_bytes,
+        )
         if question.usable_bytes is None:
             return balanced, needed
         fits = needed <= question.usable_bytes
@@ -181,9 +194,13 @@ class _Sweep:
         )
 
     def _fitting(self) -> Iterator[tuple[Engine, Layouts, NDArray[np.float64]]]:
-        """Blocks of layouts that fit into memory, what prices them, and what memory they need; the others are
-        counted.
-        """
+        """Layouts that fit into memory, some thousand at once, what prices them, and what memory they need."""
+        for layouts, memory in _together(self._fitting_blocks()):
+            for engine, rows in self._engines(layouts):
+                yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
+
+    def _fitting_blocks(self) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
+        """Of every block those that fit into memory, and what memory they need; the others are counted."""
         question, found, counts = self.question, self.found, self.found.counts
         blocks = question.space.blocks(
             simulated=question.timeline == "simulate",
@@ -194,16 +211,38 @@ class _Sweep:
         for layouts, units in blocks:
             counts.layouts += len(layouts)
             if len(layouts):
-                memory = needed_bytes(self.predictor.bundle, question.space.model, layouts)
+                memory = needed_bytes(
+                    self.predictor.bundle, question.space.model, layouts, most_bytes=question.usable_bytes
+                )
                 found.look_at_memory(layouts, memory)
                 if question.usable_bytes is not None:
                     fits = memory <= question.usable_bytes
                     counts.out_of_memory += int((~fits).sum())
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):
-                    for engine, rows in self._engines(layouts):
-                        yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
+                    yield layouts, memory
             self.done += units
             if self.report is not None:
                 total = -(-self.units // self.shards)
                 self.report(min(self.done, total), total, f"{counts.layouts:,} layouts")
+
+
+def _together(
+    blocks: Iterator[tuple[Layouts, NDArray[np.float64]]],
+) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
+    """Blocks with what they need, joined until they are enough to be priced."""
+    waiting: list[tuple[Layouts, NDArray[np.float64]]] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(len(memory) for _, memory in waiting) >= _PRICED_AT_ONCE:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(
+    blocks: list[tuple[Layouts, NDArray[np.float64]]],
+) -> tuple[Layouts, NDArray[np.float64]]:
+    table = np.concatenate([layouts.table for layouts, _ in blocks])
+    return replace(blocks[0][0], table=table), np.concatenate([memory for _, memory in blocks])

@@ -1,11 +1,11 @@
 """One operator call of a training step, and the part of the step that its time belongs to."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
 
 
 class Component(StrEnum):
@@ -31,8 +31,7 @@ class Component(StrEnum):
 ONCE_PER_UPDATE = (Component.ALL_REDUCE, Component.OPTIMIZER, Component.ALL_GATHER)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """`count` calls of an operator in a role, at the workload vector `shape`.
 
     Layers list their calls without a direction (`ONCE`); `forward` and `backward` give those of a pass. A direction
@@ -42,7 +41,7 @@ class Call:
     operator: str
     role: str
     shape: Vector
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # a tuple's own method of this name is not needed
     direction: Direction = Direction.ONCE
 
     @property
@@ -52,10 +51,37 @@ class Call:
 
     def times(self, factor: int) -> "Call":
         """The same call, `factor` times as often."""
+        if factor == 1:
+            return self
         return Call(self.operator, self.role, self.shape, self.count * factor, self.direction)
 
 
 Calls = tuple[Call, ...]
+
+
+class Beside(NamedTuple):
+    """A collective, and what computes while it runs.
+
+    `in_pieces`: the product is cut along the tokens into tp pieces, each of which runs while another one is on its way,
+    so one of tp pieces runs beside nothing. `of_weights`: what computes are gradients of weights, which zero-bubble
+    computes later. `of_another`: what computes belongs to another micro-batch.
+    """
+
+    collective: Calls = ()
+    compute: Calls = ()
+    component: Component = Component.BESIDE_BACKWARD
+    in_pieces: bool = False
+    of_weights: bool = False
+    of_another: bool = False
+
+    def times(self, factor: int) -> "Beside":
+        """The same, `factor` times as often."""
+        if factor == 1:
+            return self
+        collective, compute = (
+            (one.times(factor) for one in calls) for calls in (self.collective, self.compute)
+        )
+        return self._replace(collective=tuple(collective), compute=tuple(compute))
 
 
 def call(
@@ -70,28 +96,23 @@ def call(
 
 def forward(calls: Iterable[Call]) -> Calls:
     """What a forward pass runs of a layer's calls; collectives have one time."""
-    return tuple(
-        Call(one.operator, one.role, one.shape, one.count, direction)
-        for one in calls
-        if one.count
-        for direction in OPERATORS[one.operator].forward
-        if one.direction in (Direction.ONCE, direction)
-    )
+    return _directed(calls, _FORWARD)
 
 
 def backward(calls: Iterable[Call]) -> Calls:
     """What a backward pass runs of a layer's calls: every operator's backward directions."""
-    return tuple(
-        Call(one.operator, one.role, one.shape, one.count, direction)
-        for one in calls
-        if one.count
-        for direction in OPERATORS[one.operator].backward
-        if one.direction in (Direction.ONCE, direction)
-    )
+    return _directed(calls, _BACKWARD)
 
 
-def bucketed(operator: str, entries: int, layout: tuple[int, int], bucket_entries: int) -> Calls:
-    """A data-parallel collective as full buckets of `bucket_entries` and a remainder."""
-    full, rest = divmod(entries, bucket_entries)
-    sizes = ((bucket_entries, full), (rest, 1 if rest else 0))
-    return tuple(Call(operator, "data", (size, *layout), count) for size, count in sizes if count)
+_FORWARD, _BACKWARD = attrgetter("forward"), attrgetter("backward")
+
+
+def _directed(calls: Iterable[Call], directions_of: Callable[[Operator], tuple[Direction, ...]]) -> Calls:
+    # A search makes millions of them.
+    found = []
+    for operator, role, shape, count, only in calls:
+        if count:
+            for direction in directions_of(OPERATORS[operator]):
+                if only is Direction.ONCE or only is direction:
+                    found.append(Call(operator, role, shape, count, direction))
+    return tuple(found)

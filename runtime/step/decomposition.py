@@ -12,15 +12,15 @@ from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.calls import Call, Calls, Component, call, forward
+from kernelcast.runtime.step.calls import Beside, Call, Calls, Component, call, forward
 from kernelcast.runtime.step.chunks import Chunk, StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
 from kernelcast.runtime.step.host import Host
-from kernelcast.runtime.step.layer_passes import REMEMBERED, passes_of
+from kernelcast.runtime.step.layer_passes import REMEMBERED, Passes, passes_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
+from kernelcast.runtime.step.layers.sizes import Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share
@@ -43,6 +43,11 @@ class Block:
     beside_forward: int
     gather: Calls
     scatter: Calls
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _held_by(kind: type[Layer], sizes: Sizes) -> HeldParameters:
+    return held_by(kind(sizes))
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -147,7 +152,19 @@ class Decomposition:
     @cached_property
     def last(self) -> Block:
         """Final norm, logits and loss."""
-        return self._block(Loss)
+        return self._block(Loss, self._last_kind)
+
+    @property
+    def _last_kind(self) -> LayerKind:
+        """What the last end depends on: further predictions have a layer of the model's last kind."""
+        return self.kinds.distinct[self.kinds.of_layer[-1]] if self.model.extra_predictions else DENSE
+
+    @cached_property
+    def passes(self) -> tuple[Passes, ...]:
+        """Those of every block, in the order of `blocks`, without what ZeRO gathers and scatters."""
+        listed = [(Embedding, DENSE), (Loss, self._last_kind)]
+        listed += [(TransformerLayer, kind) for kind in self.kinds.distinct]
+        return tuple(passes_of(layer, self.sizes.of_kind(kind), self.recomputation) for layer, kind in listed)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -158,17 +175,17 @@ class Decomposition:
     def shards(self) -> tuple[tuple[Calls, Calls], ...]:
         """`gather` and `scatter` of every block, in the order of `blocks`."""
         layers = (self._shards(TransformerLayer, kind) for kind in self.kinds.distinct)
-        return self._shards(Embedding), self._shards(Loss), *layers
+        return self._shards(Embedding), self._shards(Loss, self._last_kind), *layers
 
     def _shards(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> tuple[Calls, Calls]:
         if not self.is_sharded:
             return (), ()
-        layer = kind(self.sizes.of_kind(layer_kind))
-        held = held_by(layer)
+        sizes = self.sizes.of_kind(layer_kind)
+        held = _held_by(kind, sizes)
         gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
         scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
         # Of what is gathered: nothing stays of the copies in 8 bit.
-        casts = forward(layer.weight_casts) if self.parallelism.zero == 3 else ()
+        casts = forward(kind(sizes).weight_casts) if self.parallelism.zero == 3 else ()
         return (*gather, *casts), scatter
 
     def _block(
@@ -203,7 +220,8 @@ class Decomposition:
         """The update of a kind of stage."""
         layers = stage.layers + stage.last * self.model.extra_predictions
         update = update_of(list(self._shares(self._held(stage))), stage.optimizer_role, layers)
-        update = replace(update, optimizer=(*update.optimizer, *self._casts(stage)))
+        if casts := self._casts(stage):
+            update = replace(update, optimizer=(*update.optimizer, *casts))
         if self.sizes.linears.is_frozen:
             return update
         # In a pipeline both ends hold copies of tied embeddings, and of those that further predictions read, and sum
@@ -219,7 +237,7 @@ class Decomposition:
     def _casts(self, stage: StageKind) -> Calls:
         """Weights cast to 8 bit for the next step; with ZeRO-3 every gather does that, and frozen ones stay."""
         linears = self.sizes.linears
-        if linears.is_frozen or self.parallelism.zero == 3:
+        if linears.recipe == "none" or linears.is_frozen or self.parallelism.zero == 3:
             return ()
         layers = (layer_of(self.sizes, kind) for kind in self.kinds.distinct)
         held = [*zip(layers, stage.counts, strict=True), (Loss(self.sizes), int(stage.last))]

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import LAYOUT
 
 
@@ -56,7 +56,7 @@ class ExpertLoad:
         return np.array([self.fullest(experts, int(degree)).in_memory for degree in degrees])[whose]
 
 
-@lru_cache(maxsize=256)
+@remembered(4 << 20)
 def _fullest(tokens: tuple[int, ...], most: float, experts: int, ep: int) -> Fullest:
     of_layers = np.array(tokens, dtype=np.float64).reshape(-1, experts)
     rows = np.minimum(of_layers / of_layers.mean(axis=1, keepdims=True), most)

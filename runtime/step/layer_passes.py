@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from kernelcast.runtime.step.calls import Calls, Component, backward, forward
-from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes, calls_of
+from kernelcast.runtime.step.calls import Beside, Calls, Component, backward, forward
+from kernelcast.runtime.step.layers.sizes import Layer, Sizes, calls_of
 from kernelcast.runtime.step.recomputation import Recomputation
 
-REMEMBERED = 1 << 11
-"""Layers of sizes that are remembered: a search asks for hundreds, a server keeps as many as it is let."""
+REMEMBERED = 1 << 9
+"""Layers of sizes that are remembered, of some ten thousand bytes each."""
 
 
 class Passes(NamedTuple):

@@ -1,9 +1,9 @@
 """Layers per pipeline stage: the same for all, or eq. 3–5 as in the published runs (docs/method.md, A step)."""
 
-from functools import lru_cache
 from itertools import groupby
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import LAYOUT, LayerSplit
 from kernelcast.runtime.request.layout import Parallelism
 
@@ -13,7 +13,7 @@ BLOCKS_AFTER = 3
 """Blocks after the layers, on the last stage."""
 
 
-@lru_cache(maxsize=1 << 14)
+@remembered(4 << 20)
 def partition(
     layers: int, pp: int, virtual_stages: int = 1, layer_split: LayerSplit = LAYOUT["layer_split"].default
 ) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from kernelcast.runtime.errors import UsageError, shown
@@ -50,7 +50,7 @@ def built_in_name(asked: object, known: Iterable[str] | None = None) -> str | No
     return {_plain(name): name for name in names}.get(_plain(asked.rsplit("/", 1)[-1]))
 
 
-@cache
+@lru_cache(maxsize=1 << 10)  # of names that anybody may ask for
 def _plain(name: str) -> str:
     words = [word for word in re.split(r"[-_ ]", name.lower()) if not _NO_SIZE.fullmatch(word)]
     return "".join(words)

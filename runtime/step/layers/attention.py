@@ -1,11 +1,11 @@
 """Self-attention: QKV projection, rotary embedding, what lies between queries and output, output projection."""
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.calls import Beside, Calls, call
 from kernelcast.runtime.step.layers.attention_core import exchanged, exchanged_back, fused_core, ring
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
-from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
+from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
 
 
 class Attention(Layer):

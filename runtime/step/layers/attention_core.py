@@ -5,8 +5,8 @@ causal mask leaves all devices the same work ("zig-zag", arXiv 2407.21783, secti
 """
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
-from kernelcast.runtime.step.layers.sizes import Beside, Number, Sizes
+from kernelcast.runtime.step.calls import Beside, Call, Calls, Component, backward, call, forward
+from kernelcast.runtime.step.layers.sizes import Number, Sizes
 
 
 def visible_keys(sizes: Sizes) -> float:

@@ -5,11 +5,11 @@ layer of the model's last kind follows, and the model's own output projection wi
 where the loss does, as in Megatron-core, and its projection is column-parallel and gathered as there.
 """
 
-from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.calls import Beside, Calls, call
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
+from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number, calls_of
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.recomputation import Recomputation
 
@@ -41,7 +41,7 @@ class FurtherPrediction(Layer):
             *self.embedding.calls,
             *(one.times(2) for one in self.norm.calls),
             *s.linears.plain(s.tokens, 2 * s.hidden, s.hidden // s.tp, role="next_token"),
-            *self.layer.calls,
+            *calls_of(self.layer),
         )
 
     @property

@@ -36,7 +36,7 @@ class LayerKinds(NamedTuple):
         return tuple(own.count(kind) for kind in range(len(self.distinct)))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def kinds_of(model: ModelConfig) -> LayerKinds:
     """The kinds of a model's layers."""
     layers = [_kind(model, index) for index in range(model.layers)]

@@ -1,10 +1,10 @@
 """The last end of a model: final norm, output projection to the vocabulary, cross-entropy; further predictions."""
 
-from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.calls import Beside, Calls, call
 from kernelcast.runtime.step.layers.further_prediction import FurtherPrediction
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
+from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
 from kernelcast.runtime.step.recomputation import Recomputation
 
 _LOSS_SYNCS = 3
@@ -153,4 +153,4 @@ class Loss(Layer):
 
 
 def _times(calls: Calls, factor: int) -> Calls:
-    return tuple(one.times(factor) for one in calls)
+    return calls if factor == 1 else tuple(one.times(factor) for one in calls)

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LossKind, TensorOverlap
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
+from kernelcast.runtime.step.calls import Beside, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
@@ -23,7 +23,18 @@ Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
 
 
-_OF_ROWS = ("tp", "cp", "ep", "expert_tp", "micro_batch", "sequence_parallel")
+OF_SIZES = ("tp", "cp", "ep", "expert_tp", "micro_batch", "sequence_parallel")
+"""Fields of a layout that decide the sizes on a device."""
+_NO_EXPERTS: dict[str, Any] = {
+    "ep": 1,
+    "expert_tp": 1,
+    "expert_group": ALONE,
+    "expert_tensor_group": ALONE,
+    "imbalance": 1.0,
+    "dispatches_float8": False,
+    "overlaps_experts": False,
+}
+"""Fields of `Sizes` that are about experts alone."""
 
 
 def padded_vocabulary(
@@ -106,25 +117,39 @@ class Sizes:
         imbalance: Number,
         linears: Linears = IN_TRAINING_TYPE,
     ) -> "Sizes":
-        """Without groups, of the fields of many layouts, float64 [rows] each."""
-        of_rows = {name: columns[name] for name in _OF_ROWS}
+        """Without groups, of the fields `OF_SIZES` of many layouts, float64 [rows] each."""
         return cls(
             model=model,
             vocabulary_multiple=vocabulary_multiple,
             imbalance=imbalance,
             linears=linears,
-            **of_rows,
+            **columns,
         )
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
-        """The same for a layer of another kind."""
+        """The same for a layer of another kind.
+
+        Without experts all ways to spread those are one: what is described once serves all of them.
+        """
         if kind not in self._by_kind:
-            self._by_kind[kind] = replace(self, kind=kind)
+            self._by_kind[kind] = replace(self, kind=kind, **({} if kind.has_experts else _NO_EXPERTS))
         return self._by_kind[kind]
 
     @cached_property
+    def without_experts(self) -> "Sizes":
+        """The same for a layer that differs in that alone."""
+        return self.of_kind(self.kind._replace(has_experts=False))
+
+    @cached_property
     def _by_kind(self) -> dict[LayerKind, "Sizes"]:
-        return {self.kind: self}
+        return {self.kind: self} if self.kind.has_experts or not self.model.experts else {}
+
+    def __hash__(self) -> int:
+        return self._hash  # computed once: descriptions of layers are looked up by sizes
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.kind, *(getattr(self, name) for name in OF_SIZES), self.imbalance))
 
     @cached_property
     def length(self) -> Number:
@@ -236,29 +261,6 @@ class Sizes:
             call("all_gather", -(-entries // self.tp), *layout, role="tensor", count=count * gather),
             call("reduce_scatter", entries, *layout, role="tensor", count=count * scatter),
         )
-
-
-class Beside(NamedTuple):
-    """A collective, and what computes while it runs.
-
-    `in_pieces`: the product is cut along the tokens into tp pieces, each of which runs while another one is on its way,
-    so one of tp pieces runs beside nothing. `of_weights`: what computes are gradients of weights, which zero-bubble
-    computes later. `of_another`: what computes belongs to another micro-batch.
-    """
-
-    collective: Calls = ()
-    compute: Calls = ()
-    component: Component = Component.BESIDE_BACKWARD
-    in_pieces: bool = False
-    of_weights: bool = False
-    of_another: bool = False
-
-    def times(self, factor: int) -> "Beside":
-        """The same, `factor` times as often."""
-        collective, compute = (
-            (one.times(factor) for one in calls) for calls in (self.collective, self.compute)
-        )
-        return self._replace(collective=tuple(collective), compute=tuple(compute))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,7 +390,7 @@ class Layer(ABC):
         return Beside(summed, self.products(Direction.WEIGHT_GRADIENT, *roles), of_weights=True)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1 << 9)
 def calls_of(layer: Layer) -> Calls:
-    """`Layer.calls`, which several descriptions of the same layer need one after the other."""
+    """`Layer.calls`, which several descriptions of the same layer need, and layers that share a part."""
     return layer.calls

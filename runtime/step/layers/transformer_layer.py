@@ -2,14 +2,15 @@
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LinearKind
-from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
+from kernelcast.runtime.step.calls import Beside, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.latent_attention import LatentAttention
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
+from kernelcast.runtime.step.layers.once import once
+from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number, calls_of
 from kernelcast.runtime.step.recomputation import Recomputation
 
 
@@ -25,7 +26,9 @@ class TransformerLayer(Layer):
 
     @property
     def attention(self) -> Attention:
-        return LatentAttention(self.sizes) if self.sizes.model.kv_rank else Attention(self.sizes)
+        """Its attention, which is the same whatever experts follow."""
+        sizes = self.sizes.without_experts
+        return LatentAttention(sizes) if sizes.model.kv_rank else Attention(sizes)
 
     @property
     def mlp(self) -> Mlp:
@@ -46,16 +49,18 @@ class TransformerLayer(Layer):
         return max(0, model.forward_syncs - 1), max(0, model.backward_syncs - 1)
 
     @property
+    @once
     def calls(self) -> Calls:
         s = self.sizes
         return (
             *(one.times(self.norms) for one in self.norm.calls),
-            *self.attention.calls,
+            *calls_of(self.attention),
             call("residual_add", s.micro_batch, s.local_length, s.hidden, count=2),
-            *self.mlp.calls,
+            *calls_of(self.mlp),
         )
 
     @property
+    @once
     def forward_collectives(self) -> Calls:
         """One all-reduce after attention, one after the MLP (one for both with a parallel residual), and their own."""
         beside = len(self._columns) if self._in_pieces else 0
@@ -63,6 +68,7 @@ class TransformerLayer(Layer):
         return (*synced, *self.attention.forward_collectives, *self.mlp.forward_collectives)
 
     @property
+    @once
     def backward_collectives(self) -> Calls:
         """With sequence parallelism their gathers are those of a row-parallel product's output gradient."""
         s, syncs = self.sizes, self._syncs[1]
@@ -78,6 +84,7 @@ class TransformerLayer(Layer):
         return (*synced, *self.mlp.backward_collectives, *self.attention.backward_collectives)
 
     @property
+    @once
     def beside_forward(self) -> tuple[Beside, ...]:
         """Inputs of column-parallel products are gathered, outputs of row-parallel ones summed, a piece at a time."""
         own = (*self.attention.beside_forward, *self._beside_other(Direction.FORWARD))
@@ -98,6 +105,7 @@ class TransformerLayer(Layer):
         return (*pairs, *[none] * (4 - len(pairs)), *own)
 
     @property
+    @once
     def beside_backward(self) -> tuple[Beside, ...]:
         """Inputs gathered again beside their gradient, that gradient summed beside the weights', and the gradient of a
         row-parallel product's output gathered beside that of its input.
@@ -128,8 +136,10 @@ class TransformerLayer(Layer):
         is_forward = direction is Direction.FORWARD
         component = Component.BESIDE_FORWARD if is_forward else Component.BESIDE_BACKWARD
         exchanges = self.mlp.exchanges if self.sizes.overlaps_experts else ()
-        compute = forward(self.calls) if is_forward else backward(self.calls)
-        return (Beside(forward(exchanges), compute if exchanges else (), component, of_another=True),)
+        if not exchanges:
+            return (Beside(component=component, of_another=True),)
+        compute = forward(calls_of(self)) if is_forward else backward(calls_of(self))
+        return (Beside(forward(exchanges), compute, component, of_another=True),)
 
     @property
     def _in_pieces(self) -> bool:
@@ -156,7 +166,7 @@ class TransformerLayer(Layer):
         """What its backward pass runs again of its forward pass."""
         if how.kind == "full":
             return forward(
-                self._until_last_kept if how.stops_early else (*self.calls, *self.forward_collectives)
+                self._until_last_kept if how.stops_early else (*calls_of(self), *self.forward_collectives)
             )
         calls: Calls = ()
         if how.runs_again("core_attn"):
@@ -184,7 +194,7 @@ class TransformerLayer(Layer):
         syncs = self._syncs[0] - (len(self._columns) if self._in_pieces else 0)
         return (
             *(one.times(self.norms) for one in self.norm.calls),
-            *self.attention.calls,
+            *calls_of(self.attention),
             call("residual_add", s.micro_batch, s.local_length, s.hidden, count=additions),
             *self.mlp.until_last_kept,
             *(s.synced(syncs - 1) if syncs else ()),

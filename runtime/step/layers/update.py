@@ -1,11 +1,11 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from kernelcast.runtime.request.fields import ReduceDtype
-from kernelcast.runtime.step.calls import Calls, bucketed, call
+from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.groups import ALONE, Group
 
 _FLOAT32_BYTES = 4
@@ -147,11 +147,15 @@ class DataParallel:
     def _collective(
         self, operator: str, group: Group, processes: int, entries: int, bucket: int, width: int = 1
     ) -> Calls:
+        """Full buckets and a remainder."""
         if processes == 1:
             return ()
-        calls = bucketed(operator, entries, (group.nodes, group.gpus_per_node), bucket)
+        full, rest = divmod(entries, bucket)
+        sizes = ((bucket, full), (rest, 1 if rest else 0))
         return tuple(
-            replace(one, role=self.role, shape=(width * one.shape[0], *one.shape[1:])) for one in calls
+            call(operator, width * size, group.nodes, group.gpus_per_node, role=self.role, count=count)
+            for size, count in sizes
+            if count
         )
 
 

@@ -1,7 +1,9 @@
 """Whole estimates: steps added up by hand, and the laws that hold for every layout."""
 
+import gc
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from kernelcast.runtime import (
     ModelConfig,
     Parallelism,
     UsageError,
+    read_bundle,
 )
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
@@ -261,7 +264,7 @@ def test_wrong_arguments(make_bundle: Make, change: dict[str, Any], message: str
 
 
 def test_the_same_question_is_answered_from_memory(make_bundle: Make) -> None:
-    estimator = Estimator.load(make_bundle())
+    estimator = Estimator(read_bundle(make_bundle()), remembered_bytes=1 << 20)
     model, layout = ModelConfig(**TINY), Parallelism(**ONE)
     first = estimator.predict(model=model, parallelism=layout)
     assert estimator.predict(model=ModelConfig(**TINY), parallelism=Parallelism(**ONE)) is first
@@ -273,6 +276,32 @@ def test_the_same_question_is_answered_from_memory(make_bundle: Make) -> None:
     again = estimator.predict(model=model, parallelism=layout)
     assert again is not first
     assert again == first
+
+
+def test_what_is_remembered_has_no_more_bytes_than_said(make_bundle: Make) -> None:
+    bundle, model, most = read_bundle(make_bundle()), ModelConfig(**TINY), 1 << 20
+    layouts = [
+        Parallelism(**ONE | {"pp": 1 + i % 3, "micro_batch": 1 + i // 6, "zero": i % 2, "dp": 2})
+        for i in range(240)
+    ]
+
+    def grown_bytes(remembered_bytes: int) -> int:
+        estimator = Estimator(bundle, remembered_bytes=remembered_bytes)
+        estimator.predictor.load()
+        gc.collect()
+        tracemalloc.start()
+        for layout in layouts:
+            estimator.predict(model=model, parallelism=layout, interval=False)
+        gc.collect()
+        found, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return found
+
+    grown_bytes(most)  # what all estimators share
+    apart = grown_bytes(0)
+    # Estimates and answers of regressors, each as much; all of them are more.
+    assert most / 4 < grown_bytes(most) - apart < 2 * most
+    assert grown_bytes(16 * most) - apart > 2 * most
 
 
 def test_an_estimate_that_is_remembered_cannot_be_changed(make_bundle: Make) -> None:

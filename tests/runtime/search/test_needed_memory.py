@@ -34,6 +34,18 @@ def test_every_layout_needs_what_its_fullest_stage_does(bundle: Bundle) -> None:
         assert needed[row] == pytest.approx(max(stage.total_bytes for stage in stages), abs=8)
 
 
+def test_what_needs_more_than_there_is_is_known_to(bundle: Bundle) -> None:
+    layouts, _ = next(SPACE.blocks())
+    needed = needed_bytes(bundle, MODEL, layouts)
+    most = int(np.median(needed))
+    found = needed_bytes(bundle, MODEL, layouts, most_bytes=most)
+    fits = needed <= most
+    assert (found[fits] == needed[fits]).all()
+    assert (found[~fits] > most).all()
+    assert (found <= needed).all()
+    assert (found < needed).any()  # the first stage is not always the fullest
+
+
 def test_a_search_for_something_that_fits_ends_where_it_is_found(bundle: Bundle) -> None:
     sizes = [needed_bytes(bundle, MODEL, layouts) for layouts, _ in SPACE.blocks()]
     assert len(sizes) > 1

@@ -241,7 +241,7 @@ def test_collectives_on_the_links_of_the_shards(dp: int, gpus_per_node: int, sha
     parts = sharded(gpus_per_node, tp=2, dp=dp, zero=3)
     spans = shards_span_nodes(dp, 2, parts.cluster)
     assert spans == (parts.data_parallel.group.nodes > 1)
-    found = on_links(parts, between=spans)
+    found = on_links(parts)[int(spans)]
     assert len(found) == 2 * len(parts.blocks)
     for block, forward, backward in zip(parts.blocks, found[::2], found[1::2], strict=True):
         for own, calls in ((block.forward, forward), (block.backward, backward)):

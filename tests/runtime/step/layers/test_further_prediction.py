@@ -110,6 +110,13 @@ def test_full_recomputation_runs_their_layers_again() -> None:
     assert routers == [0, 2]
 
 
+def test_sharded_experts_of_further_predictions_are_those_of_a_device() -> None:
+    gathered, scattered = taken_apart(MODEL, zero=3, dp=4).shards[1]  # of the last end
+    # Two of four experts of 3 · 32 · 20 entries, in two layers, on 4 devices: tp · dp / ep.
+    for calls, entries in ((gathered, 2 * 2 * 3 * 32 * 20 // 4), (scattered, 2 * 2 * 3 * 32 * 20)):
+        assert [one.shape[0] for one in calls if one.role == "expert_data"] == [entries]
+
+
 def test_memory() -> None:
     further, plain = stage_memory(MODEL, LAYOUT), stage_memory(PLAIN, LAYOUT)
     assert further[0] == plain[0]

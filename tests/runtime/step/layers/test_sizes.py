@@ -8,7 +8,9 @@ import pytest
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.groups import Group
+from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 MODEL = ModelConfig(
     name="any",
@@ -86,3 +88,19 @@ def test_shards_are_rounded_up_and_what_is_scattered_is_whole(entries: int, shar
         ("all_gather", (shard, 1, 2), 1),
         ("reduce_scatter", (entries, 1, 2), 1),
     ]
+
+
+def test_what_has_no_experts_is_the_same_however_those_are_spread() -> None:
+    model = replace(MODEL, experts=8, experts_per_token=2, attention="flash")
+    kind = LayerKind(has_experts=True)
+    spread = Sizes(
+        model=model, kind=kind, tp=2, ep=4, expert_tp=2, expert_group=Group(gpus_per_node=4), imbalance=1.5
+    )
+    whole = Sizes(model=model, kind=kind, tp=2)
+    assert spread.of_kind(DENSE) == whole.of_kind(DENSE)
+    assert hash(spread.of_kind(DENSE)) == hash(whole.of_kind(DENSE))
+    assert spread.of_kind(DENSE) != replace(whole, tp=4).of_kind(DENSE)
+    assert spread.of_kind(kind) is spread != whole
+    one, other = TransformerLayer(spread), TransformerLayer(whole)
+    assert one.attention == other.attention
+    assert one.calls != other.calls

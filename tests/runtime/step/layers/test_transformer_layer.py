@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.layers.sizes import Beside, Sizes
+from kernelcast.runtime.step.calls import Beside, Calls
+from kernelcast.runtime.step.layers.sizes import Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 Pair = tuple[list[str], list[str]]

@@ -1,0 +1,105 @@
+"""Remembers what was computed, up to so many bytes: `functools.lru_cache` counts answers, however large each is."""
+
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+P = ParamSpec("P")
+
+_ENTRY_BYTES = 256
+"""Of an entry itself: its place in the order, and the numbers in its key."""
+
+
+class Remembered(Generic[K, V]):
+    """The values used last, by key, bounded by the sizes that they are put with. Safe to use from several threads."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, None without one."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: K, value: V, size_bytes: int) -> None:
+        """Remember a value; those that were not used for longest go."""
+        size = size_bytes + _ENTRY_BYTES
+        with self._lock:
+            if size > self._most_bytes or key in self._values:
+                return
+            self._values[key] = value, size
+            self._bytes += size
+            while self._bytes > self._most_bytes:
+                _, (_, dropped) = self._values.popitem(last=False)
+                self._bytes -= dropped
+
+    @property
+    def size_bytes(self) -> int:
+        """What is remembered, by the sizes that it was put with."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def remembered(most_bytes: int) -> Callable[[Callable[P, V]], Callable[P, V]]:
+    """Like `lru_cache`, for a function whose answers and arguments may be large; None is not remembered."""
+
+    def decorate(function: Callable[P, V]) -> Callable[P, V]:
+        known = Remembered[Any, V](most_bytes)
+
+        @wraps(function)
+        def asked(*given: P.args, **named: P.kwargs) -> V:
+            key = (given, tuple(named.items())) if named else given
+            found = known.get(key)
+            if found is None:
+                found = function(*given, **named)
+                known.put(key, found, bytes_of((key, found)))
+            return found
+
+        return asked
+
+    return decorate
+
+
+def bytes_of(value: object) -> int:
+    """Memory of a value with all that it holds, each object counted once; classes and functions hold nothing."""
+    seen = set[int]()
+    waiting, total = [value], 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        # What `sys.getsizeof` knows of a view is its own size, not that of what it looks at.
+        total += one.nbytes + 128 if isinstance(one, np.ndarray) else sys.getsizeof(one)
+        waiting.extend(_held(one))
+    return total
+
+
+def _held(one: Any) -> Iterable[object]:
+    if isinstance(one, type):
+        return ()
+    if isinstance(one, dict):
+        return (*one.keys(), *one.values())
+    if isinstance(one, list | tuple | set | frozenset):
+        return one
+    if is_dataclass(one):
+        own = getattr(one, "__dict__", None)
+        return [getattr(one, field.name) for field in fields(one)] if own is None else (own,)
+    return ()
