@@ -16,31 +16,12 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.bundle.file import Manifest, write_bundle
-from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
+from tests.runtime.bundle.conftest import COPY, GELU
+from tests.runtime.bundle.zipped import rezipped
 
-GELU, COPY = ("gelu", Direction.FORWARD), b"not a real model, only bytes"
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 Make = Callable[..., Any]
-
-
-@pytest.fixture
-def small(regressor: Make, manifest: Make) -> Manifest:
-    """One regressor and one fingerprint of each kind."""
-    filled = replace(
-        manifest([regressor(GELU, COPY)], fabric=[FabricFingerprint(backend="gloo", gpus_per_node=2)]),
-        compute=(ComputeFingerprint(kind="cpu", device_name="Some CPU", cores=2, caches=("L1d 32 KiB",)),),
-        software=(SoftwareFingerprint(torch="2.13.0", environment=("OMP_NUM_THREADS=1",)),),
-    )
-    assert isinstance(filled, Manifest)
-    return filled
-
-
-@pytest.fixture
-def content(small: Manifest, tmp_path: Path) -> bytes:
-    """The bytes of a valid bundle."""
-    write_bundle(tmp_path / "valid.kcast", small, {"models/gelu.forward.onnx": COPY})
-    return (tmp_path / "valid.kcast").read_bytes()
 
 
 def test_there_and_back(small: Manifest, tmp_path: Path) -> None:
@@ -95,24 +76,6 @@ def test_no_cut_or_addition_goes_unnoticed(data: st.DataObject, content: bytes, 
             read_bundle(tmp_path / "changed.kcast")
 
 
-def rezipped(content: bytes, changes: dict[str, bytes | None], method: int = zipfile.ZIP_STORED) -> bytes:
-    """The bundle's members in a fresh zip, some replaced, added, or (None) left out."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", method) as new:
-        members: dict[str, bytes | None] = {name: old.read(name) for name in old.namelist()}
-        for name, data in (members | changes).items():
-            if data is not None:
-                new.writestr(name, data)
-    return buffer.getvalue()
-
-
-def with_manifest(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        values = json.loads(archive.read("manifest.json"))
-    change(values)
-    return rezipped(content, {"manifest.json": json.dumps(values).encode()})
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -139,206 +102,6 @@ def test_wrong_members(
     with pytest.raises(DataError) as caught:
         read_bundle(path)
     assert str(caught.value).startswith(f"bundle {path}: {message}")
-
-
-def set_in(*where: str | int, to: object) -> Callable[[dict[str, Any]], None]:
-    def change(values: Any) -> None:
-        for step in where[:-1]:
-            values = values[step]
-        values[where[-1]] = to
-
-    return change
-
-
-ENTRY = ("regressors", 0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            set_in("format", to="kernelcast.bundle/1"),
-            "manifest: format is 'kernelcast.bundle/1', expected 'kernelcast.bundle/3'; make",
-        ),
-        (set_in("colour", to=1), "manifest: missing or unknown field(s) colour"),
-        (set_in("a\nb", to=1), "manifest: missing or unknown field(s) a\\nb"),
-        (set_in("seed", to=True), "manifest: seed is True, expected a whole number"),
-        (set_in("seed", to="7"), "manifest: seed is '7', expected a whole number"),
-        (set_in("created_at", to="2026-01-01"), "manifest: created_at is '2026-01-01', expected ISO 8601"),
-        (set_in("statistic", to="best"), "manifest: statistic is 'best', expected quiet or middle_five"),
-        (set_in("statistic", to="middle_five"), "manifest: regressor gelu (forward) has statistic 'quiet'"),
-        (set_in("dataset_digest", to=""), "manifest: dataset_digest is '', expected hex digits"),
-        (set_in("regressors", to={}), "manifest: regressors is {}, expected a list"),
-        (set_in("regressors", to=[3]), "regressor: expected an object, found int"),
-        (
-            set_in(*ENTRY, "operator", to="gelo"),
-            "regressor gelo (forward): this version has no such operator",
-        ),
-        (set_in(*ENTRY, "direction", to="once"), "regressor gelu (once): this version has no such operator"),
-        (set_in(*ENTRY, "direction", to="up"), "regressor gelu: direction is 'up'"),
-        (
-            set_in(*ENTRY, "features", to=["b", "l", "size"]),
-            "regressor gelu (forward): features [b (samples), l (tokens), size (elements)] differ from this",
-        ),
-        (set_in(*ENTRY, "units", to=["samples", "tokens", "bytes"]), "regressor gelu (forward): features [b"),
-        (
-            set_in(*ENTRY, "features", to=[1, 2, 3]),
-            "regressor: features is [1, 2, 3], expected a list of texts",
-        ),
-        (
-            set_in(*ENTRY, "file", to="models/../x"),
-            "regressor gelu (forward): file is 'models/../x', expected",
-        ),
-        (
-            set_in(*ENTRY, "sha256", to="00"),
-            "regressor gelu (forward): sha256 is '00', expected 64 hex digits",
-        ),
-        (set_in(*ENTRY, "sha256", to="0" * 64), "models/gelu.forward.onnx has 28 bytes and SHA-256"),
-        (set_in(*ENTRY, "size_bytes", to=29), "models/gelu.forward.onnx has 28 bytes and SHA-256"),
-        (set_in(*ENTRY, "rows", to=0), "regressor gelu (forward): rows is 0, expected at least 1"),
-        (set_in(*ENTRY, "validation_error", to=-1), "regressor gelu (forward): validation_error is -1.0"),
-        (set_in(*ENTRY, "validation_error", to=10**400), "regressor gelu (forward): validation_error is inf"),
-        (set_in(*ENTRY, "training_range", to=[[1, 2]]), "regressor gelu (forward): training_range is"),
-        (set_in(*ENTRY, "training_range", 0, to=[2, 1]), "regressor gelu (forward): training_range is"),
-        (
-            set_in(*ENTRY, "training_range", 0, to=[1]),
-            "regressor: training_range holds [1], expected [minimum",
-        ),
-        (
-            set_in(*ENTRY, "hyperparameters", to={"a": [1]}),
-            "regressor gelu (forward): hyperparameters.a is [1]",
-        ),
-        (
-            set_in(*ENTRY, "extrapolation_error", to=-1),
-            "regressor gelu (forward): extrapolation_error is -1.0",
-        ),
-        (
-            set_in(*ENTRY, "extrapolation_error", to="1"),
-            "regressor: extrapolation_error is '1', expected a number or null",
-        ),
-        (set_in(*ENTRY, "interval_coverage", to=1.5), "regressor gelu (forward): interval_coverage is 1.5"),
-        (
-            set_in(*ENTRY, "interval", to=3),
-            "regressor gelu (forward): interval: expected an object, found int",
-        ),
-        (
-            set_in(*ENTRY, "interval", "level", to=1),
-            "regressor gelu (forward): interval: level is 1.0, expected",
-        ),
-        (
-            set_in(*ENTRY, "interval", "method", to="guess"),
-            "regressor gelu (forward): interval: method is 'guess'",
-        ),
-        (
-            set_in(*ENTRY, "interval", "by", to="size"),
-            "regressor gelu (forward): interval: size_bounds is ()",
-        ),
-        (
-            set_in(*ENTRY, "interval", "size_bounds", to=[2.0]),
-            "regressor gelu (forward): interval: size_bounds is (2.0,)",
-        ),
-        (
-            set_in(*ENTRY, "interval", "size_bounds", to=["2"]),
-            "regressor gelu (forward): interval: size_bounds is ['2']",
-        ),
-        (
-            set_in(*ENTRY, "interval", "layouts", to=[[1, 2]]),
-            "regressor gelu (forward): interval: layouts is ((1, 2),)",
-        ),
-        (
-            set_in(*ENTRY, "interval", "layouts", to=[[1, 2.5]]),
-            "regressor gelu (forward): interval: layouts holds [1, 2.5]",
-        ),
-        (
-            set_in(*ENTRY, "interval", "log_half_widths", to=[-1]),
-            "regressor gelu (forward): interval: log_half_widths is (-1",
-        ),
-        (
-            set_in(*ENTRY, "interval", "log_half_widths", to=[]),
-            "regressor gelu (forward): interval: log_half_widths is ()",
-        ),
-        (
-            set_in(
-                *ENTRY,
-                "interval",
-                to={
-                    "method": "cross_conformal",
-                    "level": 0.9,
-                    "by": "layout",
-                    "size_bounds": [],
-                    "layouts": [[1, 2]],
-                    "log_half_widths": [0.1, 0.2],
-                },
-            ),
-            "regressor gelu (forward): interval.by is 'layout', expected layout for collectives only",
-        ),
-        (
-            set_in(*ENTRY, "layouts", to=[[1, 2]]),
-            "regressor gelu (forward): layouts is ((1, 2),), expected distinct",
-        ),
-        (
-            set_in(*ENTRY, "role_errors", to={"": -0.1}),
-            "regressor gelu (forward): role_errors[''] is -0.1, expected a fraction",
-        ),
-        (
-            set_in(*ENTRY, "role_errors", to={"up": "0.1"}),
-            "regressor gelu (forward): role_errors['up'] is '0.1', expected a fraction",
-        ),
-        (set_in(*ENTRY, "role_errors", to=[]), "regressor: role_errors is [], expected an object"),
-        (
-            set_in(*ENTRY, "equal_features", to=["b", "l"]),
-            "regressor gelu (forward): equal_features is ('b', 'l'), expected two features of the operator",
-        ),
-        (
-            set_in(*ENTRY, "equal_features", to=["b", 1]),
-            "regressor: equal_features is ['b', 1], expected a list",
-        ),
-        (
-            lambda values: values["regressors"][0].pop("processes_per_node"),
-            "regressor: missing or unknown field(s) processes_per_node",
-        ),
-        (
-            set_in(*ENTRY, "table_digest", to="z"),
-            "regressor gelu (forward): table_digest is 'z', expected hex digits",
-        ),
-        (
-            set_in(*ENTRY, "recipe_digest", to=""),
-            "regressor gelu (forward): recipe_digest is '', expected hex digits",
-        ),
-        (set_in("compute", 0, "digest", to="ff"), "manifest compute: digest or description does not fit"),
-        (
-            set_in("compute", 0, "fields", "cores", to=4),
-            "manifest compute: digest or description does not fit",
-        ),
-        (set_in("compute", 0, "fields", "cores", to="2"), "manifest compute: cores is '2', expected"),
-        (
-            set_in("compute", 0, "fields", "serial", to=1),
-            "ComputeFingerprint: fields differ from this version's",
-        ),
-        (set_in("compute", 0, "fields", to=3), "manifest compute: fields is int, expected an object"),
-        (
-            set_in("software", 0, "fields", "environment", to=[1]),
-            "manifest software: environment is (1,), expected",
-        ),
-        (
-            lambda values: values["regressors"].append(values["regressors"][0]),
-            "manifest: two regressors answer gelu",
-        ),
-        (
-            lambda values: values.update(kernelcast_version="0.1.1"),
-            "its bytes differ from what kernelcast writes",
-        ),
-    ],
-)
-def test_wrong_manifests(
-    content: bytes, tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
-) -> None:
-    path = tmp_path / "changed.kcast"
-    path.write_bytes(with_manifest(content, change))
-    with pytest.raises(DataError) as caught:
-        read_bundle(path)
-    assert str(caught.value).startswith(f"bundle {path}: {message}")
-    assert "\n" not in str(caught.value)
 
 
 def test_files_that_are_no_bundles(content: bytes, tmp_path: Path) -> None:
