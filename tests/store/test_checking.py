@@ -98,6 +98,22 @@ def test_many_damaged_rows_are_counted(sound: Path) -> None:
     assert findings[-1] == "sample: 29 more such rows"
 
 
+def test_one_damaged_row_is_found_wherever_it_is(sound: Path) -> None:
+    for end in ("min", "max"):
+        copy = sound.with_name(f"{end}.db")
+        shutil.copy(sound, copy)
+        change(copy, f"UPDATE sample SET dtype = 'int8' WHERE id = (SELECT {end}(id) FROM sample)")
+        [finding] = check_database(copy)
+        assert finding.startswith("sample ")
+
+
+def test_as_many_damaged_rows_as_are_listed(sound: Path) -> None:
+    change(sound, "UPDATE sample SET dtype = 'int8' WHERE number <= 100")
+    findings = check_database(sound)
+    assert len(findings) == 100
+    assert all(finding.startswith("sample ") for finding in findings)
+
+
 def test_damaged_pages_are_findings(sound: Path) -> None:
     content = bytearray(sound.read_bytes())
     for page in range(60, len(content) // 4096, 7):

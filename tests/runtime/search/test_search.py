@@ -341,10 +341,12 @@ def test_progress_reaches_its_end(estimator: Estimator) -> None:
     assert units > 7
     # A part of three has a third of the units, rounded up.
     for shards in (1, 3):
-        seen: list[tuple[int, int, str]] = []
-        found = sweep(
-            estimator.predictor, Question(space=space), shards=shards, report=lambda *now: seen.append(now)
-        )
+        seen = list[tuple[int, int, str]]()
+
+        def report(done: int, total: int, what: str, seen: list[tuple[int, int, str]] = seen) -> None:
+            seen.append((done, total, what))
+
+        found = sweep(estimator.predictor, Question(space=space), shards=shards, report=report)
         total = -(-units // shards)
         assert seen[-1] == (total, total, f"{found.counts.layouts:,} layouts")
         assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
