@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline import simulate
+from kernelcast.runtime.pipeline import simulate, step_timeline
 from kernelcast.runtime.pipeline.overlap import gathered_together_us, gathered_us, slowed_us
 from tests.runtime.pipeline.questions import uniform
 
@@ -23,6 +23,28 @@ def test_all_reduces_hide_behind_the_last_backward_pass_piece_by_piece() -> None
     short = replace(durations, all_reduce_us=np.full((1, 1), 2.0))
     found = simulate(schedule="1f1b", pp=1, micro_batches=3, durations=short, buckets=4)
     assert found.step_us[0] == 15 + 2 / 4 + 2  # the pass is the slower one: only the last piece is left
+
+
+def test_pieces_of_all_reduces_in_a_list_of_passes() -> None:
+    # The last backward passes of two chunks on a stage, of 5 µs each, end at 35 and 45 (of 30 and 40): see below.
+    durations = replace(
+        uniform(2, 10, 10, virtual_stages=2),
+        all_reduce_us=np.array([[12.0, 0.0]]),
+        update_us=np.array([[1.0, 1.0]]),
+    )
+    timeline = step_timeline(
+        schedule="interleaved", pp=2, micro_batches=2, virtual_stages=2, durations=durations, buckets=(4, 1)
+    )
+    first, second = timeline.stages
+    ends = [end for one, end in zip(first.passes, first.ends_us, strict=True) if one[::2] == ("backward", 1)]
+    assert ends == [40, 50]
+    # A chunk has half of the 12: its first quarter is ready a quarter into the pass; then 6 of network for a pass of 5.
+    assert [(one.start_us, one.end_us) for one in first.all_reduces] == [
+        (35 + 1.25, 35 + 1.25 + 6),
+        (45 + 1.25, 45 + 1.25 + 6),
+    ]
+    assert first.update.start_us == 52.25
+    assert (second.all_reduces, second.update.duration_us) == ((), 1)
 
 
 def test_all_reduces_of_later_stages_hide_behind_earlier_stages() -> None:
