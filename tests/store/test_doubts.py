@@ -171,15 +171,29 @@ def test_how_far_is_far() -> None:
 def test_how_far_is_far_among_spread_times() -> None:
     # A third of the times are exact, the others longer or shorter by e^½: half of all are off by ½ or more, which
     # 6 · 1.4826 / 2 = 4.45 makes of that.
-    def flags(off: float) -> list[int]:
+    def flags(off: float, unit_us: float) -> list[int]:
         logs = [(row % 3 - 1) / 2 for row in range(81)]
         logs[40] = off
-        return sorted(
-            find_doubts(adds([100.0 * (row + 1) * exp(logs[row]) for row in range(81)]), UNKNOWN, None)
-        )
+        samples = adds([unit_us * (row + 1) * exp(logs[row]) for row in range(81)])
+        return sorted(find_doubts(samples, UNKNOWN, None))
 
-    assert flags(4.3) == flags(-4.3) == []
-    assert flags(4.6) == flags(-4.6) == [40]
+    for unit_us in (1e2, 1e10):
+        assert flags(4.4, unit_us) == flags(-4.4, unit_us) == []
+        assert flags(4.5, unit_us) == flags(-4.5, unit_us) == [40]
+
+
+def test_features_that_vary_little_count_too() -> None:
+    # The same work, from 1000 · 2000 on; and one or two samples, which take 1 or 32 times as long.
+    whole = 2**10 * 3**4 * 5**2 * 7 * 11
+    thin = [(m, whole // m, 64) for m in range(1000, 2000) if whole % m == 0]
+    pairs = [(samples, 1024, 512 * (width + 1)) for width in range(15) for samples in (1, 2)]
+    products = [sample("gemm", Direction.FORWARD, one, (one[0] / 1000) ** 8) for one in thin]
+    sums = [sample("residual_add", Direction.FORWARD, one, one[2] * 32.0 ** (one[0] - 1)) for one in pairs]
+    for rows in (products, sums):
+        assert len(rows) >= 20
+        assert not find_doubts(rows, UNKNOWN, None)
+        rows[9] = replace(rows[9], time_us=12 * (rows[9].time_us or 0))
+        assert list(find_doubts(rows, UNKNOWN, None)) == [9]
 
 
 def test_times_follow_a_curve_of_the_third_degree() -> None:
