@@ -4,11 +4,11 @@
 
 cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
 forked process only, so an interrupted run leaves no changed file. Its tests are those whose file is named like the
-module, then the folder that mirrors its own, then those above it up to tests/runtime or tests/store, which --near
-leaves out. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
+module, then the folder that mirrors its own, then those above it up to tests/runtime or tests/store, which is run
+whole, or left out with --near. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
 
-Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), and bits instead of numbers,
-which fail at once.
+Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), bits instead of numbers, which
+fail at once, and `is` for `==`, which is the same for None, members and small numbers.
 """
 
 import argparse
@@ -33,10 +33,14 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 MUTATED = (
     *(f"runtime/{room}" for room in ("operators", "step", "pipeline", "memory", "search")),
-    *(f"store/{name}.py" for name in ("merge", "copying", "check", "schema_differences")),
+    *(
+        f"store/{name}.py"
+        for name in ("merge", "copying", "check", "schema_differences", "doubts", "doubtful")
+    ),
 )
 _LEFT_OUT = re.compile(
     r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"
+    r"|ReplaceComparisonOperator_(Eq_Is|Is_Eq|NotEq_IsNot|IsNot_NotEq)$"
 )
 _MEMORY_BYTES = 6 << 30
 _FOLDER = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}"
@@ -105,7 +109,7 @@ def sample(paths: list[Path], count: int, seed: int) -> Iterator[Mutant]:
 
 
 def stages(path: Path) -> list[str]:
-    """Paths of tests, nearest first; each is run without those before it."""
+    """Paths of tests, nearest first."""
     found, room = sorted((ROOT / "tests" / path.parent).glob(f"test_{path.stem[:4]}*.py")), path.parent
     while room.parts:
         folder = ROOT / "tests" / room
@@ -180,8 +184,9 @@ def noticed_by(mutant: Mutant, near: bool) -> str:
     """The first tests that fail or take too long, or nothing."""
     nearest = stages(mutant.path)
     for number, tests in enumerate(nearest):
-        before = tuple(nearest[:number])
-        is_far = near and before and tests == nearest[-1]
+        # Whole where it is the last: how long it takes is then measured once for all modules.
+        before = tuple(nearest[:number]) if tests != nearest[-1] else ()
+        is_far = near and number and tests == nearest[-1]
         if not is_far and run(tests, before, mutant, limit_s(tests, before))[0]:
             return tests
     return ""
