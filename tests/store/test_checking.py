@@ -98,6 +98,24 @@ def test_many_damaged_rows_are_counted(sound: Path) -> None:
     assert findings[-1] == "sample: 29 more such rows"
 
 
+def test_what_sqlite_itself_finds_is_a_finding(sound: Path) -> None:
+    # An index that does not know of a change of its table.
+    with closing(sqlite3.connect(sound)) as connection:
+        name, *index = connection.execute(
+            "SELECT name, tbl_name, rootpage, sql FROM sqlite_master WHERE name = 'sample_by_run'"
+        ).fetchone()
+    writable = "PRAGMA writable_schema = ON"
+    change(sound, writable, f"DELETE FROM sqlite_master WHERE name = '{name}'")
+    change(sound, "DELETE FROM sample WHERE number = 1")
+    table, page, sql = index
+    change(
+        sound, writable, f"INSERT INTO sqlite_master VALUES ('index', '{name}', '{table}', {page}, '{sql}')"
+    )
+    findings = check_database(sound)
+    assert findings
+    assert all(finding.startswith("integrity: ") and name in finding for finding in findings)
+
+
 def test_one_damaged_row_is_found_wherever_it_is(sound: Path) -> None:
     for end in ("min", "max"):
         copy = sound.with_name(f"{end}.db")
