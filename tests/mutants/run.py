@@ -4,8 +4,8 @@
 
 cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
 forked process only, so an interrupted run leaves no changed file. Its tests are those whose file is named like the
-module, then the folder that mirrors its own, then those above it up to tests/runtime or tests/store, which is run
-whole, or left out with --near. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
+module, then the folder that mirrors its own, then those above it up to tests/runtime or tests/store, which --near
+leaves out. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
 
 Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), bits instead of numbers, which
 fail at once, and `is` for `==`, which is the same for None, members and small numbers.
@@ -109,7 +109,7 @@ def sample(paths: list[Path], count: int, seed: int) -> Iterator[Mutant]:
 
 
 def stages(path: Path) -> list[str]:
-    """Paths of tests, nearest first."""
+    """Paths of tests, nearest first; each is run without those before it."""
     found, room = sorted((ROOT / "tests" / path.parent).glob(f"test_{path.stem[:4]}*.py")), path.parent
     while room.parts:
         folder = ROOT / "tests" / room
@@ -171,9 +171,9 @@ class _QuickestFirst:
 
 
 @cache
-def limit_s(tests: str, ignored: tuple[str, ...]) -> int:
+def limit_s(tests: str) -> int:
     """CPU seconds that a mutant may take: five times those of the source as it is, whose tests must pass."""
-    status, taken_s = run(tests, ignored, None, 1800)
+    status, taken_s = run(tests, (), None, 1800)
     if status:
         print(_OUTPUT.read_text()[-2000:])
         sys.exit(f"{tests}: pytest ends with {status} before any change, expected 0")
@@ -184,10 +184,9 @@ def noticed_by(mutant: Mutant, near: bool) -> str:
     """The first tests that fail or take too long, or nothing."""
     nearest = stages(mutant.path)
     for number, tests in enumerate(nearest):
-        # Whole where it is the last: how long it takes is then measured once for all modules.
-        before = tuple(nearest[:number]) if tests != nearest[-1] else ()
-        is_far = near and number and tests == nearest[-1]
-        if not is_far and run(tests, before, mutant, limit_s(tests, before))[0]:
+        before = tuple(nearest[:number])
+        is_far = near and before and tests == nearest[-1]
+        if not is_far and run(tests, before, mutant, limit_s(tests))[0]:
             return tests
     return ""
 
