@@ -207,6 +207,8 @@ def main() -> None:
     sys.path += map(str, options.tool.glob("lib/python*/site-packages"))
     os.chdir(ROOT)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    # No test here needs one, and importing them takes longer than most tests.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     paths = [
         path
         for one in map(Path, options.paths)
