@@ -74,6 +74,11 @@ def test_a_view_of_ours_that_says_something_else_is_found(sound: Path) -> None:
             Database.open(sound, **how)
 
 
+def test_an_index_of_ours_over_other_columns_is_found(sound: Path) -> None:
+    change(sound, "DROP INDEX run_by_date", "CREATE INDEX run_by_date ON run (plan)")
+    assert check_database(sound) == ["schema: index 'run_by_date' is not as kernelcast defines it"]
+
+
 def test_a_trigger_does_not_run_in_a_migration(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(sound, "CREATE TRIGGER theirs AFTER UPDATE ON run BEGIN DELETE FROM sample; END")
     monkeypatch.setattr(

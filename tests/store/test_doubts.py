@@ -182,6 +182,14 @@ def test_how_far_is_far_among_spread_times() -> None:
         assert flags(4.5, unit_us) == flags(-4.5, unit_us) == [40]
 
 
+def test_workloads_of_nothing_are_no_outliers() -> None:
+    gathers = [sample("all_gather", Direction.ONCE, (4**k, 4, 1), 100.0) for k in range(25)]
+    sums = adds([100.0] * 25)
+    gathers[0], sums[0] = (replace(rows[0], vector=(0, *rows[0].vector[1:])) for rows in (gathers, sums))
+    for rows in (gathers, sums):
+        assert not find_doubts(rows, UNKNOWN, None)
+
+
 def test_features_that_vary_little_count_too() -> None:
     # The same work, from 1000 · 2000 on; and one or two samples, which take 1 or 32 times as long.
     whole = 2**10 * 3**4 * 5**2 * 7 * 11

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, ModelConfig, UsageError
+from kernelcast.runtime.request.fields import SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search.choices import CHOSEN, choices
@@ -48,6 +49,12 @@ def test_the_batch_stays(estimator: Estimator) -> None:
         (1, 8), (2, 4), (4, 2), (8, 1), (16, None), (32, None),
     ]  # fmt: skip
     assert several[4].problem == "dp · micro_batch is 64, expected a divisor of the global batch (32)"
+    assert several[4].to_dict() == {
+        "value": 16, "layout": None, "problem": several[4].problem, "memory_bytes": None, "fits": None,
+    }  # fmt: skip
+    twice = several[1].to_dict()
+    assert twice["layout"] == {name: getattr(several[1].layout, name) for name in SEARCHED}
+    assert (twice["layout"]["micro_batches"], twice["memory_bytes"]) == (4, several[1].memory_bytes)
 
 
 def test_what_no_longer_applies_is_dropped(estimator: Estimator) -> None:
