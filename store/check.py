@@ -52,7 +52,7 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
 def _version(found: int) -> list[str]:
     if found == SCHEMA_VERSION:
         return []
-    if 1 <= found < SCHEMA_VERSION:
+    if found in range(1, SCHEMA_VERSION):
         return [
             f"schema version is {found}, expected {SCHEMA_VERSION}; open it once for writing to migrate it"
         ]

@@ -67,7 +67,7 @@ def _merge(paths: Sequence[Path], file: Path, target: Path, max_size_bytes: int)
 def _add(
     path: Path, connection: sqlite3.Connection, file: Path, target: Path, max_size_bytes: int
 ) -> Counter[str]:
-    if file.exists() and os.path.samefile(path, file):
+    if os.path.samefile(path, file):
         return Counter()
     with foreign_database(path, max_size_bytes=max_size_bytes) as source:
         return copy_content(source, connection, source_path=path, target_path=target)

@@ -164,12 +164,11 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
     if of_round and _MOST_ROUND % of_round:
         of_round = 0
     chunks = messages.chunks
-    rows = {
-        (kind, chunk): pp + places * (chunk + chunks * (kind is Kind.BACKWARD))
-        for kind in (Kind.FORWARD, Kind.BACKWARD)
-        for chunk in range(chunks)
-    }
-    sink = pp + 2 * places * chunks
+    passes = (Pass(kind, chunk, 0) for kind in (Kind.FORWARD, Kind.BACKWARD) for chunk in range(chunks))
+    # No rows for what nobody sends: they would stay as they are, and the state would never be found to repeat.
+    read = [message[:2] for one in passes if (message := messages.read(one))]
+    rows = {kind_and_chunk: pp + places * index for index, kind_and_chunk in enumerate(read)}
+    sink = pp + places * len(rows)
     types = dict[_Type, int]()
     for chunk in range(chunks):
         types.setdefault(((Kind.WEIGHT, chunk, True),), len(types))

@@ -12,9 +12,9 @@ Whole = NDArray[np.int64]
 AS_SPLIT = -1
 """Instead of a number of layers: those that `layer_split` gives."""
 
-# Around the level at which all chunks take as long; two above it, as the chunks between may round down where the ends
-# take more. Of equals the first counts: few layers on the first stage, whose activations wait longest.
-_NEAR = np.array([(first, last) for first in (-1, 0, 1, 2) for last in (2, 1, 0, -1)])
+# Layers of either end above those that take less than the level at which all chunks take as long: the most even cut has
+# no end further from it. Of equals the first counts: few layers on the first stage, whose activations wait longest.
+_NEAR = np.array([(0, 1), (0, 0), (1, 1), (1, 0)])
 
 
 def with_ends(layers: int, chunks: int, first: int, last: int) -> tuple[int, ...]:
@@ -35,13 +35,13 @@ def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tupl
 
     `first` and `last` are the times of the model's ends, and the last value is the time of a chunk, float64 [rows],
     all as multiples of a layer's. With the chunks between cut by `with_ends`, no other cut has a shorter slowest chunk;
-    of those as short, it is one of the most even ones. Every chunk between has a layer.
+    of those as short, it is the most even one. Every chunk between has a layer.
     """
     inner = chunks - 2
     ends = np.stack([first, last])[:, None, :]
     level = _level(layers, inner, ends[:, 0])
     # [ends, candidates, rows]
-    counts = np.floor(np.clip(level - ends, 0, layers)) + _NEAR.T[:, :, None]
+    counts = np.floor(np.maximum(level - ends, 0)) + _NEAR.T[:, :, None]
     if not inner:
         counts[1] = layers - counts[0]
     rest = layers - counts.sum(axis=0)
@@ -54,13 +54,11 @@ def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tupl
         more = rest - inner * even
         slowest = np.maximum(slowest, even + (more > 0))
         spread = spread + inner * even**2 + more * (2 * even + 1)
-    slowest = np.where(valid, slowest, np.inf)
-    shortest = slowest.min(axis=0)
-    # Equal but for the rounding of sums.
-    best = np.where(slowest <= shortest * (1 + 1e-12), spread, np.inf).argmin(axis=0)
+    # The most even cut has the shortest slowest chunk: a layer moved to a chunk that takes less makes both better.
+    best = np.where(valid, spread, np.inf).argmin(axis=0)
     rows = np.arange(counts.shape[2])
     chosen = counts[:, best, rows].astype(np.int64)
-    return chosen[0], chosen[1], shortest
+    return chosen[0], chosen[1], slowest[best, rows]
 
 
 def _level(layers: int, inner: int, ends: Floats) -> Floats:

@@ -74,6 +74,11 @@ def test_a_view_of_ours_that_says_something_else_is_found(sound: Path) -> None:
             Database.open(sound, **how)
 
 
+def test_an_index_of_ours_over_other_columns_is_found(sound: Path) -> None:
+    change(sound, "DROP INDEX run_by_date", "CREATE INDEX run_by_date ON run (plan)")
+    assert check_database(sound) == ["schema: index 'run_by_date' is not as kernelcast defines it"]
+
+
 def test_a_trigger_does_not_run_in_a_migration(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(sound, "CREATE TRIGGER theirs AFTER UPDATE ON run BEGIN DELETE FROM sample; END")
     monkeypatch.setattr(
@@ -96,6 +101,40 @@ def test_many_damaged_rows_are_counted(sound: Path) -> None:
     findings = check_database(sound)
     assert len(findings) == 101
     assert findings[-1] == "sample: 29 more such rows"
+
+
+def test_what_sqlite_itself_finds_is_a_finding(sound: Path) -> None:
+    # An index that does not know of a change of its table.
+    with closing(sqlite3.connect(sound)) as connection:
+        name, *index = connection.execute(
+            "SELECT name, tbl_name, rootpage, sql FROM sqlite_master WHERE name = 'sample_by_run'"
+        ).fetchone()
+    writable = "PRAGMA writable_schema = ON"
+    change(sound, writable, f"DELETE FROM sqlite_master WHERE name = '{name}'")
+    change(sound, "DELETE FROM sample WHERE number = 1")
+    table, page, sql = index
+    change(
+        sound, writable, f"INSERT INTO sqlite_master VALUES ('index', '{name}', '{table}', {page}, '{sql}')"
+    )
+    findings = check_database(sound)
+    assert findings
+    assert all(finding.startswith("integrity: ") and name in finding for finding in findings)
+
+
+def test_one_damaged_row_is_found_wherever_it_is(sound: Path) -> None:
+    for end in ("min", "max"):
+        copy = sound.with_name(f"{end}.db")
+        shutil.copy(sound, copy)
+        change(copy, f"UPDATE sample SET dtype = 'int8' WHERE id = (SELECT {end}(id) FROM sample)")
+        [finding] = check_database(copy)
+        assert finding.startswith("sample ")
+
+
+def test_as_many_damaged_rows_as_are_listed(sound: Path) -> None:
+    change(sound, "UPDATE sample SET dtype = 'int8' WHERE number <= 100")
+    findings = check_database(sound)
+    assert len(findings) == 100
+    assert all(finding.startswith("sample ") for finding in findings)
 
 
 def test_damaged_pages_are_findings(sound: Path) -> None:

@@ -1,7 +1,10 @@
 """Measurements that cannot be right."""
 
 from dataclasses import replace
+from math import exp
+from types import SimpleNamespace
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,6 +111,149 @@ def test_layouts_are_compared_apart() -> None:
     assert not find_doubts(rows, UNKNOWN, None)
 
 
+def test_the_fewest_alike_the_factors_of_work_and_of_time() -> None:
+    # 3 shards of 2 bytes per entry at 50 GB/s: 12 ms for 1e8 entries, so 130 µs are impossible; 120 µs for 1e6.
+    def alike(sizes: list[int], size: int, time_us: float) -> bool:
+        rows = [sample("all_gather", Direction.ONCE, (one, 4, 1), 130) for one in sizes]
+        found = find_doubts([*rows, sample("all_gather", Direction.ONCE, (size, 4, 1), time_us)], GH200, NDR)
+        assert all(row in found for row in range(len(sizes)))
+        return len(sizes) in found
+
+    several = [10**8 + row for row in range(6)]
+    assert [alike(several[:count], 10**6, 130) for count in (4, 5, 6)] == [False, True, True]
+    # Ten times the work of all five, or not of one of them.
+    least = 10 * 10**6
+    assert alike([least, *several[:4]], 10**6, 130)
+    assert not alike([least - 1, *several[:4]], 10**6, 130)
+    # A tenth longer or shorter is as long.
+    for time_us, expected in ((142.9, True), (143.1, False)):
+        assert alike(several, 10**6, time_us) is expected
+    assert alike(several, 5 * 10**5, 118.3)
+    assert not alike(several, 5 * 10**5, 118.0)
+
+
+def test_work_without_flops_is_what_is_moved() -> None:
+    # Copies of 1e8 to 1e9 bytes cannot take 1 µs, copies of 1e6 bytes at 2 TB/s can, but not where those do.
+    sizes = [10**8 * (row + 1) for row in range(6)]
+    copies = [sample("copy", Direction.FORWARD, (size // 1000, 1000), 3) for size in (*sizes, 10**6)]
+    assert len(find_doubts(copies, A100, None)) == 7
+    assert not find_doubts(copies[-1:], A100, None)
+
+
+def test_a_plateau_stays_impossible_where_it_is_far_from_the_others_too() -> None:
+    # Usual times are 200 times what the network allows. 20 ms for 1e7 entries are possible, but alike with others.
+    usual = [sample("all_gather", Direction.ONCE, (k * 10**6, 4, 1), 24_000 * k) for k in range(1, 31)]
+    flat = [sample("all_gather", Direction.ONCE, (10**9 + row, 4, 1), 20_000) for row in range(5)]
+    alone = [sample("all_gather", Direction.ONCE, (10**7, 4, 1), 20_000)]
+    assert {row: flag for row, (flag, _) in find_doubts([*usual, *alone], GH200, NDR).items()} == {
+        30: OUTLIER
+    }
+    found = find_doubts([*usual, *flat, *alone], GH200, NDR)
+    assert {row: flag for row, (flag, _) in found.items()} == dict.fromkeys(range(30, 36), IMPOSSIBLE)
+
+
+def powers(count: int, **times: float) -> dict[int, str]:
+    """Flags of additions that take exactly 100 µs a row, but for some that take so many times as long."""
+    factors = {int(row[1:]): factor for row, factor in times.items()}
+    samples = adds([100.0 * (row + 1) * factors.get(row, 1) for row in range(count)])
+    return {row: flag for row, (flag, _) in find_doubts(samples, UNKNOWN, None).items()}
+
+
+def test_how_far_is_far() -> None:
+    # Others fit exactly: a factor of ten either way, and the fewest rows of which something can be said.
+    assert powers(30, r12=9.9) == {}
+    assert powers(30, r12=10.1) == powers(30, r12=1 / 10.1) == {12: OUTLIER}
+    assert powers(30, r12=1 / 9.9) == {}
+    assert powers(19, r9=1000) == {}
+    assert powers(20, r9=1000) == {9: OUTLIER}
+
+
+def test_how_far_is_far_among_spread_times() -> None:
+    # A third of the times are exact, the others longer or shorter by e^½: half of all are off by ½ or more, which
+    # 6 · 1.4826 / 2 = 4.45 makes of that.
+    def flags(off: float, unit_us: float) -> list[int]:
+        logs = [(row % 3 - 1) / 2 for row in range(81)]
+        logs[40] = off
+        samples = adds([unit_us * (row + 1) * exp(logs[row]) for row in range(81)])
+        return sorted(find_doubts(samples, UNKNOWN, None))
+
+    for unit_us in (1e2, 1e10):
+        assert flags(4.4, unit_us) == flags(-4.4, unit_us) == []
+        assert flags(4.5, unit_us) == flags(-4.5, unit_us) == [40]
+
+
+def test_workloads_of_nothing_are_no_outliers() -> None:
+    gathers = [sample("all_gather", Direction.ONCE, (4**k, 4, 1), 100.0) for k in range(25)]
+    sums = adds([100.0] * 25)
+    gathers[0], sums[0] = (replace(rows[0], vector=(0, *rows[0].vector[1:])) for rows in (gathers, sums))
+    for rows in (gathers, sums):
+        assert not find_doubts(rows, UNKNOWN, None)
+
+
+def test_features_that_vary_little_count_too() -> None:
+    # The same work, from 1000 · 2000 on; and one or two samples, which take 1 or 32 times as long.
+    whole = 2**10 * 3**4 * 5**2 * 7 * 11
+    thin = [(m, whole // m, 64) for m in range(1000, 2000) if whole % m == 0]
+    pairs = [(samples, 1024, 512 * (width + 1)) for width in range(15) for samples in (1, 2)]
+    products = [sample("gemm", Direction.FORWARD, one, (one[0] / 1000) ** 8) for one in thin]
+    sums = [sample("residual_add", Direction.FORWARD, one, one[2] * 32.0 ** (one[0] - 1)) for one in pairs]
+    for rows in (products, sums):
+        assert len(rows) >= 20
+        assert not find_doubts(rows, UNKNOWN, None)
+        rows[9] = replace(rows[9], time_us=12 * (rows[9].time_us or 0))
+        assert list(find_doubts(rows, UNKNOWN, None)) == [9]
+
+
+def test_times_follow_a_curve_of_the_third_degree() -> None:
+    # Over the work's logarithm: nothing straight or bent once comes near it, and then a twelvefold time were lost.
+    widths = [round(512 * 1.15**row) for row in range(40)]
+    size = np.log(widths)
+    size = (size - size.mean()) / size.std()
+    times_us = 1e4 * np.exp(3 * size**3 + 3 * size**2)
+
+    def flags(factor: float) -> list[int]:
+        changed = [*times_us[:20], factor * times_us[20], *times_us[21:]]
+        rows = zip(widths, changed, strict=True)
+        samples = [sample("residual_add", Direction.FORWARD, (4, 1024, width), us) for width, us in rows]
+        return sorted(find_doubts(samples, UNKNOWN, None))
+
+    assert flags(9) == []
+    assert flags(12) == [20]
+
+
+def test_a_curve_bends_to_what_a_straight_line_misses_by_less_than_a_hundred() -> None:
+    # Eight of thirty rows that fit exactly otherwise, at the end: below a factor of 10 · 10 they are taken for a curve.
+    for factor, wild in ((90, []), (110, list(range(22, 30)))):
+        assert sorted(powers(30, **{f"r{row}": factor for row in range(22, 30)})) == wild
+
+
+def test_what_cannot_be_judged_does_not_hide_the_rest() -> None:
+    impossible = {
+        "operator": "gemm",
+        "direction": Direction.FORWARD,
+        "dtype": "float16",
+        "variant": "",
+        "vector": (4096,) * 3,
+        "time_us": 1.0,
+    }
+    strange: list[dict[str, object]] = [
+        {"time_us": None},
+        {"operator": "of_a_later_version"},
+        {"dtype": "int3"},
+        {"operator": "residual_add", "direction": Direction.WEIGHT_GRADIENT},
+        {},
+    ]
+    rows = [SimpleNamespace(**impossible | changed) for changed in strange]
+    assert list(find_doubts(rows, A100, None)) == [4]
+    # One that its device explains comes before one that nothing does.
+    sizes = (1024, 2048, 4096)
+    thick = [(m, k, n) for m in sizes for k in sizes for n in sizes]
+    products = [sample("gemm", Direction.FORWARD, (m, k, n), 2 * m * k * n / 250e6) for m, k, n in thick]
+    thin = sample("gemm", Direction.FORWARD, (1, 51200, 52224), 3_000)
+    products[13] = replace(products[13], time_us=products[13].time_us * 1000)
+    assert list(find_doubts([thin, *products], A100, None)) == [14]
+
+
 def test_flags_stay_and_are_counted() -> None:
     impossible = sample("gemm", Direction.FORWARD, (4096,) * 3, 1)
     noisy = replace(impossible, flags=(("unstable", "30 %"),))
@@ -120,6 +266,9 @@ def test_flags_stay_and_are_counted() -> None:
     assert counts == {IMPOSSIBLE: 1, OUTLIER: 0}
     assert doubts_text(counts, 2) == "1 impossible and 0 outliers of 2 samples: they train nothing"
     assert doubts_text(count_doubts([]), 2) == ""
+    assert doubts_text({IMPOSSIBLE: 0, OUTLIER: 1}, 1000).startswith(
+        "0 impossible and 1 outlier of 1,000 samples"
+    )
 
 
 @given(

@@ -1,10 +1,13 @@
 """Merging: any order, any grouping, twice: the same content; what is not sound merges nothing."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -147,6 +150,42 @@ def test_order_grouping_and_repetition_make_no_difference(contents: list[list]) 
         assert [path.read_bytes() for path in (a, b, c)] == before
         with Database.open(folder / "abc.db") as database:
             assert database.content_digest() == whole.content_digest
+
+
+def test_added_rows_are_counted_per_table(
+    database: Database,
+    make_sample: SampleMaker,
+    step: MeasuredStep,
+    add_trace: Callable[..., object],
+    other: Path,
+) -> None:
+    database.add_samples(make_sample(rows=rows) for rows in (1, 2, 3))
+    database.add_step(step)
+    add_trace(rank=0)
+    add_trace(rank=1)
+    database.close()
+    one_each = ("hardware", "fabric", "software", "run", "run_note", "step")
+    new = Counter(
+        {**dict.fromkeys(one_each, 1), "sample": 3, "trace": 2, "unrecognised_kernel": 2, "timeline": 2}
+    )
+    added = merge_databases([database.path, database.path], other.with_name("new.db")).added
+    assert [(path, +counts - Counter(source=1)) for path, counts in added] == [
+        (database.path, new),
+        (database.path, Counter()),
+    ]
+    # The other database has all but another run.
+    [(_, more)] = merge_databases([database.path], other).added
+    assert +more == new - Counter(hardware=1, fabric=1, software=1)
+
+
+def test_wording_of_another_version_is_no_difference(database: Database, other: Path) -> None:
+    database.close()
+    with closing(sqlite3.connect(database.path)) as connection, connection:
+        connection.execute("UPDATE hardware SET description = 'in other words'")
+    [(_, added)] = merge_databases([database.path], other).added
+    assert added["hardware"] == 0
+    with Database.open(other) as merged:
+        assert [one.description for one in merged.hardware_list()] != ["in other words"]
 
 
 KILLED = """

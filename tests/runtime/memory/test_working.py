@@ -60,3 +60,20 @@ def test_the_output_product_with_a_cut_sequence() -> None:
     [stage] = stage_memory(MODEL, layout, dtype="bfloat16")
     # Half of the matrix's gradient, that of half of the tokens; its input and the input's gradient are gathered.
     assert stage.working_bytes == MATRIX // 2 + INPUT // 2 + 2 * INPUT + TABLES + 2 * IDS
+
+
+def test_late_weight_gradients_wait_with_inputs_and_gradients() -> None:
+    given: dict[str, Any] = {"pp": 3, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 6}
+    plain, late = (
+        stage_memory(MODEL, Parallelism(**given, layer_counts=(2, 2, 2), schedule=schedule), dtype="bfloat16")
+        for schedule in ("1f1b", "zero_bubble")
+    )
+    # Of every product its input and the gradient of its output: QKV 32 and 64, attention's output 32 and 32; gate with
+    # up 32 and 16, down 8 and 32. Of two layers, for one micro-batch on the second stage and two on the last.
+    own = 2 * 16 * (32 + 64 + 32 + 32 + 32 + 16 + 8 + 32)
+    # For the loss the final norm's input and output.
+    final = 2 * 16 * 2 * 32
+    more = [
+        after.activations_bytes - before.activations_bytes for before, after in zip(plain, late, strict=True)
+    ]
+    assert more == [0, 2 * own, 2 * (2 * own + final)]

@@ -139,6 +139,31 @@ def test_wrong_durations_are_refused(name: str, value: np.ndarray[Any, Any], lin
     assert str(refused.value).startswith(f"{name} {line}")
 
 
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"buckets": (1,)}, "buckets is (1,), expected 1 or more for each of 2 stages"),
+        ({"buckets": (1, 0)}, "buckets is (1, 0), expected 1 or more for each of 2 stages"),
+        ({"buckets": (1, 1, 1)}, "buckets is (1, 1, 1), expected 1 or more for each of 2 stages"),
+        (
+            {"durations": uniform(2, 1, 1).take(np.array([0, 0]))},
+            "durations have 2 configurations, expected 1",
+        ),
+    ],
+)
+def test_what_cannot_be_listed_is_refused(changed: dict[str, Any], line: str) -> None:
+    arguments: dict[str, Any] = {
+        "schedule": "1f1b",
+        "pp": 2,
+        "micro_batches": 4,
+        "durations": uniform(2, 1, 1),
+    }
+    with pytest.raises(UsageError) as refused:
+        step_timeline(**arguments | changed)
+    assert str(refused.value) == line
+    assert step_timeline(**arguments, buckets=(1, 2)).step_us == 10
+
+
 def test_a_list_of_too_many_passes_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^a step of 5,000,000 passes, expected at most 4,000,000 to list"):
         step_timeline(schedule="1f1b", pp=5, micro_batches=500_000, durations=uniform(5, 1, 1))

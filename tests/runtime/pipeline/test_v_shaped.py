@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime.pipeline import Durations, Kind, Pass, simulate, stage_orders, step_timeline
 from kernelcast.runtime.pipeline.overlap import Overlap
 from kernelcast.runtime.pipeline.passes import is_pair, units
+from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
 VIRTUAL_STAGES = {"zb_v": 2, "dualpipe": 1, "dualpipe_v": 2}
@@ -263,6 +264,34 @@ def test_pairs_take_what_their_passes_do_not_hide() -> None:
     assert exposed == 12 * (10 + 12 + 8)
     assert pairs == 9
     assert exposed - hidden == 9 * (3 + 4)
+
+
+def test_what_pairs_save_in_a_step_by_hand() -> None:
+    # See the orders of two stages above: F3 + B0 on the first, chunks 3 and 0; F1 + B2 on the other, chunks 1 and 2.
+    durations = replace(
+        uniform(2, 100, 100, 1),
+        saved_forward_us=np.array([[1.0, 2, 3, 4]]),
+        saved_backward_us=np.array([[10.0, 20, 30, 40]]),
+    )
+    assert saved_in_pairs_us(durations, "dualpipe", 4).tolist() == [[4 + 10, 2 + 30]]
+    assert saved_in_pairs_us(durations, "zb_v", 4, 2).tolist() == [[0, 0]]
+    # As many pairs more as micro-batches on two stages, half of them of either copy.
+    more = saved_in_pairs_us(durations, "dualpipe", 6) - saved_in_pairs_us(durations, "dualpipe", 4)
+    assert more.tolist() == [[1 + 4 + 10 + 40 - 0, 2 + 3 + 20 + 30 - 0]]
+
+
+@pytest.mark.parametrize(("schedule", "pp"), [("zb_v", 3), ("dualpipe", 4), ("dualpipe_v", 2)])
+def test_a_million_micro_batches_follow_from_the_few_that_repeat(schedule: str, pp: int) -> None:
+    """By the published bubbles, see below; run one by one they would take minutes."""
+    rounds, each = 1_000_000, 3
+    found = simulate(**shape(schedule, pp, rounds), durations=uniform(pp, each, each, each))
+    # Of DualPipe's two halves of two stages each: (2 − 1)(F&B + B − 3W), a B twice and all else once as long as F.
+    passes, bubble = {
+        "zb_v": (2 * rounds, pp - 1),
+        "dualpipe": (rounds, 5 - 3),
+        "dualpipe_v": (2 * rounds, 5 - 3),
+    }[schedule]
+    assert found.pipeline_us[0] == (3 * passes + bubble) * each
 
 
 @given(st.integers(2, 9), st.integers(0, 60), st.integers(1, 20))

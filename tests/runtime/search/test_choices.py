@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, ModelConfig, UsageError
+from kernelcast.runtime.request.fields import SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search.choices import CHOSEN, choices
@@ -48,6 +49,12 @@ def test_the_batch_stays(estimator: Estimator) -> None:
         (1, 8), (2, 4), (4, 2), (8, 1), (16, None), (32, None),
     ]  # fmt: skip
     assert several[4].problem == "dp · micro_batch is 64, expected a divisor of the global batch (32)"
+    assert several[4].to_dict() == {
+        "value": 16, "layout": None, "problem": several[4].problem, "memory_bytes": None, "fits": None,
+    }  # fmt: skip
+    twice = several[1].to_dict()
+    assert twice["layout"] == {name: getattr(several[1].layout, name) for name in SEARCHED}
+    assert (twice["layout"]["micro_batches"], twice["memory_bytes"]) == (4, several[1].memory_bytes)
 
 
 def test_what_no_longer_applies_is_dropped(estimator: Estimator) -> None:
@@ -59,6 +66,15 @@ def test_what_no_longer_applies_is_dropped(estimator: Estimator) -> None:
     whole = next(one.layout for one in possible["tp"] if one.value == 1)
     assert whole is not None
     assert (whole.schedule, whole.virtual_stages, whole.sequence_parallel) == ("interleaved", 4, False)
+    more = next(one.layout for one in possible["pp"] if one.value == 4)
+    assert more is not None
+    assert (more.schedule, more.virtual_stages, more.dp) == ("interleaved", 4, 2)
+    given = choices(
+        replace(LAYOUT, layer_counts=(20, 12)), LLAMA, estimator.bundle, usable_bytes=None, simulated=True
+    )
+    assert all(
+        one.layout is None or one.layout.layer_counts is None for several in given.values() for one in several
+    )
 
 
 def test_experts(estimator: Estimator) -> None:
@@ -79,6 +95,23 @@ def test_memory(estimator: Estimator) -> None:
         if one.layout is not None:
             estimate = estimator.predict(model=LLAMA, parallelism=one.layout, interval=False)
             assert one.memory_bytes == pytest.approx(estimate.memory.largest_bytes, rel=1e-6)
+    needed = several[0].memory_bytes
+    assert needed is not None
+    for usable, expected in ((needed, True), (needed - 1, False), (None, None)):
+        [first, *_] = choices(LAYOUT, LLAMA, estimator.bundle, usable_bytes=usable, simulated=True)[
+            "micro_batch"
+        ]
+        assert first.fits is expected
+
+
+def test_steps_too_long_to_be_simulated_are_no_choice(estimator: Estimator) -> None:
+    # 2 stages: 500,000 micro-batches are the most.
+    layout = replace(LAYOUT, micro_batch=2, micro_batches=500_000)
+    for simulated, expected in ((True, {1: False, 2: True}), (False, {1: True, 2: True})):
+        found = choices(layout, LLAMA, estimator.bundle, usable_bytes=None, simulated=simulated)[
+            "micro_batch"
+        ]
+        assert {one.value: one.layout is not None for one in found if one.value <= 2} == expected
 
 
 def test_more_than_a_search_may_have(estimator: Estimator) -> None:

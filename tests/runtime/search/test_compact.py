@@ -36,6 +36,12 @@ def test_the_layouts_of_a_search(estimator: Estimator) -> None:
     )
     assert compact["devices"] == [8] * len(layouts)
     assert compact["best"] == whole.to_dict()["best"]
+    assert whole.best is not None
+    assert compact["tokens_per_step"] == 16 * MODEL.sequence_length
+    assert compact["model_flops"] == whole.best.estimate.model_flops
+    assert compact["provenance"] == whole.best.estimate.provenance.to_dict()
+    assert whole.best.estimate.peak is not None
+    assert compact["peak"] == whole.best.estimate.peak.to_dict()
     assert (compact["layouts"], compact["out_of_memory"]) == (
         whole.counts.layouts,
         whole.counts.out_of_memory,

@@ -1,9 +1,11 @@
 """What a question leaves to layouts, and how they are ranked."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from kernelcast.runtime import ModelConfig
+from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
 from kernelcast.runtime.search import Question, Space
 
@@ -33,3 +35,20 @@ def test_layouts_are_ranked_by_time_or_by_time_of_all_devices() -> None:
     )
     assert by_time == [50, 10]
     assert by_devices == [50, 60]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"timeline": "guess"}, "timeline is 'guess', expected"),
+        ({"rank_by": "price"}, "rank_by is 'price', expected"),
+        ({"top": 0}, "top is 0, expected a whole number from 1 to 10000"),
+        ({"bucket_entries": 0}, "bucket_entries is 0, expected a whole number from 1 to"),
+        ({"gpu_memory_bytes": -1}, "gpu_memory_bytes is -1, expected"),
+        ({"reserved_memory_bytes": -1}, "reserved_memory_bytes is -1, expected"),
+    ],
+)
+def test_nonsense_is_refused(wrong: dict[str, Any], line: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Question(space=SPACE, **wrong)
+    assert str(refused.value).startswith(line)

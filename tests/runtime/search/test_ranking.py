@@ -4,8 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
-from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.search.found import Counts, Found
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
 
 # Few values, so that ties are common.
@@ -64,3 +67,50 @@ def test_parts_merge_into_what_one_search_finds(parts: list[list[tuple[int, int]
     merged = Found.merged(several, top)
     assert plain(merged.best) == plain(whole.best)
     assert plain(merged.front) == plain(whole.front)
+
+
+def test_counts_refusals_problems_and_the_smallest_of_parts_by_hand() -> None:
+    parts = []
+    for number in (1, 2):
+        part = Found()
+        for place, name in enumerate(
+            ("layouts", "out_of_memory", "unanswered", "evaluated", "simulated", "pruned")
+        ):
+            setattr(part.counts, name, 10**place * number)
+        part.refusals.add(UsageError(f"tp is {number}"))
+        part.problems = {
+            ("gelu", Direction.FORWARD): f"first of {number}",
+            (f"op{number}", Direction.ONCE): "own",
+        }
+        # Needs 5 and 3, then 4 and 3 bytes; the smallest is the earliest with 3.
+        table = ranked([(0, 6 - number), (0, 3)], first=10 * number)
+        part.look_at_memory(table.layouts, table.memory_bytes)
+        parts.append(part)
+    found = Found.merged(parts, 4)
+    assert found.counts == Counts(
+        layouts=3, out_of_memory=30, unanswered=300, evaluated=3000, simulated=30_000, pruned=300_000
+    )
+    assert found.refusals.by_field["tp"].count == 2
+    assert found.problems == {
+        ("gelu", Direction.FORWARD): "first of 1",
+        ("op1", Direction.ONCE): "own",
+        ("op2", Direction.ONCE): "own",
+    }
+    assert plain(found.smallest) == [(3, 3, 11)]
+    assert Found().counts == Counts(
+        layouts=0, out_of_memory=0, unanswered=0, evaluated=0, simulated=0, pruned=0
+    )
+
+
+def test_what_may_still_matter_by_hand() -> None:
+    model = ModelConfig(
+        name="tiny", hidden_size=64, sequence_length=24, attention_heads=8, layers=6, vocabulary_size=100
+    )
+    space = Space(model=model, gpus=(8,), global_batch=8, gpus_per_node=4)
+    found = Found()
+    found.add(ranked([(1, 5), (3, 3), (4, 9)]), 2)
+    # Of two, the second has a score of 3; with 4 bytes (3, 3) is better than a 4, with 2 bytes nothing is.
+    score, memory = np.array([0.5, 3, 4, 4]), np.array([9.0, 9, 4, 2])
+    assert found.may_matter(Question(space=space, top=2), score, memory).tolist() == [True, True, False, True]
+    # There is room for a third.
+    assert found.may_matter(Question(space=space, top=3), score, memory).all()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime import ModelConfig, UsageError, read_bundle
+from kernelcast.runtime import Estimator, ModelConfig, UsageError, read_bundle
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.search import Question
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.read_question import MOST_ITEMS, read_question
@@ -50,6 +51,16 @@ def test_a_question_of_plain_values(bundle: Bundle) -> None:
     assert (plain.space.gpus_per_node, plain.gpu_memory_bytes, plain.reserved_memory_bytes) == (8, None, 0)
     own = read_question({"gpus": [8], "global_batch": 32, "gpus_per_node": 4}, model=MODEL, bundle=bundle)
     assert own.space.gpus_per_node == 4
+    # Of a bundle of GPUs in nodes of eight.
+    shipped = Estimator.load("hardware:h100-sxm").bundle
+    of_nodes = read_question({"gpus": [32], "global_batch": 32}, model=MODEL, bundle=shipped)
+    assert of_nodes.space.gpus_per_node == 8
+    assert of_nodes.gpu_memory_bytes == usual_gpu_memory_bytes(shipped) is not None
+    assert of_nodes.reserved_memory_bytes == usual_reserved_bytes(shipped)
+    anything = read_question(
+        {"gpus": [32], "global_batch": 32, "gpu_memory_bytes": None}, model=MODEL, bundle=shipped
+    )
+    assert anything.usable_bytes is None
 
 
 def test_lists_have_some_different_items(bundle: Bundle) -> None:

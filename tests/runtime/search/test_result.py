@@ -1,12 +1,16 @@
-"""Words of an answer without layouts, by hand."""
+"""Figures of an answer, and words of one without layouts, by hand."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime import Estimator, ModelConfig, Parallelism
+from kernelcast.runtime.estimate.training import training
+from kernelcast.runtime.request.models import load_model
+from kernelcast.runtime.search import Question, Space, search
 from kernelcast.runtime.search.found import Counts
+from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.result import SearchResult, Smallest, layout_text, plain_layout
 from kernelcast.runtime.search.space import Refusals
 
@@ -79,3 +83,35 @@ def test_what_the_bundle_lacks_comes_first() -> None:
     assert (document["seconds"], document["layouts"], document["unanswered"]) == (0.5, 2, 1)
     assert document["smallest"]["memory_bytes"] == 1
     assert document["asked"]["global_batch"] == 90
+
+
+def test_figures_of_an_answer() -> None:
+    estimator, model = Estimator.load("hardware:h100-sxm"), load_model("llama-2-7b")
+    asked = {"gpus": 8, "global_batch": 16, "pp": 1, "tp": 2, "zero": [1], "recompute": ["none"], "top": 2}
+    found = search(estimator, read_question(asked, model=model, bundle=estimator.bundle))
+    assert [one is found.best for one in found.top] == [True, False]
+    best = found.top[0]
+    estimate = best.estimate
+    assert estimate.interval_s is not None
+    figures = {
+        "parallelism": {**asdict(best.parallelism), "world_size": 8},
+        "step_time_s": estimate.step_time_s,
+        "interval_s": list(estimate.interval_s),
+        "tokens_per_s": estimate.tokens_per_s,
+        "tokens_per_s_per_gpu": estimate.tokens_per_s / 8,
+        "tflops_per_device": estimate.flops_per_s_per_device / 1e12,
+        "mfu": estimate.mfu,
+        "memory_bytes": estimate.memory.largest_bytes,
+        **estimate.warning_values(),
+    }
+    assert best.to_dict() == figures
+    assert best.to_dict(tokens=10**9) == figures | training(estimate, 10**9).to_dict()
+    document = found.to_dict(tokens=10**9)
+    assert document["best"] == document["top"][0] == best.to_dict(tokens=10**9)
+    assert document["front"] == [one.to_dict(tokens=10**9) for one in found.front]
+    pytest.importorskip("pandas")
+    for rows, frame in ((found.top, found.to_pandas()), (found.front, found.to_pandas(front=True))):
+        assert frame["step_time_s"].tolist() == [one.step_time_s for one in rows]
+        assert list(zip(frame["low_s"], frame["high_s"], strict=True)) == [
+            one.estimate.interval_s for one in rows
+        ]

@@ -18,6 +18,7 @@ from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
+from kernelcast.runtime.search.sweep import sweep
 
 _ANY: dict[str, Any] = {
     "name": st.just("any"),
@@ -336,10 +337,19 @@ def test_more_chunks_than_are_simulated(estimator: Estimator) -> None:
 
 def test_progress_reaches_its_end(estimator: Estimator) -> None:
     space = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4)
-    seen: list[tuple[int, int]] = []
-    search(estimator, Question(space=space), report=lambda done, total, what: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1]
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    units = len(list(space.units()))
+    assert units > 7
+    # A part of three has a third of the units, rounded up.
+    for shards in (1, 3):
+        seen = list[tuple[int, int, str]]()
+
+        def report(done: int, total: int, what: str, seen: list[tuple[int, int, str]] = seen) -> None:
+            seen.append((done, total, what))
+
+        found = sweep(estimator.predictor, Question(space=space), shards=shards, report=report)
+        total = -(-units // shards)
+        assert seen[-1] == (total, total, f"{found.counts.layouts:,} layouts")
+        assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
 
 
 def test_an_answer_does_not_depend_on_what_else_is_asked(make_bundle: Callable[..., Path]) -> None:

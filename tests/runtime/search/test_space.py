@@ -257,12 +257,100 @@ def test_refusals_are_counted_by_field() -> None:
         ),
         ({"recompute": ("some",)}, "recompute is 'some', expected none, selective or full"),
         ({"zero": (4,)}, "zero is 4, expected a whole number from 0 to 3"),
+        ({"zero": (1,) * 90}, f"zero is {str((1,) * 90)[:80]}, expected one or more different values"),
+        ({"common": {"dropout": None}}, "dropout is None, expected a number from 0 to 1"),
     ],
 )
 def test_nonsense_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         small(**fields)
     assert str(caught.value) == message
+
+
+PAIR: dict[str, Any] = {"gpus": (4,), "global_batch": 2, "recompute": ("none",), "zero": (0,)}
+"""Two samples on four devices; tp = 4 does not divide 6 key-value heads, and dp = 4 not the samples."""
+
+
+def test_units_by_hand() -> None:
+    # pp, tp, dp, cp, ep, expert_tp, samples of a micro-batch, micro-batches: of every pp the most micro-batches first.
+    one = (1, 1, 1)
+    assert list(small(**PAIR).units()) == [
+        (1, 2, 2, *one, 1, 1),
+        (2, 2, 1, *one, 1, 2),
+        (2, 1, 2, *one, 1, 1),
+        (2, 2, 1, *one, 2, 1),
+        (4, 1, 1, *one, 1, 2),
+        (4, 1, 1, *one, 2, 1),
+    ]
+
+
+def test_layouts_and_refusals_are_counted_by_hand() -> None:
+    refusals = Refusals()
+    [(layouts, units)] = small(**PAIR).blocks(refusals=refusals)
+    assert units == 6
+    # tp = 2 is with and without cut sequences. One micro-batch: 1f1b, on several stages zero-bubble too; two on two
+    # stages: gpipe, 1f1b, zero-bubble, and 2 or 3 chunks per stage; two on four stages: no chunks.
+    assert len(layouts) == 2 * 1 + 2 * (3 + 2) + 2 + 2 * 2 + 3 + 2
+    rising = layouts["index"].tolist()
+    assert rising == sorted(set(rising))
+    # Of 7 layers no 8 chunks: once for every unit of a pipeline. Chunks need as many micro-batches as stages: 2 and 3
+    # of them are refused once with one micro-batch and tp = 1, twice with tp = 2.
+    assert {name: one.count for name, one in refusals.by_field.items()} == {
+        "global_batch": 1,
+        "tp": 1,
+        "pp": 5,
+        "micro_batches": 2 + 2 * 2,
+    }
+    v_shaped = Refusals()
+    [(none, _)] = small(**PAIR, pp=(4,), schedules=("zb_v",)).blocks(refusals=v_shaped)
+    assert (len(none), v_shaped.by_field["pp"].count) == (0, 2)
+
+
+def test_refusals_add_up() -> None:
+    one, other = Refusals(), Refusals()
+    for refusals, message in (
+        (one, "tp is 3"),
+        (one, "2 · tp is 6"),
+        (other, "tp is 5"),
+        (other, "2 · 3"),
+    ):
+        refusals.add(UsageError(message))
+    one.merge(other)
+    assert {name: (found.count, found.example) for name, found in one.by_field.items()} == {
+        "tp": (3, "tp is 3"),
+        "": (1, "2 · 3"),
+    }
+
+
+def test_what_takes_too_long_to_simulate_is_refused() -> None:
+    """A million passes at most; the same degrees with fewer micro-batches are not."""
+    long: dict[str, Any] = {
+        "gpus": (2,),
+        "pp": (2,),
+        "global_batch": 1_000_000,
+        "micro_batches": (250_000, 500_000, 1_000_000),
+        "virtual_stages": (2,),
+        "schedules": ("1f1b", "interleaved"),
+        "recompute": ("none",),
+    }
+    space = small(**long)
+
+    def found(simulated: bool) -> set[tuple[int, int]]:
+        return {
+            (block.parallelism(row).virtual_stages, block.parallelism(row).micro_batches)
+            for block, _ in space.blocks(simulated=simulated)
+            for row in range(len(block))
+        }
+
+    assert found(True) == {(1, 250_000), (1, 500_000), (2, 250_000)}
+    assert found(False) == {(chunks, m) for chunks in (1, 2) for m in (250_000, 500_000, 1_000_000)}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_schedule_that_is_asked_alone_is_kept(devices: int) -> None:
+    # Elsewhere 1f1b stands for gpipe on one stage, and with one micro-batch.
+    asked = small(gpus=(devices,), global_batch=1, schedules=("gpipe",))
+    assert {one.schedule for one in asked.layouts()} == {"gpipe"}
 
 
 @given(st.integers(1, 5000))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernelcast.runtime import Estimator, ModelConfig
@@ -13,6 +14,9 @@ from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.layouts import SCHEDULES
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.needed_memory import needed_bytes
+from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.search.sweep import sweep
 
 MODEL = ModelConfig(
@@ -88,3 +92,27 @@ def test_every_piece_is_asked_once(estimator: Estimator, monkeypatch: pytest.Mon
     for layouts, _ in space.blocks():
         list(engine.configurations(layouts))
     assert len(asked) == before
+
+
+def test_no_more_is_simulated_than_the_most_promising_leave_open(estimator: Estimator) -> None:
+    """Those with the best bounds come first: of the others only such whose bounds are not behind their times."""
+    space = Space(model=MODEL, gpus=(8,), global_batch=16, gpus_per_node=4, common={"layer_split": "even"})
+    question = Question(space=space, top=3)
+    engine = Engine(
+        MODEL, question.cluster, question.bucket_entries, BundleTimes(estimator.predictor), element_bytes=4
+    )
+    groups, bounded, exact = [], Found(), Found()
+    for layouts, _ in space.blocks(simulated=True):
+        memory = needed_bytes(estimator.bundle, MODEL, layouts)
+        for group in engine.configurations(layouts):
+            own, needed, bound_us = layouts.take(group.rows), memory[group.rows], group.bound_us()
+            groups.append((own, needed, bound_us, group.times("simulate").step_us))
+            bounded.add(Ranked(own, bound_us, bound_us, needed), question.top)
+    promising = bounded.best.with_others(bounded.front).layouts["index"]
+    for own, needed, _, times_us in groups:
+        chosen = np.isin(own["index"], promising)
+        exact.add(Ranked(own, times_us, times_us, needed).take(chosen), question.top)
+    left = sum(exact.may_matter(question, bound_us, needed).sum() for _, needed, bound_us, _ in groups)
+    counts = sweep(estimator.predictor, question).counts
+    assert 0 < counts.simulated <= left < counts.evaluated / 2
+    assert counts.simulated + counts.pruned == counts.evaluated == sum(len(own) for own, *_ in groups)

@@ -1,4 +1,4 @@
-"""The slowest chunk is as short as the best of all cuts."""
+"""The slowest chunk is as short as the best of all cuts, and no cut as good is more even."""
 
 from itertools import product
 
@@ -12,6 +12,10 @@ from kernelcast.runtime.step.balance import balanced_ends, with_ends
 
 def slowest(counts: tuple[int, ...], first: float, last: float) -> float:
     return max(counts[0] + first, *counts[1:-1], counts[-1] + last)
+
+
+def spread(counts: tuple[int, ...], first: float, last: float) -> float:
+    return (counts[0] + first) ** 2 + (counts[-1] + last) ** 2 + sum(count**2 for count in counts[1:-1])
 
 
 def all_cuts(layers: int, chunks: int) -> list[tuple[int, ...]]:
@@ -37,8 +41,15 @@ def test_no_cut_has_a_shorter_slowest_chunk(
         assert min(counts[1:-1], default=1) >= 1
         own = slowest(counts, a, z)
         cuts = [one for one in all_cuts(layers, chunks) if chunks > 2 or sum(one) == layers]
-        assert own == pytest.approx(min(slowest(one, a, z) for one in cuts), rel=1e-12)
+        shortest = min(slowest(one, a, z) for one in cuts)
+        assert own == pytest.approx(shortest, rel=1e-12)
         assert said == pytest.approx(own)
+        # Of those as short it is the most even one; of several, the one with the fewest layers on the first stage.
+        near = [one for one in cuts if slowest(one, a, z) <= shortest * (1 + 1e-12)]
+        most_even = min(spread(one, a, z) for one in near)
+        even = [one for one in near if spread(one, a, z) <= most_even * (1 + 1e-9)]
+        assert counts[0] == min(one[0] for one in even)
+        assert counts in even
 
 
 def test_a_loss_of_two_layers_takes_two_from_the_last_stage() -> None:

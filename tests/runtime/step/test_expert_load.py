@@ -78,6 +78,9 @@ def test_products_and_exchange_have_the_rows_of_the_fullest_device() -> None:
     assert full["grouped_gemm"] == (1, 144, 20, 32)
     assert full["router"] == (48, 4)
     assert shapes(expert_tokens=HISTOGRAM, expert_capacity=1.25)["grouped_gemm"] == (1, 120, 20, 32)
+    # 96 · 1.33 rows are 63.84 for each of two experts; of next to none there is one.
+    assert shapes(ep=2, expert_imbalance=1.33)["grouped_gemm"] == (2, 64, 20, 32)
+    assert shapes(expert_capacity=0.001)["grouped_gemm"] == (1, 1, 20, 32)
 
 
 def activations(**changes: object) -> int:

@@ -1,5 +1,6 @@
 """Groups on nodes, by hand from docs/method.md, A step."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from kernelcast.runtime.step.groups import (
     expert_groups,
     pipeline_pair,
     shard_groups,
+    shards_span_nodes,
     tensor_group,
 )
 
@@ -80,6 +82,22 @@ def test_shards_and_their_copies(
     groups = shard_groups(job, Cluster(gpus_per_node=8))
     assert [(group.nodes, group.gpus_per_node) for group in groups] == [shard, copies]
     assert job.shards == groups[0].processes
+
+
+def test_shards_on_several_nodes() -> None:
+    # 8 / tp neighbours of a shard are on a node, one where tp is larger than a node.
+    cluster = Cluster(gpus_per_node=8)
+    assert shards_span_nodes(np.array([8, 9, 4, 5, 1, 2]), np.array([1, 1, 2, 2, 16, 16]), cluster).tolist() == [
+        False, True, False, True, False, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpus_per_node", "expected"), [(8, (1, 8)), (4, (2, 4)), (2, (4, 2))])
+def test_replicas_of_a_second_copy_of_the_model(gpus_per_node: int, expected: tuple[int, int]) -> None:
+    # Two stages of four devices, and both copies on each: eight hold the same, of two copies' four.
+    job = Parallelism(pp=2, tp=1, dp=4, micro_batch=1, micro_batches=4, schedule="dualpipe")
+    group = data_group(job, Cluster(gpus_per_node=gpus_per_node))
+    assert (group.nodes, group.gpus_per_node) == expected
 
 
 def test_a_shard_group_divides_the_replicas() -> None:

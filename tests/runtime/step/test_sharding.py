@@ -1,47 +1,20 @@
 """What ZeRO stages call to keep parameters, gradients and the optimizer's states in shards, by hand."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.estimate.beside_passes import on_links
-from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.calls import Call, Component
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.calls import Component
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.groups import shards_span_nodes
-
-GPT_20B: dict[str, Any] = {
-    "name": "gpt-20b",
-    "hidden_size": 6144,
-    "sequence_length": 2048,
-    "attention_heads": 64,
-    "layers": 44,
-    "vocabulary_size": 50257,
-    "attention": "fused_softmax",
-    "parallel_residual": True,
-}
-PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16, "layer_split": "paper"}
+from tests.runtime.step.published_jobs import GPT_20B, PAPER, listed, named, taken_apart
 
 
 def sharded(gpus_per_node: int = 4, **layout: Any) -> Decomposition:
-    return decompose(
-        model=ModelConfig(**GPT_20B),
-        parallelism=Parallelism(**PAPER | layout),
-        cluster=Cluster(gpus_per_node=gpus_per_node),
-        bucket_entries=1_260_000_000,
-    )
-
-
-def named(call: Call) -> str:
-    """The operator, with its role where it has several."""
-    return f"{call.operator}/{call.role}" if call.role else call.operator
-
-
-def listed(calls: Iterable[Call]) -> list[Call]:
-    """Those that the paper's Table I lists; the others are in answers/test_left_out.py."""
-    return [call for call in calls if not OPERATORS[call.operator].is_optional]
+    return taken_apart(GPT_20B, PAPER | layout, gpus_per_node=gpus_per_node)
 
 
 @pytest.mark.parametrize(

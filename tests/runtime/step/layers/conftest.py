@@ -1,8 +1,9 @@
-"""Two small models, laid out so that no two sizes on a device are equal by accident."""
+"""Small models; two of them laid out so that no two sizes on a device are equal by accident."""
 
 import pytest
 
 from kernelcast.runtime import ModelConfig
+from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.groups import Group
 from kernelcast.runtime.step.layers.sizes import Sizes
 
@@ -30,6 +31,31 @@ GPT = ModelConfig(
     rotary=False,
     learned_positions=5,
 )
+MIXTURE = ModelConfig(
+    name="mixture",
+    hidden_size=32,
+    sequence_length=16,
+    attention_heads=4,
+    layers=4,
+    vocabulary_size=256,
+    mlp_size=40,
+    norm="rms_norm",
+    activation="swiglu",
+    experts=8,
+    experts_per_token=2,
+    expert_size=20,
+    shared_expert_size=24,
+    dense_layers=1,
+)
+
+
+def listed(calls: Calls) -> list[tuple[str, tuple[int, ...], int]]:
+    """Operator with its role, shape and count of every call."""
+    return [
+        (f"{one.operator}/{one.role}" if one.role else one.operator, one.shape, one.count)
+        for one in calls
+        if one.count
+    ]
 
 
 @pytest.fixture

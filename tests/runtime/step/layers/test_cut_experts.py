@@ -1,26 +1,10 @@
 """Experts that pairs of devices share, by hand."""
 
-from kernelcast.runtime import Cluster, ModelConfig, Parallelism
-from kernelcast.runtime.step.calls import Calls
+from kernelcast.runtime import Cluster, Parallelism
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.kinds import LayerKind
 from kernelcast.runtime.step.layers.sizes import Sizes
-
-MIXTURE = ModelConfig(
-    name="mixture",
-    hidden_size=32,
-    sequence_length=16,
-    attention_heads=4,
-    layers=4,
-    vocabulary_size=256,
-    mlp_size=40,
-    norm="rms_norm",
-    activation="swiglu",
-    experts=8,
-    experts_per_token=2,
-    expert_size=20,
-    shared_expert_size=24,
-)
+from tests.runtime.step.layers.conftest import MIXTURE, listed
 
 
 def experts(expert_tp: int) -> Experts:
@@ -30,14 +14,6 @@ def experts(expert_tp: int) -> Experts:
     )
     sizes = Sizes.of(MIXTURE, layout, Cluster(gpus_per_node=8))
     return Experts(sizes.of_kind(LayerKind(has_experts=True)))
-
-
-def listed(calls: Calls) -> list[tuple[str, tuple[int, ...], int]]:
-    return [
-        (f"{one.operator}/{one.role}" if one.role else one.operator, one.shape, one.count)
-        for one in calls
-        if one.count
-    ]
 
 
 def test_a_pair_of_devices_has_half_of_every_expert_and_the_rows_of_both() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.step.calls import Call, backward, forward
+from kernelcast.runtime import Cluster, Parallelism, UsageError
+from kernelcast.runtime.step.calls import backward, forward
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.kinds import LayerKind
@@ -15,23 +15,8 @@ from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 from kernelcast.runtime.step.recomputation import Recomputation
+from tests.runtime.step.layers.conftest import MIXTURE, listed
 
-MIXTURE = ModelConfig(
-    name="mixture",
-    hidden_size=32,
-    sequence_length=16,
-    attention_heads=4,
-    layers=4,
-    vocabulary_size=256,
-    mlp_size=40,
-    norm="rms_norm",
-    activation="swiglu",
-    experts=8,
-    experts_per_token=2,
-    expert_size=20,
-    shared_expert_size=24,
-    dense_layers=1,
-)
 # Two stages of eight devices, tensor-parallel pairs; experts on four devices each, so that two hold the same.
 LAYOUT = Parallelism(
     pp=2,
@@ -53,14 +38,6 @@ PROBABILITIES = 24 * 2 * 2
 def sizes(**changes: object) -> Sizes:
     layout = replace(LAYOUT, **changes)
     return Sizes.of(MIXTURE, layout, Cluster(gpus_per_node=8)).of_kind(LayerKind(has_experts=True))
-
-
-def listed(calls: tuple[Call, ...]) -> list[tuple[str, tuple[int, ...], int]]:
-    return [
-        (f"{one.operator}/{one.role}" if one.role else one.operator, one.shape, one.count)
-        for one in calls
-        if one.count
-    ]
 
 
 def test_calls() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.parameters import total_parameters
@@ -128,3 +129,13 @@ def test_memory() -> None:
     layer = one_layer.activations_bytes - plain[1].activations_bytes
     ends = 5 * 24 * 32 * 2 + 2 * 24 * 4
     assert further[1].activations_bytes - plain[1].activations_bytes == 2 * (layer + ends)
+
+
+def test_one_device_exchanges_nothing() -> None:
+    alone = taken_apart(MODEL, tp=1, ep=1, dp=1, sequence_parallel=False)
+    calls = (
+        *alone.last.forward,
+        *alone.last.backward,
+        *(one for pair in alone.last.beside for one in pair.collective),
+    )
+    assert not [one for one in calls if OPERATORS[one.operator].is_collective]

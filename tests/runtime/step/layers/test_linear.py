@@ -15,6 +15,7 @@ from kernelcast.runtime.step.layers.linear import Linears
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.parameters import held_by
 from tests.runtime.step.layers.conftest import GPT, LLAMA
 from tests.runtime.step.layers.test_experts import sizes as expert_sizes
 
@@ -185,6 +186,15 @@ def test_memory_of_frozen_weights() -> None:
     [usual, _] = stage_memory(LLAMA, replace(LAYOUT, zero=0), dtype="bfloat16")
     assert first.weights_bytes == usual.weights_bytes + 2 * adapters
     assert (first.gradients_bytes, first.optimizer_bytes) == (2 * adapters, 12 * adapters)
+
+
+def test_frozen_experts_are_held_and_not_trained() -> None:
+    frozen, trained = (TransformerLayer(expert_sizes(lora_rank=rank)) for rank in (2, 0))
+    held, usual = held_by(frozen), held_by(trained)
+    assert (held.dense, held.experts) == (frozen.adapter_parameters, 0)
+    assert (held.frozen, held.frozen_experts) == (usual.dense, usual.experts)
+    assert (usual.frozen, usual.frozen_experts) == (0, 0)
+    assert usual.experts > 0
 
 
 def test_frozen_weights_in_8_bit_are_never_cast_again() -> None:

@@ -1,0 +1,103 @@
+"""Collectives of an update beside passes, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernelcast.runtime.pipeline import simulate, step_timeline
+from kernelcast.runtime.pipeline.overlap import gathered_together_us, gathered_us, slowed_us
+from tests.runtime.pipeline.questions import uniform
+
+
+def test_all_reduces_hide_behind_the_last_backward_pass_piece_by_piece() -> None:
+    # One stage, 3 micro-batches of 1 + 4 µs: the last backward pass runs from 11 to 15.
+    durations = replace(uniform(1, 1, 4), all_reduce_us=np.full((1, 1), 8.0), update_us=np.full((1, 1), 2.0))
+
+    def step_us(buckets: int) -> float:
+        found = simulate(schedule="1f1b", pp=1, micro_batches=3, durations=durations, buckets=buckets)
+        return float(found.step_us[0])
+
+    assert step_us(1) == 15 + 8 + 2
+    assert step_us(4) == 11 + 1 + 8 + 2  # the network is the slower one, and starts after a quarter
+    short = replace(durations, all_reduce_us=np.full((1, 1), 2.0))
+    found = simulate(schedule="1f1b", pp=1, micro_batches=3, durations=short, buckets=4)
+    assert found.step_us[0] == 15 + 2 / 4 + 2  # the pass is the slower one: only the last piece is left
+
+
+def test_pieces_of_all_reduces_in_a_list_of_passes() -> None:
+    # The last backward passes of two chunks on a stage, of 5 µs each, end at 35 and 45 (of 30 and 40): see below.
+    durations = replace(
+        uniform(2, 10, 10, virtual_stages=2),
+        all_reduce_us=np.array([[12.0, 0.0]]),
+        update_us=np.array([[1.0, 1.0]]),
+    )
+    timeline = step_timeline(
+        schedule="interleaved", pp=2, micro_batches=2, virtual_stages=2, durations=durations, buckets=(4, 1)
+    )
+    first, second = timeline.stages
+    ends = [end for one, end in zip(first.passes, first.ends_us, strict=True) if one[::2] == ("backward", 1)]
+    assert ends == [40, 50]
+    # A chunk has half of the 12: its first quarter is ready a quarter into the pass; then 6 of network for a pass of 5.
+    assert [(one.start_us, one.end_us) for one in first.all_reduces] == [
+        (35 + 1.25, 35 + 1.25 + 6),
+        (45 + 1.25, 45 + 1.25 + 6),
+    ]
+    assert first.update.start_us == 52.25
+    assert (second.all_reduces, second.update.duration_us) == ((), 1)
+
+
+def test_all_reduces_of_later_stages_hide_behind_earlier_stages() -> None:
+    durations = replace(uniform(3, 1, 2), all_reduce_us=np.array([[1.0, 3.0, 5.0]]))
+    found = simulate(schedule="1f1b", pp=3, micro_batches=4, durations=durations)
+    assert found.compute_end_us[0].tolist() == [18, 16, 14]
+    assert found.all_reduce_end_us[0].tolist() == [19, 19, 19]
+
+
+def test_buckets_beside_a_pass_by_hand() -> None:
+    # 4 buckets of 8 µs in all beside a pass of 20: three of them run beside it, and it loses half of their 6 µs.
+    def slowed(pass_us: float, network_us: float, buckets: float, share: float) -> float:
+        return float(slowed_us(np.array(pass_us), np.array(network_us), np.array(buckets), share))
+
+    assert slowed(20, 8, 4, 0.5) == 3
+    assert slowed(20, 8, 4, 0) == slowed(20, 8, 1, 1) == slowed(20, 0, 4, 1) == 0
+    # Beside a long collective a pass of 20 takes 32: it loses half of the three quarters that are beside the network.
+    assert slowed(20, 800, 4, 0.5) == pytest.approx(12)
+    assert pytest.approx(32) == 20 + 0.5 * 0.75 * 32
+    # With ever more buckets the law of blocks: max(c + e · n, n) of computing c beside n.
+    for network in (8.0, 30.0, 60.0):
+        ends = 20 + slowed(20, network, 1e9, 0.25)
+        assert max(ends, network) == pytest.approx(max(20 + 0.25 * network, network))
+
+
+def test_parameters_that_arrive_in_buckets_by_hand() -> None:
+    def gathered(pass_us: float, network_us: float, buckets: float, share: float = 0.0) -> float:
+        return float(gathered_us(np.array(pass_us), np.array(network_us), np.array(buckets), share))
+
+    assert gathered(20, 8, 1) == 8  # all of it before the pass
+    assert gathered(20, 8, 4) == 2  # the first bucket
+    assert (
+        gathered(20, 80, 4) == 80 + 5 - 20
+    )  # the network is the slower one: the last quarter of the pass is left
+    assert gathered(20, 8, 4, 0.5) == 2 + 3
+    assert gathered(20, 0, 4, 0.5) == 0
+
+
+def test_gathers_that_begin_together_by_hand() -> None:
+    def longer(network_us: list[float], buckets: float = 2, share: float = 0.0) -> list[float]:
+        row = np.array([network_us])
+        found = gathered_together_us(
+            np.full_like(row, 10.0), np.full_like(row, 1.0), row, np.full_like(row, buckets), share, stages=2
+        )
+        return [float(value) for value in found[0]]
+
+    # The first chunk waits for a bucket of 4. At 15 the second one begins, where all is there since 8; the second
+    # chunks of both stages are through at 16, before the first micro-batch comes back.
+    assert longer([8.0] * 4) == [4, 0, 0, 0]
+    # The first chunk's second half waits until 30. At 36 the second chunk has all; the third one begins at 47, and
+    # waits for its second bucket from 52 to 60.
+    assert longer([30.0] * 4) == [25, 0, 8, 0]
+    # Alone the first of a pipeline is as if it were gathered with its pass.
+    for network_us, share in ((8.0, 0.5), (80.0, 0.25)):
+        alone = gathered_us(np.array([10.0]), np.array([network_us]), np.array([4.0]), share)
+        assert longer([network_us] * 4, 4, share)[0] == pytest.approx(float(alone[0]))
