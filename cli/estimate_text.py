@@ -9,6 +9,7 @@ import click
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
+from kernelcast.runtime.answers.attention_kernel import AS_MEASURED, KernelWarning
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.estimate.known_shares import origins
@@ -91,6 +92,7 @@ def headline(
         ),
         *([] if source.stack is None else [("stack", source.stack.summary)]),
         *([] if calibration is None else [("calibration", calibration.summary)]),
+        *_attention(estimate),
         *_energy(estimate),
         (
             "model",
@@ -112,6 +114,19 @@ def headline(
     rows += further
     first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
+
+
+def _attention(estimate: Estimate) -> list[Fact]:
+    """The kernel that was asked for, where it is not simply the measured one."""
+    asked = estimate.parallelism.attention_kernel
+    if asked == AS_MEASURED:
+        return []
+    changed = [one for one in estimate.concerned if isinstance(one, KernelWarning)]
+    times = ", ".join(
+        f"{one.direction} {one.factor:.2f} × {one.measured}"
+        for one in sorted(changed, key=lambda one: one.direction, reverse=True)
+    )
+    return [("attention", f"{asked}: {times} (measured), by published ratios" if times else f"{asked}, as measured")]
 
 
 def _interval(estimate: Estimate) -> list[Fact]:

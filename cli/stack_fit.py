@@ -13,7 +13,7 @@ from kernelcast.cli.terminal import say
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.request.fields import OPTIONS
+from kernelcast.runtime.request.fields import LAYOUT, OPTIONS
 from kernelcast.runtime.request.kinds import read_decimal
 from kernelcast.runtime.stack import NAMES, stack_toml
 from kernelcast.validate.stack_runs import FittedStack, StackScore, fit_stack
@@ -44,6 +44,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--software", default="", metavar="TEXT", help="What it is.  [default: what the runs files say]"
 )
+@click.option(
+    "--kernel",
+    type=click.Choice(LAYOUT["attention_kernel"].kind.values[1:]),
+    help="Kernel of fused attention in the steps.  [default: not stated]",
+)
 @click.option("--output", "-o", type=_FILE, help="Write the stack (TOML).  [default: only report]")
 @json_option
 def fit(
@@ -55,6 +60,7 @@ def fit(
     fixed: tuple[str, ...],
     name: str,
     software: str,
+    kernel: str | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -73,6 +79,7 @@ def fit(
         paths,
         name=name or (output.stem if output is not None else "fitted"),
         software=software,
+        kernel=kernel,
         fixed=dict(map(_fixed, fixed)),
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,

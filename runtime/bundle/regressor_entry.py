@@ -19,7 +19,7 @@ STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
 
 MOST_PROCESSES = 1 << 16
-_OPTIONAL = ("elements_range", "widening", "data", "transfer", "load")
+_OPTIONAL = ("elements_range", "widening", "data", "transfer", "load", "kernel")
 
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
@@ -49,8 +49,9 @@ class RegressorEntry:
     decides the file: seed, code and libraries. `data` says in one line whose measurements these are, None where the
     bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of
     an elementwise operator's number of elements, None for every other and where it is not recorded. `load` is that of
-    the device while all of its rows were measured. What is None, and a load that is not stated, is no field of
-    manifest.json, except `extrapolation_error` and `interval_coverage`.
+    the device while all of its rows were measured; `kernel` is that of fused attention which they are of
+    (attention_kernels.toml), None where the software says it or nothing does. What is None, and a load that is not
+    stated, is no field of manifest.json, except `extrapolation_error` and `interval_coverage`.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
@@ -85,6 +86,7 @@ class RegressorEntry:
     data: str | None = None
     transfer: Transfer | None = None
     load: Load = Load.NOT_STATED
+    kernel: str | None = None
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
@@ -341,6 +343,7 @@ class RegressorEntry:
             data=read.text("data") if "data" in given else None,
             transfer=Transfer.from_dict(read.value("transfer")) if "transfer" in given else None,
             load=_load(read) if "load" in given else Load.NOT_STATED,
+            kernel=read.text("kernel") if "kernel" in given else None,
         )
 
 

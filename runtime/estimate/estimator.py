@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, Warnings, question
+from kernelcast.runtime.answers.attention_kernel import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.concurrency import concurrency_warning, processes_on_a_node
@@ -224,6 +225,7 @@ class Estimator:
             (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)
         )
         element_bytes = precision_of(self.bundle.manifest.dtype).element
+        parallelism.check(model)
         factors = self.predictor.factors_for(timeline)
         processes = processes_on_a_node(parallelism, used)
         times = partial(
@@ -231,8 +233,8 @@ class Estimator:
             self.predictor.at(processes),
             factors=factors,
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
+            kernel=kernel_change(parallelism.attention_kernel, self.bundle, factors),
         )
-        parallelism.check(model)
         link = host_link_bytes_per_s(self.bundle.manifest.compute)
         if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
             engine = Engine(

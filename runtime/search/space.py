@@ -45,7 +45,7 @@ _DP = DEGREES.index("dp")
 Unit = tuple[int, ...]
 """Layouts that share their degrees, ep, expert_tp, micro_batch and micro_batches, in this order."""
 _OF_UNIT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
-_DECIDING = ("shard_group", "context_exchange")
+_DECIDING = ("shard_group", "context_exchange", "attention_kernel")
 """Of what all layouts have in common, what decides which degrees are valid."""
 _LEAST_PART = 4096
 """Tokens of a sequence's part below which context parallelism is not looked at unless it is asked for."""

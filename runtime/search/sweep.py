@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.attention_kernel import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
 from kernelcast.runtime.answers.offload import host_link_bytes_per_s
@@ -37,6 +38,7 @@ def sweep(
     """Go through one of `shards` equal parts of the space.
 
     Raises:
+        UsageError: attention cannot be answered for the kernel that is asked.
         DataError: a regressor answers nonsense.
     """
     return _Sweep(predictor, question, shard, shards, report).run()
@@ -144,10 +146,14 @@ class _Sweep:
         for predictor, own in rows.items():
             if predictor not in self.engines:
                 question = self.question
+                factors = predictor.factors_for(question.timeline)
                 answers = BundleTimes(
                     predictor,
-                    factors=predictor.factors_for(question.timeline),
+                    factors=factors,
                     collectives=self.collectives,
+                    kernel=kernel_change(
+                        question.space.common["attention_kernel"], self.predictor.bundle, factors
+                    ),
                 )
                 self.answers.append(answers)
                 self.engines[predictor] = Engine(
