@@ -123,6 +123,11 @@ def _render(explained: Explained) -> str:
         lines.append(
             f"  calibrated the time contains × {one.calibration_factor:.3f}, for {kind} operators by measured steps"
         )
+    if one.kernel is not None:
+        lines.append(
+            f"  kernel     the time contains × {one.kernel.factor:.3f}, for {one.kernel.asked} instead of the measured "
+            f"{one.kernel.measured}"
+        )
     if entry.layouts:
         measured = ", ".join(f"{nodes} × {gpus}" for nodes, gpus in entry.layouts)
         lines.append(f"  layouts    {measured} measured (nodes × devices per node)")

@@ -12,7 +12,7 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import SoftwareFingerprint
 from kernelcast.runtime.bundle.manifest import Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.attention_kernels import FUSED, TimeRatio, kernels_on, time_ratio
 from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
@@ -113,7 +113,7 @@ def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) ->
     `factors` are those that the answers are multiplied by.
 
     Raises:
-        UsageError: the kernel does not run on the bundle's device, which kernel was measured is not stated, no ratio of
+        DataError: the kernel does not run on the bundle's device, which kernel was measured is not stated, no ratio of
             both is published, or a stack's factor of attention already holds another kernel.
     """
     if asked == AS_MEASURED:
@@ -124,7 +124,7 @@ def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) ->
         others = () if _problem_of_stack(factors) else answerable_kernels(bundle)
         *first, last = (AS_MEASURED, *others)
         expected = f"{', '.join(first)} or {last}" if first else last
-        raise UsageError(f"attention_kernel is {asked}, expected {expected}: {problem}")
+        raise DataError(f"attention_kernel is {asked}, expected {expected}: {problem}")
     return KernelChange(asked=asked, architecture=device.architecture, manifest=bundle.manifest)
 
 

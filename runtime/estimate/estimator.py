@@ -170,8 +170,8 @@ class Estimator:
         Raises:
             UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
                 several fabrics and `cluster` is not given.
-            DataError: the bundle lacks an operator that the model needs, or one of its models answers
-                nonsense.
+            DataError: the bundle lacks an operator that the model needs, cannot answer for the attention kernel that is
+                asked, or one of its models answers nonsense.
         """
         # Before anything is looked up: 1.0 and True are equal to 1.
         _check_types(model, parallelism, cluster)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.answers.attention_kernel import KernelWarning
 from kernelcast.runtime.answers.ranges import ELEMENTS, exceeded
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle
@@ -48,7 +49,8 @@ class Explanation:
 
     `entry` is the regressor that answered, for `features` and, of an elementwise operator, `elements`; it differs from
     `operator` where a substitute did, whose time was multiplied by `factor`. `calibration_factor` is the calibration's
-    for its class, which the times contain; 1 without one. `calls` are those of one step, summed over the stages;
+    for its class, which the times contain; 1 without one. `kernel` is what attention's times contain where another
+    kernel than the measured one was asked for. `calls` are those of one step, summed over the stages;
     `share` is their part in the time of all devices' work.
     """
 
@@ -61,6 +63,7 @@ class Explanation:
     entry: RegressorEntry
     factor: float
     calibration_factor: float
+    kernel: KernelWarning | None
     time_us: float
     low_us: float
     high_us: float
@@ -87,6 +90,7 @@ class Explanation:
             "time_us": self.time_us,
             "interval_us": [self.low_us, self.high_us],
             "calibration_factor": self.calibration_factor,
+            "kernel_factor": 1.0 if self.kernel is None else self.kernel.factor,
             "calls": self.calls,
             "total_s": self.total_s,
             "share": self.share,
@@ -198,6 +202,14 @@ def _explain(
         entry=entry,
         factor=factor,
         calibration_factor=estimate.provenance.factor_of(key[0]),
+        kernel=next(
+            (
+                one
+                for one, questions in estimate.concerned.items()
+                if isinstance(one, KernelWarning) and asked in questions
+            ),
+            None,
+        ),
         time_us=time_us,
         low_us=low_us,
         high_us=high_us,

@@ -38,8 +38,7 @@ def sweep(
     """Go through one of `shards` equal parts of the space.
 
     Raises:
-        UsageError: attention cannot be answered for the kernel that is asked.
-        DataError: a regressor answers nonsense.
+        DataError: a regressor answers nonsense, or attention cannot be answered for the kernel that is asked.
     """
     return _Sweep(predictor, question, shard, shards, report).run()
 

@@ -107,6 +107,8 @@ def test_it_says_which_attention_kernel_was_measured_and_takes_another() -> None
         run(predict, *asked, "--attention-kernel", "flash-3").stdout.split()
     )
     assert "as measured" not in run(predict, *asked).stdout
+    explained = run(predict, *asked, "--attention-kernel", "flash-2", "--explain", "flash_attention").stdout
+    assert "kernel     the time contains × 1.724, for flash-2 instead of the measured flash-3" in explained
     values = json.loads(run(predict, *asked, "--attention-kernel", "flash-2", "--json").stdout)
     assert values["parallelism"]["attention_kernel"] == "flash-2"
     [forward, _] = [one for one in values["warnings"] if one["kind"] == "attention_kernel"]

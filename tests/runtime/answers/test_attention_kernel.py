@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError, read_bundle
+from kernelcast.runtime import (
+    Cluster,
+    DataError,
+    Estimate,
+    Estimator,
+    ModelConfig,
+    Parallelism,
+    UsageError,
+    read_bundle,
+)
 from kernelcast.runtime.answers.attention_kernel import (
     KernelWarning,
     answerable_kernels,
@@ -135,7 +144,7 @@ def test_a_search_answers_as_predictions_do(h100: Estimator) -> None:
         assert one.estimate.step_time_s > h100.predict(
             model=MODEL, parallelism=usual, cluster=NODE
         ).step_time_s
-    with pytest.raises(UsageError, match=r"^attention_kernel is flash-1, expected as-measured, flash-2, flash-3 or"):
+    with pytest.raises(DataError, match=r"^attention_kernel is flash-1, expected as-measured, flash-2, flash-3 or"):
         search(h100, Question(space=replace(space, common={"attention_kernel": "flash-1"})))
 
 
@@ -153,7 +162,7 @@ def test_a_search_answers_as_predictions_do(h100: Estimator) -> None:
     ],
 )  # fmt: skip
 def test_refused_with_what_there_is(hardware: str, kernel: str, expected: str, problem: str) -> None:
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(DataError) as error:
         kernel_change(kernel, hardware_bundle(hardware))
     assert str(error.value) == f"attention_kernel is {kernel}, expected {expected}: {problem}"
 
@@ -166,7 +175,7 @@ def test_devices_of_an_architecture_take_its_ratios() -> None:
 
 
 def test_a_cpu_and_unfused_attention_have_none(make_bundle: Callable[..., Path], h100: Estimator) -> None:
-    with pytest.raises(UsageError, match=r"^attention_kernel is flash-2, expected as-measured: the bundle was not"):
+    with pytest.raises(DataError, match=r"^attention_kernel is flash-2, expected as-measured: the bundle was not"):
         predicted(Estimator.load(make_bundle()), "flash-2")
     unfused = replace(MODEL, attention="unfused")
     with pytest.raises(
@@ -179,7 +188,7 @@ def test_a_stack_that_holds_a_kernel_of_its_own_is_not_multiplied_again(h100: Es
     fitted = find_stack("fsdp-composer")
     assert fitted.kernel == "flash-1-triton"
     with pytest.raises(
-        UsageError,
+        DataError,
         match=r"^attention_kernel is flash-2, expected as-measured: the factor of attention of stack fsdp-composer was "
         r"fitted to steps with flash-1-triton$",
     ):
