@@ -9,10 +9,11 @@ import click
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.answers.attention_kernel import AS_MEASURED, KernelWarning
+from kernelcast.runtime.answers.attention_kernel import KernelWarning
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.estimate.known_shares import origins
+from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import amount, between, gibibytes, measured, percent, rate, seconds
 from kernelcast.runtime.views.step_breakdown import operator_totals
@@ -126,7 +127,8 @@ def _attention(estimate: Estimate) -> list[Fact]:
         f"{one.direction} {one.factor:.2f} × {one.measured}"
         for one in sorted(changed, key=lambda one: one.direction, reverse=True)
     )
-    return [("attention", f"{asked}: {times} (measured), by published ratios" if times else f"{asked}, as measured")]
+    how = f": {times} (measured), by published ratios" if times else ", as measured"
+    return [("attention", asked + how)]
 
 
 def _interval(estimate: Estimate) -> list[Fact]:

@@ -20,6 +20,7 @@ from kernelcast.validate.stack_runs import FittedStack, StackScore, fit_stack
 from kernelcast.validate.steps import Score
 
 FORMAT = "kernelcast.stack/1"
+_KERNELS = LAYOUT["attention_kernel"].kind.values[1:]
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -46,8 +47,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
     "--kernel",
-    type=click.Choice(LAYOUT["attention_kernel"].kind.values[1:]),
-    help="Kernel of fused attention in the steps.  [default: not stated]",
+    metavar="KERNEL",
+    type=click.Choice(_KERNELS),
+    help=f"Kernel of fused attention in the steps ({', '.join(_KERNELS)}).  [default: not stated]",
 )
 @click.option("--output", "-o", type=_FILE, help="Write the stack (TOML).  [default: only report]")
 @json_option

@@ -115,9 +115,13 @@ def _kernels() -> str:
                 if kernel in row and kernel != _OVER
             )
             cells = ", ".join(
-                f"{kernel} {one.factor:.2f} (± {exp(one.log_half_width) - 1:.0%})" for kernel, one in ratios if one
+                f"{kernel} {one.factor:.2f} (± {exp(one.log_half_width) - 1:.0%})"
+                for kernel, one in ratios
+                if one
             )
-            lines.append(f"| {row['architecture']} | {text} | {size or 'any size'} | {cells} | {row['source']} |")
+            lines.append(
+                f"| {row['architecture']} | {text} | {size or 'any size'} | {cells} | {row['source']} |"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -16,10 +16,9 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.attention_kernels import FUSED, TimeRatio, kernels_on, time_ratio
 from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
-from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.stack.stack import Stack
 
-AS_MEASURED: str = LAYOUT["attention_kernel"].default
 _HEAD_SIZE = list(OPERATORS[FUSED].features).index("head_size")
 _PACKAGE = "flash-attn="
 _OF_PACKAGE = {"1": "flash-1", "2": "flash-2"}
@@ -43,8 +42,8 @@ class KernelWarning:
 
     def __str__(self) -> str:
         return (
-            f"{FUSED} ({self.direction}): measured with {self.measured}, answered for {self.asked} by {self.factor:.2f} "
-            f"times the time, as published ({self.source})"
+            f"{FUSED} ({self.direction}): measured with {self.measured}, answered for {self.asked} by "
+            f"{self.factor:.2f} times the time, as published ({self.source})"
         )
 
     @property
@@ -145,8 +144,9 @@ def measured_kernel(entry: RegressorEntry, manifest: Manifest) -> str:
 
 
 def _kernel_of(software: SoftwareFingerprint) -> str:
-    """What the collector calls: the package flash-attn where it is installed, else torch's, FlashAttention 2 from 2.2 on
-    (pytorch.org/blog/pytorch2-2).
+    """What the collector calls: the package flash-attn where it is installed, else torch's.
+
+    From torch 2.2 on that is FlashAttention 2 (pytorch.org/blog/pytorch2-2).
     """
     for one in software.environment:
         if one.startswith(_PACKAGE):

@@ -40,6 +40,7 @@ RankBy = Literal["step-time", "tokens-per-gpu"]
 MAX_DEGREE = 1_000_000
 MAX_SIZE = 2**31 - 1
 MAX_LAYERS = 10_000
+AS_MEASURED: AttentionKernel = "as-measured"
 DEFAULT_BUCKET_ENTRIES = 1_260_000_000
 """Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
 
@@ -202,7 +203,7 @@ LAYOUT = table(
           of_stack=True),
     Field("attention_kernel", choice(get_args(AttentionKernel)),
           "Kernel of fused attention: that of the measurements, or another by published ratios of their times.",
-          "as-measured", of_stack=True),
+          AS_MEASURED, of_stack=True),
     Field("kept_by", choice(get_args(ModuleKind)),
           "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch",
           of_stack=True),

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import (
+    AS_MEASURED,
     DEGREES,
     EXPERT_DEGREES,
     EXPERT_LOAD,
@@ -331,9 +332,9 @@ class Parallelism:
                 f"cp is {self.cp}, expected 1 with attention {model.attention!r} of model {model.name}: "
                 "sequences are cut for attention 'flash' only"
             )
-        if self.attention_kernel != "as-measured" and model.attention != "flash":
+        if self.attention_kernel != AS_MEASURED and model.attention != "flash":
             raise UsageError(
-                f"attention_kernel is {self.attention_kernel}, expected as-measured with attention "
+                f"attention_kernel is {self.attention_kernel}, expected {AS_MEASURED} with attention "
                 f"{model.attention!r} of model {model.name}: it is no fused kernel"
             )
         if model.experts and self.tp > 1 and not self.sequence_parallel:

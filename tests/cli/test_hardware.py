@@ -85,13 +85,16 @@ def test_what_a_device_lacks_is_carried_over() -> None:
 
 
 def test_it_says_which_attention_kernel_was_measured_and_takes_another() -> None:
-    shown = {name: " ".join(run(hardware, name).stdout.split()) for name in ("h100-sxm", "b200-sxm", "a100-pcie")}
+    shown = {
+        name: " ".join(run(hardware, name).stdout.split()) for name in ("h100-sxm", "b200-sxm", "a100-pcie")
+    }
     assert (
         "attention kernel measured: forward flash-3, backward flash-3; --attention-kernel flash-2, flash-3, cudnn"
         in shown["h100-sxm"]
     )
     assert (
-        "attention kernel measured: forward not stated, backward cudnn; no other can be asked" in shown["b200-sxm"]
+        "attention kernel measured: forward not stated, backward cudnn; no other can be asked"
+        in shown["b200-sxm"]
     )
     assert "forward not stated, backward not stated" in shown["a100-pcie"]
     known = {
@@ -102,7 +105,10 @@ def test_it_says_which_attention_kernel_was_measured_and_takes_another() -> None
     assert known["gemm", "forward"] is None
     asked = ["--hardware", "h100-sxm", *LAYOUT]
     text = " ".join(run(predict, *asked, "--attention-kernel", "flash-2").stdout.split())
-    assert "attention flash-2: forward 1.72 × flash-3, backward 1.68 × flash-3 (measured), by published ratios" in text
+    assert (
+        "attention flash-2: forward 1.72 × flash-3, backward 1.68 × flash-3 (measured), by published ratios"
+        in text
+    )
     assert "attention flash-3, as measured" in " ".join(
         run(predict, *asked, "--attention-kernel", "flash-3").stdout.split()
     )
@@ -112,7 +118,11 @@ def test_it_says_which_attention_kernel_was_measured_and_takes_another() -> None
     values = json.loads(run(predict, *asked, "--attention-kernel", "flash-2", "--json").stdout)
     assert values["parallelism"]["attention_kernel"] == "flash-2"
     [forward, _] = [one for one in values["warnings"] if one["kind"] == "attention_kernel"]
-    assert (forward["asked"], forward["measured"], round(forward["factor"], 2)) == ("flash-2", "flash-3", 1.72)
+    assert (forward["asked"], forward["measured"], round(forward["factor"], 2)) == (
+        "flash-2",
+        "flash-3",
+        1.72,
+    )
 
 
 def test_it_says_how_well_measured_steps_on_it_were_predicted() -> None:

@@ -48,7 +48,7 @@ def h100() -> Estimator:
     return Estimator.load("h100-sxm")
 
 
-def predicted(estimator: Estimator, kernel: str, model: ModelConfig = MODEL, **layout: Any) -> Estimate:
+def predicted(estimator: Estimator, kernel: Any, model: ModelConfig = MODEL, **layout: Any) -> Estimate:
     parallelism = replace(ONE, attention_kernel=kernel, **layout)
     return estimator.predict(model=model, parallelism=parallelism, cluster=NODE)
 
@@ -141,10 +141,12 @@ def test_a_search_answers_as_predictions_do(h100: Estimator) -> None:
     for one in found.top:
         assert one.parallelism.attention_kernel == "flash-2"
         usual = replace(one.parallelism, attention_kernel="as-measured")
-        assert one.estimate.step_time_s > h100.predict(
-            model=MODEL, parallelism=usual, cluster=NODE
-        ).step_time_s
-    with pytest.raises(DataError, match=r"^attention_kernel is flash-1, expected as-measured, flash-2, flash-3 or"):
+        assert (
+            one.estimate.step_time_s > h100.predict(model=MODEL, parallelism=usual, cluster=NODE).step_time_s
+        )
+    with pytest.raises(
+        DataError, match=r"^attention_kernel is flash-1, expected as-measured, flash-2, flash-3 or"
+    ):
         search(h100, Question(space=replace(space, common={"attention_kernel": "flash-1"})))
 
 
@@ -175,7 +177,9 @@ def test_devices_of_an_architecture_take_its_ratios() -> None:
 
 
 def test_a_cpu_and_unfused_attention_have_none(make_bundle: Callable[..., Path], h100: Estimator) -> None:
-    with pytest.raises(DataError, match=r"^attention_kernel is flash-2, expected as-measured: the bundle was not"):
+    with pytest.raises(
+        DataError, match=r"^attention_kernel is flash-2, expected as-measured: the bundle was not"
+    ):
         predicted(Estimator.load(make_bundle()), "flash-2")
     unfused = replace(MODEL, attention="unfused")
     with pytest.raises(
