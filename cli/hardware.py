@@ -35,8 +35,8 @@ class KnownOperator:
 
     `error` is the mean error on held-out rows where it was measured, a fraction; `transfer_error` the factor that 90 %
     of transfers of that operator were within, None where it was measured on the device; `load` is that of the device
-    that was measured, empty where it is not stated; `data` says by whom; `kernel` is that of fused attention, None of all
-    else and where it is not stated.
+    that was measured, empty where it is not stated; `data` says by whom; `kernel` is that of fused attention, None of
+    all else and where it is not stated.
     """
 
     operator: str
