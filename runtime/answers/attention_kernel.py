@@ -54,12 +54,12 @@ class KernelWarning:
     @property
     def topic(self) -> str:
         """What it is about; of several warnings about one thing one is shown."""
-        return f"kernel of {FUSED}, {self.direction}"
+        return f"kernel of {FUSED}"
 
     @property
     def brief(self) -> str:
         """A clause for a line about several operators."""
-        return f"{self.asked} {self.direction} by {self.factor:.2f} × {self.measured}"
+        return f"{self.asked} by {self.factor:.2f} × {self.measured} ({self.direction})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
