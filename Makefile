@@ -185,7 +185,7 @@ datasets: $(INSTALLED)
 stacks: $(INSTALLED)
 	$(BIN)/kernelcast stack fit validate/llm-foundry-a100-40gb.toml validate/llm-foundry-a100-80gb.toml \
 	  --software "LLM Foundry (Composer), PyTorch FSDP (FULL_SHARD), Triton FlashAttention-1, AdamW" \
-	  -o runtime/shipped/stacks/fsdp-composer.toml
+	  --kernel flash-1-triton -o runtime/shipped/stacks/fsdp-composer.toml
 	$(BIN)/kernelcast stack fit validate/simumax-b200.toml -o runtime/shipped/stacks/megatron-core.toml
 
 bench-hardware: $(INSTALLED)

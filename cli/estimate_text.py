@@ -9,9 +9,11 @@ import click
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
+from kernelcast.runtime.answers.attention_kernel import KERNEL
 from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.estimate.known_shares import origins
+from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import amount, between, gibibytes, measured, percent, rate, seconds
 from kernelcast.runtime.views.step_breakdown import operator_totals
@@ -91,6 +93,7 @@ def headline(
         ),
         *([] if source.stack is None else [("stack", str(source.stack))]),
         *([] if calibration is None else [("calibration", calibration.summary)]),
+        *_attention(estimate),
         *_energy(estimate),
         (
             "model",
@@ -112,6 +115,20 @@ def headline(
     rows += further
     first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
+
+
+def _attention(estimate: Estimate) -> list[Fact]:
+    """The kernel that was asked for, where it is not simply the measured one."""
+    asked = estimate.parallelism.attention_kernel
+    if asked == AS_MEASURED:
+        return []
+    changed = [one.values for one in estimate.concerned if one.kind == KERNEL]
+    times = ", ".join(
+        f"{one['direction']} {one['factor']:.2f} × {one['measured']}"
+        for one in sorted(changed, key=lambda one: str(one["direction"]), reverse=True)
+    )
+    how = f": {times} (measured), by published ratios" if times else ", as measured"
+    return [("attention", asked + how)]
 
 
 def _interval(estimate: Estimate) -> list[Fact]:

@@ -102,6 +102,12 @@ def _render(explained: Explained) -> str:
         lines.append(
             f"  calibrated the time contains × {one.calibration_factor:.3f}, for {kind} operators by measured steps"
         )
+    if one.kernel is not None:
+        kernel = one.kernel.values
+        lines.append(
+            f"  kernel     the time contains × {kernel['factor']:.3f}, for {kernel['asked']} instead of the measured "
+            f"{kernel['measured']}"
+        )
     if entry.layouts:
         measured = ", ".join(f"{nodes} × {gpus}" for nodes, gpus in entry.layouts)
         lines.append(f"  layouts    {measured} measured (nodes × devices per node)")

@@ -10,16 +10,18 @@ from kernelcast.cli import completion
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, say
+from kernelcast.runtime.answers.attention_kernel import answerable_kernels, measured_kernel
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.attention_kernels import FUSED
 from kernelcast.runtime.hardware.devices import Device, device
 from kernelcast.runtime.hardware.sustained import sustained_flops_per_s, sustained_origin
 from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
 
@@ -33,7 +35,8 @@ class KnownOperator:
 
     `error` is the mean error on held-out rows where it was measured, a fraction; `transfer_error` the factor that 90 %
     of transfers of that operator were within, None where it was measured on the device; `load` is that of the device
-    that was measured, empty where it is not stated; `data` says by whom.
+    that was measured, empty where it is not stated; `data` says by whom; `kernel` is that of fused attention, None of
+    all else and where it is not stated.
     """
 
     operator: str
@@ -46,6 +49,7 @@ class KnownOperator:
     transfer_error: float | None
     load: str | None
     data: str | None
+    kernel: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -78,6 +82,7 @@ def known_operators(bundle: Bundle) -> list[KnownOperator]:
                     else exp(transfer.log_half_width),
                     load=None if entry is None else entry.load.value,
                     data=None if entry is None else entry.data,
+                    kernel=None if entry is None else entry.kernel,
                 )
             )
     return found
@@ -132,7 +137,8 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
     known_steps = [("steps", _score(one)) for one in steps]
     if not steps:
         known_steps = [("steps", "none measured on it are known here: no prediction of a step was compared")]
-    click.echo(facts([*_lines(found), ("load", f"{bundle.manifest.loads} (of regressors)"), *known_steps]))
+    loads = ("load", f"{bundle.manifest.loads} (of regressors)")
+    click.echo(facts([*_lines(found), loads, ("attention", _attention(bundle)), *known_steps]))
     rows = [
         (
             one.operator,
@@ -150,6 +156,18 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
     say(
         "\ntransfer: the factor that 90 % of times carried over from another device were within (docs/hardware.md)"
     )
+
+
+def _attention(bundle: Bundle) -> str:
+    """Kernels of fused attention that were measured, and those that it can be asked for."""
+    measured = [
+        f"{direction} {measured_kernel(bundle.entries[source.answered_by], bundle.manifest) or 'not stated'}"
+        for direction in (Direction.FORWARD, Direction.BACKWARD)
+        if (source := source_of((FUSED, direction), bundle.entries)) is not None
+    ]
+    others = answerable_kernels(bundle)
+    asked = f"--attention-kernel {', '.join(others)}" if others else "no other can be asked for"
+    return f"kernel measured: {', '.join(measured)}; {asked}"
 
 
 def _list(as_json: bool) -> None:

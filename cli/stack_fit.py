@@ -13,13 +13,14 @@ from kernelcast.cli.terminal import say
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.request.fields import OPTIONS
+from kernelcast.runtime.request.fields import LAYOUT, OPTIONS
 from kernelcast.runtime.request.kinds import read_decimal
 from kernelcast.runtime.stack import NAMES, stack_toml
 from kernelcast.validate.stack_runs import FittedStack, StackScore, fit_stack
 from kernelcast.validate.steps import Score
 
 FORMAT = "kernelcast.stack/1"
+_KERNELS = LAYOUT["attention_kernel"].kind.values[1:]
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -44,6 +45,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--software", default="", metavar="TEXT", help="What it is.  [default: what the runs files say]"
 )
+@click.option(
+    "--kernel",
+    metavar="KERNEL",
+    type=click.Choice(_KERNELS),
+    help=f"Kernel of fused attention in the steps ({', '.join(_KERNELS)}).  [default: not stated]",
+)
 @click.option("--output", "-o", type=_FILE, help="Write the stack (TOML).  [default: only report]")
 @json_option
 def fit(
@@ -55,6 +62,7 @@ def fit(
     fixed: tuple[str, ...],
     name: str,
     software: str,
+    kernel: str | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -73,6 +81,7 @@ def fit(
         paths,
         name=name or (output.stem if output is not None else "fitted"),
         software=software,
+        kernel=kernel,
         fixed=dict(map(_fixed, fixed)),
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,

@@ -3,6 +3,7 @@
 python docs/generate_hardware.py
 """
 
+import tomllib
 from math import exp
 from pathlib import Path
 
@@ -10,14 +11,18 @@ from kernelcast.cli.hardware import known_operators
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
 from kernelcast.runtime.catalogue.transfer_errors import TransferError, transfer_errors
+from kernelcast.runtime.hardware.attention_kernels import time_ratio
 from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.hardware.sustained import sustained, sustained_origin
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.shipped import ATTENTION_KERNELS
 from kernelcast.validate.markdown import filled
 
 FOLDER = Path(__file__).resolve().parent
 PAGE, PICTURE = FOLDER / "hardware.md", FOLDER / "transfer.png"
 TARGETS = ("h100-sxm",)
 _SHOWN = ("a100-sxm", "gh200")
+_OVER = "flash-2"
 
 
 def page(text: str) -> str:
@@ -25,6 +30,7 @@ def page(text: str) -> str:
     for name, content in (
         ("devices", _devices()),
         ("known", _known()),
+        ("kernels", _kernels()),
         ("transfers", _transfers()),
         ("sustained", _sustained()),
         ("sources", _sources()),
@@ -82,6 +88,37 @@ def _known() -> str:
                 for one in row
             ]
             lines.append(f"| {row[0].operator} | {row[0].direction} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _kernels() -> str:
+    """Kernels of what was measured, and times of all over those of FlashAttention 2, which every source has."""
+    table = tomllib.loads(ATTENTION_KERNELS.read_text(encoding="utf-8"))
+    lines = ["| measured | forward | backward | how it is known |", "|---|---|---|---|"]
+    for name, row in table["measured"].items():
+        passes = (row.get(one, "–") for one in ("forward", "backward"))
+        lines.append(f"| {name} | {' | '.join(passes)} | {row['source']} |")
+    lines += [
+        "",
+        f"| architecture | pass | heads of | time over {_OVER}'s | source |",
+        "|---|---|---|---|---|",
+    ]
+    for row in table["rates"]:
+        for text in row["directions"]:
+            direction, size = Direction(text), row.get("head_size", 0)
+            ratios = (
+                (kernel, time_ratio(row["architecture"], direction, size or 1, of=kernel, over=_OVER))
+                for kernel in table["kernel"]
+                if kernel in row and kernel != _OVER
+            )
+            cells = ", ".join(
+                f"{kernel} {one.factor:.2f} (± {exp(one.log_half_width) - 1:.0%})"
+                for kernel, one in ratios
+                if one
+            )
+            lines.append(
+                f"| {row['architecture']} | {text} | {size or 'any size'} | {cells} | {row['source']} |"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware
+from kernelcast.runtime.hardware.attention_kernels import all_kernels, kernels_on
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_named, shipped_fabrics
@@ -35,6 +36,7 @@ def catalogue(warm: Warm) -> dict[str, Any]:
         "fabrics": [one.to_dict() for one in (*described, *shipped)],
         "measured_fabrics": [*measured, *measured_fabric_names()],
         "models": [{"name": name, **_sizes(model)} for name, model in warm.models.items()],
+        "attention_kernels": list(all_kernels()),
         "stacks": [{"name": name, "software": stack_named(name).software} for name in shipped_stacks()],
     }
 
@@ -65,6 +67,7 @@ def _hardware(one: Hardware) -> dict[str, Any]:
         "memory_bytes": row.memory_bytes,
         "fabric": one.fabric,
         "is_measured": one.bundle is not None,
+        "attention_kernels": list(kernels_on(row.architecture)),
         "data": one.data,
     }
 

@@ -52,13 +52,14 @@ def fit_stack(
     *,
     name: str,
     software: str = "",
+    kernel: str | None = None,
     fixed: Mapping[str, float] | None = None,
     bundle: str = "",
     fabric: str = "",
 ) -> FittedStack:
     """Fit a stack to the steps of runs files, each predicted as `score_steps` does; a bundle's calibration is not used.
 
-    `software` is, not given, what the files say.
+    `software` is, not given, what the files say; `kernel` is that of fused attention in the steps, where it is known.
 
     Raises:
         UsageError: no step can be predicted, or a fixed factor is wrong; as `score_steps`.
@@ -101,6 +102,7 @@ def fit_stack(
             whole,
             name=name,
             software=one_line(said),
+            kernel=kernel,
             source=one_line("; ".join(dict.fromkeys(one.file.source for one in files))),
             error_before=_rounded(before_all.mean_abs_error),
             error_after=_rounded(after_all.mean_abs_error),

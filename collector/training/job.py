@@ -96,6 +96,7 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
     "recompute_together": 1,
     "offload_optimizer": 0.0,
     "offload_activations": 0.0,
+    "attention_kernel": "as-measured",
 }
 
 

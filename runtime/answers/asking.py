@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kernelcast.runtime.answers.attention_kernel import KernelChange
 from kernelcast.runtime.answers.beyond_range import added_half_width, widened
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.sources import Source, left_out, source_of
@@ -67,11 +68,12 @@ def ask(
     *,
     factors: Factors | None = None,
     with_warnings: bool = True,
+    kernel: KernelChange | None = None,
 ) -> OperatorTimes:
     """Ask for the time of every question; what the bundle lacks is answered by a substitute where there is one.
 
-    With `factors`, times and intervals are multiplied by the operator's factor. Without
-    `with_warnings`, ranges are not looked at, and intervals are those inside of them.
+    With `factors`, times and intervals are multiplied by the operator's factor, and with `kernel` fused attention is
+    answered for that one. Without `with_warnings`, ranges are not looked at, and intervals are those inside of them.
     """
     by_key: dict[Key, dict[Vector, list[str]]] = {}
     for key, vector, role in questions:
@@ -92,7 +94,7 @@ def ask(
             found.doubt(substitute_warning(source), _questions(key, vectors))
         asked.setdefault(source.answered_by, []).append((source, vectors))
     for answered_by, wanted in asked.items():
-        _ask_one(predictor, answered_by, wanted, found, factors, with_warnings=with_warnings)
+        _ask_one(predictor, answered_by, wanted, found, factors, kernel, with_warnings=with_warnings)
     if missing:
         found.doubt(left_out_warning(sorted(missing)), ())
     return found
@@ -104,6 +106,7 @@ def _ask_one(
     wanted: list[tuple[Source, dict[Vector, list[str]]]],
     found: OperatorTimes,
     factors: Factors | None,
+    kernel: KernelChange | None,
     *,
     with_warnings: bool,
 ) -> None:
@@ -138,11 +141,17 @@ def _ask_one(
                 found.doubt(warning, {one for vector in vectors for one in asking[vector]})
     for source, own, roles, vector, factor in sent:
         factor *= factor_of(factors, source.key[0])
+        ratio = None if kernel is None else kernel.ratio(source.key, vector, entry)
+        if kernel is not None and ratio is not None:
+            factor *= ratio.factor
+            if with_warnings:
+                found.doubt(kernel.warning(source.key, ratio, entry), _questions(source.key, {own: roles}))
         for role in roles:
             answer = times[vector]
             if with_warnings:
                 added = added_half_width(entry, vector, "" if source.is_foreign else role)
-                answer = widened(answer, added + source.log_half_width)
+                added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
+                answer = widened(answer, added)
             time_us, low_us, high_us = answer
             found.answers[source.key, own, role] = (factor * time_us, factor * low_us, factor * high_us)
             found.sources[source.key, own, role] = answered_by

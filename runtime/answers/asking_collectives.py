@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
+from kernelcast.runtime.answers.attention_kernel import KernelChange
 from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_links
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.predictor import Answer, Predictor
@@ -24,13 +25,14 @@ def ask_all(
     factors: Factors | None = None,
     with_warnings: bool = True,
     collectives: Collectives | None = None,
+    kernel: KernelChange | None = None,
 ) -> OperatorTimes:
     """`ask`, where `collectives` answers for the fabric; without it the bundle's regressors answer all.
 
     A calibration was fitted with the bundle's own fabric: it does not change times over another one.
     """
     if collectives is None:
-        found = ask(predictor, questions, factors=factors, with_warnings=with_warnings)
+        found = ask(predictor, questions, factors=factors, with_warnings=with_warnings, kernel=kernel)
         cap_by_device(predictor.bundle, found)
         cap_by_links(predictor.bundle, found)
         return found
@@ -38,7 +40,7 @@ def ask_all(
     others: list[Question] = []
     for one in questions:
         (over_fabric if OPERATORS[one[0][0]].is_collective else others).append(one)
-    found = ask(predictor, others, factors=factors, with_warnings=with_warnings)
+    found = ask(predictor, others, factors=factors, with_warnings=with_warnings, kernel=kernel)
     cap_by_device(predictor.bundle, found)
     used = None if collectives.source.is_asked else factors
     found.add(_over_fabric(collectives, over_fabric, used, with_warnings=with_warnings))

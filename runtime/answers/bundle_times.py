@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.answers.asking_collectives import ask_all
+from kernelcast.runtime.answers.attention_kernel import KernelChange
 from kernelcast.runtime.answers.collective_times import Collectives
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
@@ -18,7 +19,8 @@ class BundleTimes:
     """Answers questions with the predicted times and `draws` random ones.
 
     `problems` says what the bundle has no answer to. `asked` holds all answers with their warnings, where
-    `with_warnings` asks for that. `collectives` answers for the fabric, where one is known.
+    `with_warnings` asks for that. `collectives` answers for the fabric, where one is known; `kernel` is that of fused
+    attention, where another than the measured one is asked for.
     """
 
     def __init__(
@@ -29,8 +31,9 @@ class BundleTimes:
         draws: int = 0,
         with_warnings: bool = False,
         collectives: Collectives | None = None,
+        kernel: KernelChange | None = None,
     ) -> None:
-        self.predictor, self.factors, self.collectives = predictor, factors, collectives
+        self.predictor, self.factors, self.collectives, self.kernel = predictor, factors, collectives, kernel
         self.draws, self.with_warnings = draws, with_warnings
         self.asked = OperatorTimes()
         self.problems: dict[Key, str] = {}
@@ -43,6 +46,7 @@ class BundleTimes:
             factors=self.factors,
             with_warnings=self.with_warnings,
             collectives=self.collectives,
+            kernel=self.kernel,
         )
         self.problems = found.problems | self.problems
         if self.with_warnings:

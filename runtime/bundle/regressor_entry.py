@@ -49,14 +49,15 @@ class RegressorEntry(Record):
     decides the file: seed, code and libraries. `data` says in one line whose measurements these are, None where the
     bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of
     an elementwise operator's number of elements, None for every other and where it is not recorded. `load` is that of
-    the device while all of its rows were measured. What is None, and a load that is not stated, is no field of
-    manifest.json, except `extrapolation_error` and `interval_coverage`.
+    the device while all of its rows were measured; `kernel` is that of fused attention which they are of
+    (attention_kernels.toml), None where the software says it or nothing does. What is None, and a load that is not
+    stated, is no field of manifest.json, except `extrapolation_error` and `interval_coverage`.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
     """
 
-    OPTIONAL: ClassVar[tuple[str, ...]] = ("elements_range", "widening", "data", "transfer", "load")
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("elements_range", "widening", "data", "transfer", "load", "kernel")
 
     operator: str
     direction: Direction
@@ -87,6 +88,7 @@ class RegressorEntry(Record):
     data: str | None = None
     transfer: Transfer | None = None
     load: Load = Load.NOT_STATED
+    kernel: str | None = None
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"

@@ -17,6 +17,7 @@ from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
 from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.attention_kernels import FUSED, measured_kernels
 from kernelcast.runtime.hardware.devices import Device, device
 from kernelcast.runtime.hardware.fabric_file import fabric_named
 from kernelcast.runtime.hardware.roofline import Rates
@@ -109,8 +110,17 @@ def _shipped(path: Path) -> Bundle:
 
 
 def _stated(entries: Sequence[RegressorEntry], row: Hardware) -> list[RegressorEntry]:
-    """The same, each with whose measurements it was fitted to."""
-    return [entry if entry.data else replace(entry, data=row.data) for entry in entries]
+    """The same, each with whose measurements it was fitted to, and those of fused attention with their kernel."""
+    kernels = measured_kernels(row.name)
+    by_direction = {} if kernels is None else kernels.by_direction
+    return [
+        replace(
+            entry,
+            data=entry.data or row.data,
+            kernel=by_direction.get(entry.direction) if entry.operator == FUSED else None,
+        )
+        for entry in entries
+    ]
 
 
 def _rates(of: Device, dtype: str) -> Rates:

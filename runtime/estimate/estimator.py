@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
+from kernelcast.runtime.answers.attention_kernel import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
@@ -172,8 +173,8 @@ class Estimator:
         Raises:
             UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
                 several fabrics and `cluster` is not given.
-            DataError: the bundle lacks an operator that the model needs, or one of its models answers
-                nonsense.
+            DataError: the bundle lacks an operator that the model needs, cannot answer for the attention kernel that is
+                asked, or one of its models answers nonsense.
         """
         # Before anything is looked up: 1.0 and True are equal to 1.
         _check_types(model, parallelism, cluster)
@@ -214,6 +215,7 @@ class Estimator:
             (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)
         )
         element_bytes = precision_of(self.bundle.manifest.dtype).element
+        parallelism.check(model)
         factors = self.predictor.factors_for(timeline)
         # On the fullest node, one per device.
         processes = min(parallelism.world_size, used.gpus_per_node)
@@ -222,8 +224,8 @@ class Estimator:
             self.predictor.at(processes),
             factors=factors,
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
+            kernel=kernel_change(parallelism.attention_kernel, self.bundle, factors),
         )
-        parallelism.check(model)
         engine_of = partial(
             Engine,
             model,

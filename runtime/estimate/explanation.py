@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.answers.attention_kernel import KERNEL
 from kernelcast.runtime.answers.ranges import ELEMENTS, exceeded
 from kernelcast.runtime.answers.sources import source_of
+from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import UsageError, shown_name
@@ -45,7 +47,8 @@ class Explanation:
 
     `entry` is the regressor that answered, for `features` and, of an elementwise operator, `elements`; it differs from
     `operator` where a substitute did, whose time was multiplied by `factor`. `calibration_factor` is the calibration's
-    for its class, which the times contain; 1 without one. `calls` are those of one step, summed over the stages;
+    for its class, which the times contain; 1 without one. `kernel` is what attention's times contain where another
+    kernel than the measured one was asked for. `calls` are those of one step, summed over the stages;
     `share` is their part in the time of all devices' work.
     """
 
@@ -58,6 +61,7 @@ class Explanation:
     entry: RegressorEntry
     factor: float
     calibration_factor: float
+    kernel: AnswerWarning | None
     time_us: float
     low_us: float
     high_us: float
@@ -84,6 +88,7 @@ class Explanation:
             "time_us": self.time_us,
             "interval_us": [self.low_us, self.high_us],
             "calibration_factor": self.calibration_factor,
+            "kernel_factor": 1.0 if self.kernel is None else self.kernel.values["factor"],
             "calls": self.calls,
             "total_s": self.total_s,
             "share": self.share,
@@ -185,6 +190,14 @@ def _explain(
         entry=entry,
         factor=factor,
         calibration_factor=estimate.provenance.factor_of(key[0]),
+        kernel=next(
+            (
+                one
+                for one, questions in estimate.concerned.items()
+                if one.kind == KERNEL and asked in questions
+            ),
+            None,
+        ),
         time_us=time_us,
         low_us=low_us,
         high_us=high_us,

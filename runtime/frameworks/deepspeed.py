@@ -112,6 +112,7 @@ ROWS = (
     lacks("fp8_recipe", "none"),
     lacks("expert_capacity", 0.0),
     lacks("offload_activations", 0.0),
+    lacks("attention_kernel", "as-measured"),
     lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("optimizer_states", "float32"),

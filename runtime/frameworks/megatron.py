@@ -323,6 +323,7 @@ ROWS = (
     Choice("expert_overlap", (Option(False), Option(True, {"--overlap-moe-expert-parallel-comm": True}))),
     lacks("fp8_dispatch", False),
     lacks("offload_activations", 0.0),
+    lacks("attention_kernel", "as-measured"),
     OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
     lacks("lora_rank", 0),
     lacks("parallel_residual", False),

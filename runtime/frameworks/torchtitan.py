@@ -299,6 +299,7 @@ ROWS = (
     lacks("optimizer", "adam_fused"),
     lacks("offload_optimizer", 0.0),
     lacks("offload_activations", 0.0),
+    lacks("attention_kernel", "as-measured"),
     lacks("optimizer_states", "float32"),
     Lacks(lambda facts: "the model (a name and a flavor there)"),
 )

@@ -18,6 +18,7 @@ Activation = Literal["gelu", "swiglu", "geglu"]
 Router = Literal["softmax", "sigmoid"]
 ContextExchange = Literal["ring", "all_to_all", "all_gather"]
 Attention = Literal["flash", "fused_softmax", "unfused"]
+AttentionKernel = Literal["as-measured", "flash-1", "flash-1-triton", "flash-2", "flash-3", "cudnn"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zb_v", "dualpipe", "dualpipe_v"]
@@ -39,6 +40,7 @@ RankBy = Literal["step-time", "tokens-per-gpu"]
 MAX_DEGREE = 1_000_000
 MAX_SIZE = 2**31 - 1
 MAX_LAYERS = 10_000
+AS_MEASURED: AttentionKernel = "as-measured"
 DEFAULT_BUCKET_ENTRIES = 1_260_000_000
 """Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
 
@@ -199,6 +201,9 @@ LAYOUT = table(
     Field("host_launch_us", number(0, 1_000, "µs from 0 to 1000"),
           "Least time of a kernel in µs, as long as the host takes to launch one; 0 for a host that is ahead.", 0.0,
           of_stack=True),
+    Field("attention_kernel", choice(get_args(AttentionKernel)),
+          "Kernel of fused attention: that of the measurements, or another by published ratios of their times.",
+          AS_MEASURED, of_stack=True),
     Field("kept_by", choice(get_args(ModuleKind)),
           "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch",
           of_stack=True),

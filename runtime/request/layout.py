@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import (
+    AS_MEASURED,
     DEGREES,
     EXPERT_DEGREES,
     EXPERT_LOAD,
@@ -14,6 +15,7 @@ from kernelcast.runtime.request.fields import (
     REPLICATING,
     REQUEST,
     AdaptedKind,
+    AttentionKernel,
     ContextExchange,
     Float8Recipe,
     GradientCollective,
@@ -90,6 +92,8 @@ class Parallelism:
     - `optimizer`, `optimizer_states`: its kind and the type of its moments (optimizers.py).
     - `host_launch_us`: a pass takes at least this for each of its kernels: the host that launches them one by one is
       not ahead of the device where they are short.
+    - `attention_kernel`: the kernel of fused attention. Where it is not the one that was measured, times are multiplied
+      by a published ratio of both (docs/hardware.md, Attention's kernel).
     - `kept_by`: whose modules keep what the backward pass needs: "torch" has its own, "megatron" is Megatron-core with
       TransformerEngine. Times do not depend on it.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
@@ -142,6 +146,7 @@ class Parallelism:
     optimizer: OptimizerKind = LAYOUT["optimizer"].default
     optimizer_states: StateType = LAYOUT["optimizer_states"].default
     host_launch_us: float = LAYOUT["host_launch_us"].default
+    attention_kernel: AttentionKernel = LAYOUT["attention_kernel"].default
     kept_by: ModuleKind = LAYOUT["kept_by"].default
     exposed_share: float = LAYOUT["exposed_share"].default
     gradient_collective: GradientCollective = LAYOUT["gradient_collective"].default
@@ -301,7 +306,7 @@ class Parallelism:
             UsageError: `tp` does not divide the attention heads, the key-value heads or the MLP width (with
                 sequence parallelism also the sequence), another degree what it cuts, or `layer_counts` do not add up
                 to the layers; `cp` without fused attention, `ep` without experts, experts with `tp` but without
-                sequence parallelism.
+                sequence parallelism; a kernel of fused attention without one.
         """
         cuts = [("tp", self.tp, name) for name in ("attention_heads", "kv_heads", "mlp_size")]
         if self.sequence_parallel:
@@ -326,6 +331,11 @@ class Parallelism:
             raise UsageError(
                 f"cp is {self.cp}, expected 1 with attention {model.attention!r} of model {model.name}: "
                 "sequences are cut for attention 'flash' only"
+            )
+        if self.attention_kernel != AS_MEASURED and model.attention != "flash":
+            raise UsageError(
+                f"attention_kernel is {self.attention_kernel}, expected {AS_MEASURED} with attention "
+                f"{model.attention!r} of model {model.name}: it is no fused kernel"
             )
         if model.experts and self.tp > 1 and not self.sequence_parallel:
             raise UsageError(

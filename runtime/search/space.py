@@ -51,7 +51,7 @@ Unit = tuple[int, ...]
 _OF_UNIT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
 _VARIED = len(SEARCHED) - len(_OF_UNIT)
 """Columns that differ inside a unit."""
-_DECIDING = ("shard_group", "context_exchange")
+_DECIDING = ("shard_group", "context_exchange", "attention_kernel")
 """Of what all layouts have in common, what decides which degrees are valid."""
 _LEAST_PART = 4096
 """Tokens of a sequence's part below which context parallelism is not looked at unless it is asked for."""

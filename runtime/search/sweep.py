@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.attention_kernel import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
 from kernelcast.runtime.answers.predictor import Predictor
@@ -40,7 +41,7 @@ def sweep(
     """Go through one of `shards` equal parts of the space.
 
     Raises:
-        DataError: a regressor answers nonsense.
+        DataError: a regressor answers nonsense, or attention cannot be answered for the kernel that is asked.
     """
     return _Sweep(predictor, question, shard, shards, report).run()
 
@@ -152,10 +153,14 @@ class _Sweep:
         for predictor, own in rows.items():
             if predictor not in self.engines:
                 question = self.question
+                factors = predictor.factors_for(question.timeline)
                 answers = BundleTimes(
                     predictor,
-                    factors=predictor.factors_for(question.timeline),
+                    factors=factors,
                     collectives=self.collectives,
+                    kernel=kernel_change(
+                        question.space.common["attention_kernel"], self.predictor.bundle, factors
+                    ),
                 )
                 self.answers.append(answers)
                 self.engines[predictor] = Engine(

@@ -20,6 +20,9 @@ TRANSFERS = Path(__file__).resolve().parent / "transfers.toml"
 BUNDLES = Path(__file__).resolve().parent / "bundles"
 """Those bundles; `make datasets` makes them from datasets/."""
 
+ATTENTION_KERNELS = Path(__file__).resolve().parent / "attention_kernels.toml"
+"""Kernels of fused attention: where they run, which were measured, their published rates."""
+
 POWER = Path(__file__).resolve().parent / "power.toml"
 """What devices draw, of those whose power was measured."""
 

@@ -78,6 +78,7 @@ class Stack(Record):
     - `log_covariance`: of the logarithms of the three; 0 where one is not fitted but known.
     - `residual`: standard deviation of log(measured / predicted) that they leave; None: as without a stack.
     - `fixed`: which of them were set, not fitted.
+    - `kernel`: that of fused attention in the steps that it was fitted to, None where that is not known.
     - `options`: what the software does of a question's `OPTIONS`, by name, where a question does not say it.
     - `runs`, `error_before`, `error_after`, `left_out`: what it was fitted to, and mean absolute errors of those steps
       without and with it; None and empty where nothing was fitted.
@@ -92,6 +93,7 @@ class Stack(Record):
             "residual",
             "log_covariance",
             "fixed",
+            "kernel",
             "options",
             "error_before",
             "error_after",
@@ -109,6 +111,7 @@ class Stack(Record):
     residual: float | None = None
     log_covariance: tuple[tuple[float, ...], ...] = _NO_COVARIANCE
     fixed: tuple[str, ...] = ()
+    kernel: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     error_before: float | None = None
     error_after: float | None = None
@@ -120,6 +123,9 @@ class Stack(Record):
         for name in ("name", "software", "source"):
             value = getattr(self, name)
             require(bool(value) and value.isprintable(), where, name, value, _ONE_LINE)
+        kernels = LAYOUT["attention_kernel"].kind.values[1:]
+        known = self.kernel is None or self.kernel in kernels
+        require(known, where, "kernel", self.kernel, f"one of {', '.join(kernels)}")
         for name in ("attention", "compute"):
             value = getattr(self, name)
             within = 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR

@@ -7,6 +7,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline import StepTimeline
+from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
@@ -82,6 +83,8 @@ def _layout(estimate: Estimate) -> str:
     words.append(f"ZeRO-{layout.zero}")
     if layout.sequence_parallel:
         words.append("sequence parallel")
+    if layout.attention_kernel != AS_MEASURED:
+        words.append(f"attention as {layout.attention_kernel}")
     return ", ".join(words)
 
 

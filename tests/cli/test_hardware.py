@@ -84,6 +84,47 @@ def test_what_a_device_lacks_is_carried_over() -> None:
     assert on_h200[2] / on_h200[1] > on_gh200[2] / on_gh200[1]
 
 
+def test_it_says_which_attention_kernel_was_measured_and_takes_another() -> None:
+    shown = {
+        name: " ".join(run(hardware, name).stdout.split()) for name in ("h100-sxm", "b200-sxm", "a100-pcie")
+    }
+    assert (
+        "attention kernel measured: forward flash-3, backward flash-3; --attention-kernel flash-2, flash-3, cudnn"
+        in shown["h100-sxm"]
+    )
+    assert (
+        "attention kernel measured: forward not stated, backward cudnn; no other can be asked"
+        in shown["b200-sxm"]
+    )
+    assert "forward not stated, backward not stated" in shown["a100-pcie"]
+    known = {
+        (one["operator"], one["direction"]): one["kernel"]
+        for one in json.loads(run(hardware, "h100-sxm", "--json").stdout)["operators"]
+    }
+    assert known["flash_attention", "forward"] == known["flash_attention", "backward"] == "flash-3"
+    assert known["gemm", "forward"] is None
+    asked = ["--hardware", "h100-sxm", *LAYOUT]
+    text = " ".join(run(predict, *asked, "--attention-kernel", "flash-2").stdout.split())
+    assert (
+        "attention flash-2: forward 1.72 × flash-3, backward 1.68 × flash-3 (measured), by published ratios"
+        in text
+    )
+    assert "attention flash-3, as measured" in " ".join(
+        run(predict, *asked, "--attention-kernel", "flash-3").stdout.split()
+    )
+    assert "as measured" not in run(predict, *asked).stdout
+    explained = run(predict, *asked, "--attention-kernel", "flash-2", "--explain", "flash_attention").stdout
+    assert "kernel     the time contains × 1.724, for flash-2 instead of the measured flash-3" in explained
+    values = json.loads(run(predict, *asked, "--attention-kernel", "flash-2", "--json").stdout)
+    assert values["parallelism"]["attention_kernel"] == "flash-2"
+    [forward, _] = [one for one in values["warnings"] if one.get("kind") == "attention_kernel"]
+    assert (forward["asked"], forward["measured"], round(forward["factor"], 2)) == (
+        "flash-2",
+        "flash-3",
+        1.72,
+    )
+
+
 def test_it_says_how_well_measured_steps_on_it_were_predicted() -> None:
     values = json.loads(run(hardware, "a100-sxm-40gb", "--json").stdout)
     [scored] = values["steps"]

@@ -152,6 +152,15 @@ def test_several_hardware_are_ranked() -> None:
     assert [line.split("  ")[0] for line in lines[7:9]] == ["gh200", "a100-sxm"]
 
 
+def test_hardware_that_cannot_be_asked_for_a_kernel_says_why_beside_the_others() -> None:
+    asked = [*BATCH, "--attention-kernel", "flash-3", "--zero", "1", "--recompute", "none"]
+    gh200, a100 = values(*BOTH, *asked)["hardware"]
+    assert gh200["problem"] is None
+    assert gh200["best"]["parallelism"]["attention_kernel"] == "flash-3"
+    assert a100["hardware"] == "a100-sxm"
+    assert a100["problem"].endswith(": flash-3 does not run on Ampere (NVIDIA A100 SXM4 80 GB)")
+
+
 def test_energy_is_known_where_power_was_measured() -> None:
     layout = ["--gpus", "16", "--global-batch", "64", "--tokens", "1T"]
     found = values("--hardware", "h200-sxm", *MODEL, *layout)

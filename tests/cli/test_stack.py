@@ -97,6 +97,7 @@ def test_the_list_has_every_stack() -> None:
     shown = CliRunner().invoke(list_, [], catch_exceptions=False).output
     listed = json.loads(CliRunner().invoke(list_, ["--json"], catch_exceptions=False).output)
     assert [one["name"] for one in listed] == list(shipped_stacks())
+    assert [one["kernel"] for one in listed if one["name"] == "fsdp-composer"] == ["flash-1-triton"]
     assert {"fsdp-composer", "megatron-core", "none"} <= {line.split(" ")[0] for line in shown.splitlines()}
 
 

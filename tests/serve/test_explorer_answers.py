@@ -36,6 +36,10 @@ def test_what_can_be_named(server: Server) -> None:
     assert {"h100-3200g", "vista"} <= {one["name"] for one in found["fabrics"]}
     assert found["measured_fabrics"] == ["perlmutter-measured", "vista-measured"]
     assert {"fsdp-composer", "megatron-core"} <= {one["name"] for one in found["stacks"]}
+    kernels = {one["name"]: one["attention_kernels"] for one in found["hardware"]}
+    assert kernels["gh200"] == ["flash-1", "flash-2", "flash-3", "cudnn"]
+    assert kernels["v100-pcie-32gb"] == []
+    assert set(kernels["a100-sxm"]) < set(found["attention_kernels"])
     llama = next(one for one in found["models"] if one["name"] == "llama-2-7b")
     assert (llama["parameters"], llama["layers"], llama["sequence_length"]) == (6_738_415_616, 32, 4096)
 

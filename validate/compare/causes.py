@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from kernelcast.runtime import Estimate
+from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.validate.compare.predicted_step import stage_of
 from kernelcast.validate.compare.rows import FUSED_ATTENTION, PRODUCTS, Row
 from kernelcast.validate.compare.traced_steps import TracedSteps
@@ -47,7 +48,7 @@ def find_causes(
         else 1 + clocks[0].excess_s / sum(row.predicted_s or 0.0 for row in _products(operators))
     )
     found = [
-        *_attention(operators, slowdown),
+        *_attention(operators, slowdown, estimate.parallelism.attention_kernel),
         *_slow_rank(traced, estimate),
         *_late_host(traced),
         *_communication(traced, collectives),
@@ -64,10 +65,10 @@ def find_causes(
     )
 
 
-def _attention(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
+def _attention(operators: Sequence[Row], slowdown: float, kernel: str) -> Iterator[Cause]:
     """Another kernel than the predicted one: what is one kernel runs as several, or the other way round.
 
-    What a common slowdown of products explains is not the kernel's.
+    What a common slowdown of products explains is not the kernel's. `kernel` is the one that was asked for.
     """
     rows = [row for row in operators if _is_attention(row)]
     excess_s = sum(row.excess_s for row in rows)
@@ -91,7 +92,8 @@ def _attention(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
         if ratio * predicted_s <= slowdown * high_s:
             return
         which = f" ({', '.join(variants)})" if variants else ""
-        line = f"attention{which} takes {ratio:.2f} × the predicted time: perhaps not the expected kernel"
+        wanted = "" if kernel == AS_MEASURED else f", {kernel}"
+        line = f"attention{which} takes {ratio:.2f} × the predicted time: perhaps not the expected kernel{wanted}"
     yield Cause(kind="attention", excess_s=excess_s, line=line)
 
 

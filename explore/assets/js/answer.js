@@ -32,7 +32,7 @@ export function showHeadline(estimate, { best_s, rank, tokens, price }) {
   const against = best_s && rank !== 0 ? `, ${signed(estimate.step_time_s / best_s - 1)} against the fastest` : "";
   byId("answer-note").textContent =
     `${place}${against}; ${one.micro_batches} micro-batches of ${one.micro_batch}, recompute ${one.recompute}, ZeRO ${one.zero}` +
-    `${one.sequence_parallel ? ", sequence parallel" : ""}; layers ${shortCounts(estimate.layer_counts)} on ${estimate.provenance.compute.join("; ")}`;
+    `${one.sequence_parallel ? ", sequence parallel" : ""}${one.attention_kernel === "as-measured" ? "" : `, attention as ${one.attention_kernel}`}; layers ${shortCounts(estimate.layer_counts)} on ${estimate.provenance.compute.join("; ")}`;
   byId("tiles").replaceChildren(...figures(estimate, { tokens, price }).map(([name, value, note, bad]) =>
     h("div", { class: bad ? "bad" : null }, h("dt", {}, name), h("dd", {}, value), note ? h("dd", { class: "note" }, note) : null)));
 }

@@ -137,6 +137,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         (TEXTS + 'log_covariance = "x"\n', "log_covariance is 'x', expected a list of lists of numbers"),
         (TEXTS + "compute = nan\n", "compute is nan, expected 0.1 to 10"),
         (TEXTS + 'fixed = ["speed"]\n', "fixed is .*, expected some of attention"),
+        (
+            TEXTS + 'kernel = "flash"\n',
+            "kernel is 'flash', expected one of flash-1, flash-1-triton, flash-2, ",
+        ),
         (TEXTS + "options = 3\n", "options is 3, expected a table"),
         (TEXTS + "[options]\ntp = 2\n", "options is 'tp', expected some of layer_split, reduce_dtype"),
         (TEXTS + '[options]\nkept_by = "jax"\n', "options.kept_by is 'jax', expected torch or megatron"),

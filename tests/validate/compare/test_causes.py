@@ -66,6 +66,9 @@ def test_a_slower_kernel_of_the_same_attention(ran: Ran, estimate: Estimate) -> 
         "attention (memory-efficient) takes 4.00 × the predicted time: perhaps not the expected kernel"
     )
     assert cause.excess_s == pytest.approx(3 * 6e-5)
+    # Where a kernel was asked for, it is the one that was expected.
+    asked = replace(estimate, parallelism=replace(estimate.parallelism, attention_kernel="flash-2"))
+    assert only(ran(slower), asked).line.endswith(": perhaps not the expected kernel, flash-2")
 
 
 def test_a_slow_rank_and_who_waits_for_it(ran: Ran, estimate: Estimate) -> None:

@@ -1,0 +1,107 @@
+"""Kernels of fused attention: which ones measurements that ship are of, and published ratios of their times.
+
+`attention_kernels.toml` has a source per row.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.shipped import ATTENTION_KERNELS
+
+FUSED = "flash_attention"
+"""The operator that kernels differ in; others ask it for what they have not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredKernels:
+    """The kernels that a piece of hardware was measured with, by pass, and how that is known."""
+
+    by_direction: Mapping[Direction, str]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRatio:
+    """Time of one kernel over that of another: the published ones' geometric mean, none of which is further off in
+    log(time) than `log_half_width`. `source` says whose they are.
+    """
+
+    factor: float
+    log_half_width: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """Rates of kernels in the same settings, in any unit."""
+
+    by_kernel: Mapping[str, tuple[float, ...]]
+    head_size: int | None
+    source: str
+
+
+def all_kernels() -> tuple[str, ...]:
+    """Kernels that have a name."""
+    return tuple(_table()["kernel"])
+
+
+def kernels_on(architecture: str) -> tuple[str, ...]:
+    """Kernels that run on devices of an architecture (`Hopper`)."""
+    return tuple(name for name, row in _table()["kernel"].items() if architecture in row["architectures"])
+
+
+def measured_kernels(hardware: str) -> MeasuredKernels | None:
+    """Kernels of the measurements that ship for a row of hardware.toml; None where nothing is known of them."""
+    row = _table()["measured"].get(hardware)
+    if row is None:
+        return None
+    stated = {one: row[one.value] for one in (Direction.FORWARD, Direction.BACKWARD) if one.value in row}
+    return MeasuredKernels(by_direction=MappingProxyType(stated), source=row["source"])
+
+
+@cache
+def time_ratio(
+    architecture: str, direction: Direction, head_size: int, *, of: str, over: str
+) -> TimeRatio | None:
+    """Time of kernel `of` over that of `over` on one architecture, from the rates of the nearest published head size.
+
+    None where nobody published both.
+    """
+    if of == over:
+        return TimeRatio(factor=1.0, log_half_width=0.0, source="")
+    known = [one for one in _rates(architecture, direction) if {of, over} <= set(one.by_kernel)]
+    if not known:
+        return None
+    nearest = min(known, key=lambda one: abs(math.log(head_size / (one.head_size or head_size))))
+    pairs = zip(nearest.by_kernel[of], nearest.by_kernel[over], strict=True)
+    logs = [math.log(its_rate / rate) for rate, its_rate in pairs]
+    mean = fmean(logs)
+    return TimeRatio(
+        factor=math.exp(mean),
+        log_half_width=max(abs(one - mean) for one in logs),
+        source=nearest.source,
+    )
+
+
+def _rates(architecture: str, direction: Direction) -> list[_Rates]:
+    return [
+        _Rates(
+            by_kernel={name: tuple(row[name]) for name in all_kernels() if name in row},
+            head_size=row.get("head_size"),
+            source=row["source"],
+        )
+        for row in _table()["rates"]
+        if row["architecture"] == architecture and direction.value in row["directions"]
+    ]
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return MappingProxyType(tomllib.loads(ATTENTION_KERNELS.read_text(encoding="utf-8")))
