@@ -109,7 +109,7 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 # fitting, and half an hour of measuring, during which the machine must do nothing else. What was measured and fitted is
 # kept in VALIDATED and taken over; without that folder all of it is done anew.
 VALIDATED := $(VENV)/validated
-KEEP := $(BIN)/python docs/generate_validation.py keep
+KEEP := $(BIN)/python docs/keep_result.py
 
 validate: validate-published validate-steps validate-fabrics validate-prior validate-run validate-page
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from kernelcast.cli.terminal import QUIET
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.spelling import alternatives
 
@@ -53,6 +54,7 @@ class LazyGroup(click.Group):
                 f"{self._called(ctx, cmd_name)} needs the package {error.name}, which is not installed; "
                 f"expected: pip install 'kernelcast[{verb.extra}]'"
             ) from error
+        _take_quiet(command)
         return command
 
     def resolve_command(
@@ -85,3 +87,12 @@ class LazyGroup(click.Group):
     def _called(self, ctx: click.Context, name: str) -> str:
         """The verb as it is typed after `kernelcast`."""
         return name if ctx.parent is None else f"{self.name} {name}"
+
+
+def _take_quiet(command: click.Command) -> None:
+    """Give a command --quiet, or all that a group holds; a group that imports its commands does so itself."""
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            _take_quiet(one)
+    elif QUIET not in command.params:
+        command.params.append(QUIET)

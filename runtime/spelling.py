@@ -45,18 +45,34 @@ def alternatives(name: str, known: Iterable[str]) -> str:
     'nearest is h100-sxm'
     >>> alternatives("h100", ["h100-sxm", "h100-pcie", "gh200"])
     'nearest are h100-sxm, h100-pcie'
+    >>> alternatives("h1000", ["h100-sxm", "h100-pcie", "gh200"])
+    'nearest are h100-sxm, h100-pcie'
     >>> alternatives("tpu", ["h100-sxm", "gh200"])
     'known are h100-sxm, gh200'
     """
     names, wanted = list(known), name[-_LONGEST:].lower()
+    begun = _plain(wanted)
     near = (
         nearest_names(wanted, names)
-        or [one for one in names if wanted and one.startswith(wanted)]
+        or [one for one in names if begun and _plain(one).startswith(begun)]
         or get_close_matches(wanted, names, n=_MOST, cutoff=_CLOSE)
+        or _alike_at_first(begun, names)
     )[:_MOST]
     if not near:
         return f"known are {', '.join(names)}"
     return f"nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
+
+
+def _alike_at_first(wanted: str, names: list[str]) -> list[str]:
+    """Names that begin like what is wanted, the likeliest first."""
+    likeness = {one: _likeness(wanted, _plain(one)[: len(wanted)]) for one in names}
+    return [
+        one for one in sorted(names, key=lambda one: -likeness[one]) if wanted and likeness[one] >= _CLOSE
+    ]
+
+
+def _plain(name: str) -> str:
+    return re.sub("[-_ ]", "", name)
 
 
 def _words(name: str) -> list[str]:

@@ -32,6 +32,7 @@ const QUESTION = [
   ["Network rate", (one) => `× ${FACTORS[one.state.network] ?? 1}`],
   ["Model", (one) => one.estimate.model.name],
   ["Attention kernel", (one) => one.estimate.model.attention],
+  ["Training software", (one) => one.state.stack || "none"],
   ["GPUs", (one) => String(one.estimate.parallelism.world_size)],
   ["Global batch", (one) => String(one.state.batch)],
   ["Sequence", (one) => String(one.estimate.model.sequence_length)],

@@ -15,7 +15,7 @@ import { acceptConfigs } from "./upload.js";
 
 const CONTROLS = Object.keys(DEFAULTS);
 // What leaves a chosen layout as it is.
-const KEEPS_LAYOUT = ["network", "attention", "price", "tokens", "top", "fabric", "hardware"];
+const KEEPS_LAYOUT = ["network", "attention", "stack", "price", "tokens", "top", "fabric", "hardware"];
 const ONLY_SHOWN = ["price", "tokens"];
 const CONFIG = "\u0000config";
 const FULL_AFTER_MS = 250;
@@ -105,7 +105,9 @@ function showControls() {
   options(byId("model"), [...config, ...catalogue.models.map((one) => [one.name, one.name])], state.config ? CONFIG : state.model);
   const kernel = model?.model.attention;
   options(byId("attention"), [["", kernel ? `the model's: ${kernel}` : "the model's"], ["flash", "flash"], ["fused_softmax", "fused_softmax"], ["unfused", "unfused"]], state.attention);
-  for (const name of CONTROLS) if (!["fabric", "model", "attention"].includes(name)) byId(name).value = state[name];
+  options(byId("stack"), [["", "none: sums as they are"], ...catalogue.stacks.map((one) => [one.name, one.name])], state.stack);
+  byId("stack-note").textContent = catalogue.stacks.find((one) => one.name === state.stack)?.software ?? "";
+  for (const name of CONTROLS) if (!["fabric", "model", "attention", "stack"].includes(name)) byId(name).value = state[name];
   byId("sequence").placeholder = model ? String(model.sequence_length) : "";
   byId("hardware-note").textContent = hardware ? `${hardware.device}, ${gib(hardware.memory_bytes)}` : "your bundle";
   byId("model-note").textContent = model ? modelNote() : "";

@@ -35,6 +35,7 @@ function shared(state, catalogue, model) {
     model: other || state.config ? { ...model, ...(other ? { attention: state.attention } : {}) } : state.model,
     ...(state.sequence ? { sequence_length: whole(state.sequence, "sequence") } : {}),
     ...fabric(state, catalogue),
+    ...(state.stack ? { stack: state.stack } : {}),
     global_batch: whole(state.batch, "global batch"),
   };
 }
