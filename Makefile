@@ -75,9 +75,9 @@ chromium:
 	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { \
 	  echo "installing chromium"; apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
 
-# The explorer's pictures in docs/.
+# Pictures of pages in docs/: the explorer, a predicted step, a training's report, a database (PICTURES=predict: some).
 pictures: $(INSTALLED) chromium
-	$(BIN)/python docs/generate_explore_pictures.py
+	$(BIN)/python docs/generate_pictures.py $(PICTURES)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_fabrics.py
