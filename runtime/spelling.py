@@ -10,7 +10,7 @@ from difflib import SequenceMatcher, get_close_matches
 _ALIKE = 0.8
 _SHORTEST = 3  # degrees have two letters, and one other letter makes another degree
 _LONGEST = 80
-_MOST, _CLOSE = 8, 0.75
+_MOST, _CLOSE, _TIE = 8, 0.75, 0.01
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
@@ -64,11 +64,11 @@ def alternatives(name: str, known: Iterable[str]) -> str:
 
 
 def _alike_at_first(wanted: str, names: list[str]) -> list[str]:
-    """Names that begin like what is wanted, the likeliest first."""
-    likeness = {one: _likeness(wanted, _plain(one)[: len(wanted)]) for one in names}
-    return [
-        one for one in sorted(names, key=lambda one: -likeness[one]) if wanted and likeness[one] >= _CLOSE
-    ]
+    """Names whose beginning is most like what is wanted, with a letter more or less."""
+    sizes = range(max(1, len(wanted) - 1), len(wanted) + 2)
+    likeness = {one: max(_likeness(wanted, _plain(one)[:size]) for size in sizes) for one in names}
+    least = max(_CLOSE, max(likeness.values(), default=0.0) - _TIE)
+    return [one for one in names if wanted and likeness[one] >= least]
 
 
 def _plain(name: str) -> str:
