@@ -24,6 +24,8 @@ const RETRY_MS = 2000;
 let state = read(location.hash.slice(1));
 let catalogue = null, model = null, rows = [], estimate = null, answered = null, pins = [];
 let searching = null, lost = null, working = 0;
+/** The field that is written in: its text is not the question's yet, and no answer that arrives replaces it. */
+let typing = null;
 const newest = new Newest();
 
 const table = new LayoutTable(byId("table"), choose);
@@ -107,7 +109,7 @@ function showControls() {
   options(byId("attention"), [["", kernel ? `the model's: ${kernel}` : "the model's"], ["flash", "flash"], ["fused_softmax", "fused_softmax"], ["unfused", "unfused"]], state.attention);
   options(byId("stack"), [["", "none: sums as they are"], ...catalogue.stacks.map((one) => [one.name, one.name])], state.stack);
   byId("stack-note").textContent = catalogue.stacks.find((one) => one.name === state.stack)?.software ?? "";
-  for (const name of CONTROLS) if (!["fabric", "model", "attention", "stack"].includes(name)) byId(name).value = state[name];
+  for (const name of CONTROLS) if (!["fabric", "model", "attention", "stack", typing].includes(name)) byId(name).value = state[name];
   byId("sequence").placeholder = model ? String(model.sequence_length) : "";
   byId("hardware-note").textContent = hardware ? `${hardware.device}, ${gib(hardware.memory_bytes)}` : "your bundle";
   byId("model-note").textContent = model ? modelNote() : "";
@@ -305,7 +307,12 @@ function dialog(title, text) {
 function connect() {
   for (const name of CONTROLS) {
     const control = byId(name), isText = control.tagName === "INPUT" && control.type !== "range";
+    if (isText) {
+      control.addEventListener("input", () => { typing = name; });
+      control.addEventListener("blur", () => { typing = null; });
+    }
     control.addEventListener(name === "network" ? "input" : "change", () => {
+      typing = null;
       if (name === "model") {
         if (control.value === CONFIG) return;
         Object.assign(state, { config: null, attention: "" });

@@ -109,6 +109,18 @@ def test_price_and_tokens(tab: Tab, explorer: Explorer) -> None:
     assert tab.page.locator("#tiles div").filter(has_text="Training on").count() == 0
 
 
+def test_an_answer_does_not_replace_what_is_being_written(tab: Tab, explorer: Explorer) -> None:
+    tab.open(explorer.home + SMALL)
+    tab.page.fill("#sequence", "1024")
+    tab.page.press("#sequence", "Enter")
+    tab.page.fill("#gpus", "16")
+    tab.settle()
+    assert tab.page.input_value("#gpus") == "16"
+    tab.page.press("#gpus", "Enter")
+    tab.settle()
+    assert "gpus=16" in tab.page.url
+
+
 def test_starting_over(tab: Tab, explorer: Explorer) -> None:
     tab.open(explorer.home + SMALL)
     tab.page.click("#reset")
