@@ -126,7 +126,7 @@ def given_words(*names: str) -> list[str]:
     return words
 
 
-_METAVARS = {"bundle": "FILE", "hardware": "NAME", **dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")}
+_METAVARS = {"bundle": "FILE", "hardware": "NAME", "price": "PRICE", **dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")}
 
 
 def field_options(

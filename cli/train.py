@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, id_option, json_option
+from kernelcast.cli.options import RenamedOption, database_option, id_option, json_option
 from kernelcast.cli.prior import prior_option, read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
@@ -70,8 +70,10 @@ from kernelcast.train.report.table import columns
     help="Write a page with tables and plots there (DIR/index.html).",
 )
 @click.option(
-    "--reference",
+    "--compare-with",
     "reference_directory",
+    cls=RenamedOption,
+    old=["--reference"],
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Compare with the errors that the method's authors published in DIR.",

@@ -87,6 +87,7 @@ OLD_NAMES = [
     (["calibrate"], "--steps", "--db", "bench.db"),
     (["validate", "published"], "--bundle", "--from", "old.kcast"),
     (["trace", "report"], "--page", "--html", "report.html"),
+    (["train"], "--reference", "--compare-with", "published"),
     (["validate", "run"], "--operators", "--by-operator", None),
 ]
 
@@ -138,7 +139,7 @@ def every_command(
 # Options that are a number in one command and several in another, or one of other values.
 SEVERAL = {"--gpus", "--top", "--schedule", "--recompute", "--zero", "--sequence-parallel", "--micro-batch", "--points",
            "--micro-batches", "--virtual-stages", "--rank-by", "--again", "--operator", "--layouts", "--format",
-           "--pp", "--tp", "--dp", "--cp", "--ep", "--expert-tp", "--as", "--port"}  # fmt: skip
+           "--software", "--pp", "--tp", "--dp", "--cp", "--ep", "--expert-tp", "--as", "--port"}  # fmt: skip
 
 
 def test_one_option_has_one_name_and_one_form() -> None:
@@ -148,8 +149,8 @@ def test_one_option_has_one_name_and_one_form() -> None:
         for option in command.params:
             if isinstance(option, click.Option):
                 long = next(one for one in option.opts if one.startswith("--"))
-                assert not long.endswith(("-gib", "-gb", "-bytes", "-seconds", "-s")), (path, long)
-                form = "flag" if option.is_flag else option.make_metavar(click.Context(command))
+                assert not long.endswith(("-gib", "-gb", "-bytes", "-seconds")), (path, long)
+                form = "flag" if option.is_flag else option.make_metavar(click.Context(command)).removesuffix(" RANGE")
                 forms.setdefault(long, {}).setdefault(form, set()).add(path)
     different = {name: found for name, found in forms.items() if len(found) > 1 and name not in SEVERAL}
     assert different == {}
@@ -164,7 +165,7 @@ def test_a_flag_may_have_a_value(values: list[str]) -> None:
     for words in (["predict"], ["compare"], ["search"]):
         command = command_of(words)
         context = click.Context(command, resilient_parsing=True)
-        parsed = command.make_parser(context).parse_args(values)[0]
+        parsed = command.make_parser(context).parse_args([*values])[0]
         [option] = [one for one in command.params if one.name == "overlap_gradients"]
         assert option.handle_parse_result(click.Context(command), parsed, [])[0] is True
 

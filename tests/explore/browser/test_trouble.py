@@ -150,8 +150,8 @@ def test_every_control_has_a_name_and_is_reached_by_tab(tab: Tab, explorer: Expl
         tab.page.keyboard.press("Tab")
         reached.add(tab.page.evaluate("() => document.activeElement.id"))
     expected = (
-        "hardware fabric gpus model config batch sequence recompute schedule zero top network attention stack price tokens "
-        "reset share front pin download-json sbatch slider-tp slider-pp slider-dp slider-cp slider-micro_batch "
+        "hardware fabric gpus model config batch sequence recompute schedule zero top network attention stack price "
+        "tokens reset share front pin download-json sbatch slider-tp slider-pp slider-dp slider-cp slider-micro_batch "
         "switch-recompute"
     )
     assert set(expected.split()) <= reached
