@@ -126,7 +126,8 @@ def given_words(*names: str) -> list[str]:
     return words
 
 
-_METAVARS = {"bundle": "FILE", "hardware": "NAME", "price": "PRICE", **dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")}
+_METAVARS = {"bundle": "FILE", "hardware": "NAME", "price": "PRICE"}
+_METAVARS |= dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")
 
 
 def field_options(

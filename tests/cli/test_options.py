@@ -150,7 +150,11 @@ def test_one_option_has_one_name_and_one_form() -> None:
             if isinstance(option, click.Option):
                 long = next(one for one in option.opts if one.startswith("--"))
                 assert not long.endswith(("-gib", "-gb", "-bytes", "-seconds")), (path, long)
-                form = "flag" if option.is_flag else option.make_metavar(click.Context(command)).removesuffix(" RANGE")
+                form = (
+                    "flag"
+                    if option.is_flag
+                    else option.make_metavar(click.Context(command)).removesuffix(" RANGE")
+                )
                 forms.setdefault(long, {}).setdefault(form, set()).add(path)
     different = {name: found for name, found in forms.items() if len(found) > 1 and name not in SEVERAL}
     assert different == {}
