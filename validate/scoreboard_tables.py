@@ -44,7 +44,8 @@ class Board:
 
     def named(self, part: str, runs_file: str) -> Source:
         """A source of one part."""
-        return next(one for one in getattr(self, part) if one.runs_file == runs_file)
+        several: tuple[Source, ...] = getattr(self, part)
+        return next(one for one in several if one.runs_file == runs_file)
 
 
 Chosen = Callable[[Source], tuple[Point, ...]]

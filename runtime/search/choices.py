@@ -127,7 +127,8 @@ def _changed(field: str, value: int, layout: Parallelism, model: ModelConfig) ->
     return replace(
         layout,
         **degrees,
-        **({field: value} if field in EXPERT_DEGREES else {}),
+        ep=value if field == "ep" else layout.ep,
+        expert_tp=value if field == "expert_tp" else layout.expert_tp,
         micro_batch=micro_batch,
         micro_batches=layout.samples_per_update // together,
         layer_counts=None,
