@@ -75,9 +75,9 @@ chromium:
 	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { \
 	  echo "installing chromium"; apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
 
-# The explorer's pictures in docs/.
+# Pictures of pages in docs/: the explorer, a predicted step, a training's report, a database (PICTURES=predict: some).
 pictures: $(INSTALLED) chromium
-	$(BIN)/python docs/generate_explore_pictures.py
+	$(BIN)/python docs/generate_pictures.py $(PICTURES)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_fabrics.py
@@ -109,7 +109,7 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 # fitting, and half an hour of measuring, during which the machine must do nothing else. What was measured and fitted is
 # kept in VALIDATED and taken over; without that folder all of it is done anew.
 VALIDATED := $(VENV)/validated
-KEEP := $(BIN)/python docs/generate_validation.py keep
+KEEP := $(BIN)/python docs/keep_result.py
 
 validate: validate-published validate-steps validate-fabrics validate-prior validate-run validate-page
 

@@ -8,7 +8,7 @@ import click
 
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, note, say
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
@@ -125,7 +125,7 @@ def _source(
         from kernelcast.validate.calibration_steps import stored_runs
     stored = stored_runs(database_path, bundle.manifest)
     if stored.left_out:
-        say(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)
+        note(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)
     return stored.runs, {
         "source": one_line(database_path.name),
         "source_digest": stored.digest,
@@ -194,11 +194,14 @@ def _render(
     if left_out is not None:
         means.append(f"{left_out:.2%} left out")
     means.append(f"{sum(abs(run.error_after) for run in found.runs) / count:.2%} after")
+    mean = f"mean of absolute errors: {', '.join(means)}"
+    if is_quiet():
+        return f"{mean}\n{_verdict(found)}"
     sections = [
         f"{one_line(str(bundle.path))}, timeline {found.timeline}, "
         f"{count} measured step{'' if count == 1 else 's'} of {found.source}",
         "\n".join((text_table(heads, steps, indent="  "), *_notes(predicted))),
-        f"mean of absolute errors: {', '.join(means)}",
+        mean,
         text_table(("class", "factor", "90 % interval"), factors, indent="  "),
         f"parameters {found.parameters}; they leave {found.residual:.1%} of a step unexplained",
     ]

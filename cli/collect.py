@@ -1,7 +1,6 @@
 """`kernelcast collect compute` and `kernelcast collect comm`."""
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,14 +21,13 @@ from kernelcast.cli.options import (
     operators_option,
     plan_option,
     processes_option,
-    quiet_option,
     site_option,
     threads_option,
-    timeout,
+    time_option,
 )
 from kernelcast.cli.prior import prior_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.terminal import is_quiet, print_next, say
+from kernelcast.cli.terminal import command_line, is_quiet, note, print_next, say
 from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
 from kernelcast.collector.communication.peers import FailedAloneError, FirstFailedError, LostPeersError
 from kernelcast.collector.communication.watchdog import INTERRUPTED
@@ -66,7 +64,6 @@ def collect() -> None:
 @prior_option
 @points_option
 @site_option
-@quiet_option
 def compute(
     database_path: Path,
     plan: str,
@@ -105,9 +102,12 @@ def compute(
                 on_progress=lambda p: report(p.done, p.total, p.operator),
             )
     show_collected(done, database_path)
-    name = shlex.quote(str(database_path))
     print_next(
-        f"kernelcast collect comm --procs 2 --db {name}; then kernelcast train --db {name} -o here.kcast"
+        (
+            command_line("collect", "comm", "--procs", 2, "--db", database_path),
+            "collectives, between processes",
+        ),
+        (_training(database_path), "regressors of what was measured"),
     )
 
 
@@ -135,17 +135,8 @@ collect.add_command(plan_command)
 @threads_option
 @operators_option
 @again_option
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=timeout,
-    default=TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a process waits for the others before it ends.",
-)
+@time_option("--timeout", "timeout_s", TIMEOUT_S, "How long a process waits for the others before it ends.")
 @site_option
-@quiet_option
 def comm(
     database_path: Path,
     plan: str,
@@ -190,16 +181,18 @@ def comm(
 
 
 def _print_next_of_comm(database_path: Path) -> None:
-    print_next(f"kernelcast train --db {shlex.quote(str(database_path))} -o here.kcast")
+    print_next((_training(database_path), "regressors of what was measured"))
+
+
+def _training(database_path: Path) -> str:
+    return command_line("train", "--db", database_path, "-o", "here.kcast")
 
 
 def _start(procs: int, threads: int) -> int:
     """Run this very command in processes of its own, with the options that were given; their exit status."""
     context = click.get_current_context()
-    arguments = ["collect", "comm"]
+    arguments = ["collect", "comm", *(["--quiet"] if is_quiet() else [])]
     for option in context.command.params:
-        if option.name == "quiet" and is_quiet():
-            arguments.append("--quiet")
         if (
             option.name not in context.params
             or option.name == "procs"
@@ -258,9 +251,11 @@ def show_collected(done: Collected, database_path: Path) -> None:
         if count
     ]
     say(f"{database_path}: {', '.join(parts)}")
-    if done.flagged and not is_quiet():
-        say(f"note: {done.flagged} disturbed or unstable; --again flagged measures those once more", err=True)
-    if done.first_failure:
+    if done.flagged:
+        note(
+            f"note: {done.flagged} disturbed or unstable; --again flagged measures those once more", err=True
+        )
+    if done.first_failure and not is_quiet():
         click.echo(f"first failure: {done.first_failure}", err=True)
     if done.failed and not done.measured and not done.already_there:
         raise DataError(f"{database_path}: nothing measured, all points failed; their reasons are stored")

@@ -6,31 +6,15 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.options import time_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import percent, text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import note, say
 from kernelcast.collector.compute import Collected
 from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.store import Database
-from kernelcast.walltime.durations import read_duration
-
-_LONGEST_S = 30 * 24 * 3600
-
-
-def seconds(text: str) -> float:
-    """Seconds of a duration such as `90s`, `10m` or `1h30m`.
-
-    Raises:
-        UsageError: something else.
-    """
-    value = read_duration(text.strip()) or 0.0
-    if not 0 < value <= _LONGEST_S:
-        raise UsageError(
-            f"--budget is {text!r:.40}, expected a duration up to 30 days such as 90s, 10m or 1h30m"
-        )
-    return value
 
 
 def share(text: str) -> float:
@@ -46,12 +30,12 @@ def share(text: str) -> float:
     return value
 
 
-budget_option = click.option(
+budget_option = time_option(
     "--budget",
     "budget_s",
-    metavar="TIME",
-    callback=lambda context, parameter, value: None if value is None else seconds(value),
-    help="Measure what helps most first, of all shapes of the plan's ranges, for so long: 90s, 10m, 1h30m.",
+    None,
+    "Measure what helps most first, of all shapes of the plan's ranges, for so long: 90s, 10m, 1h30m.",
+    most="30d",
 )
 target_option = click.option(
     "--target",
@@ -90,14 +74,14 @@ def measure_within(
             report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
 
         def short(needed_s: float) -> None:
-            say(
+            note(
                 f"note: in {given_s:.0f} s one operator is finished after the other; for all of them to have the "
                 f"workloads that train needs, expected about {math.ceil(needed_s)} s",
                 err=True,
             )
 
         def too_large(left_out: tuple[str, ...], memory_bytes: int) -> None:
-            say(f"note: no shape of {', '.join(left_out)} fits in {memory_bytes / 2**30:.1f} GiB", err=True)
+            note(f"note: no shape of {', '.join(left_out)} fits in {memory_bytes / 2**30:.1f} GiB", err=True)
 
         reached = collect_within(
             database,

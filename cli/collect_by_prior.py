@@ -7,6 +7,7 @@ import click
 
 from kernelcast.cli.prior import read_prior
 from kernelcast.cli.progress import progress
+from kernelcast.cli.terminal import note
 from kernelcast.collector.compute import Collected, what_to_measure
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.settings import Settings
@@ -66,5 +67,5 @@ def measure_by_prior(database_path: Path, plan: Plan, few: FewPoints, settings: 
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
     if chosen.apart:
-        click.echo(f"note: the prior lacks {', '.join(chosen.apart)}; measured as for a first fit", err=True)
+        note(f"note: the prior lacks {', '.join(chosen.apart)}; measured as for a first fit", err=True)
     return done

@@ -49,7 +49,7 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @click.option(
     "--sequence-length",
     type=click.IntRange(min=1),
-    metavar="INTEGER",
+    metavar="TOKENS",
     help="Tokens of a sequence that --for's models train on.  [default: the model's own]",
 )
 @click.option(

@@ -19,7 +19,7 @@ from kernelcast.cli.options import (
     take_memory,
 )
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
@@ -59,7 +59,9 @@ _PART_TITLES = {
 @layout_option
 @memory_options()
 @no_calibration_option
-@click.option("--run", "run_id", default="", help="Start of the run's id, where a database has several.")
+@click.option(
+    "--run", "run_id", default="", metavar="ID", help="Start of the run's id, where a database has several."
+)
 @click.option("--top", type=click.IntRange(min=1), default=12, show_default=True, help="Operators to show.")
 @click.option(
     "--keep", "runs_path", metavar="FILE", type=_path, help="Write the step as a runs file (validate add)."
@@ -116,9 +118,11 @@ def compare(
         return
     _show(compared, top)
     if runs_path is not None:
-        say(f"\n{runs_path}: step written; kernelcast validate add {runs_path} scores it from now on")
+        say(f"\n{runs_path}: step written")
     if kept:
         say(f"\n{database_path}: step {kept[:12]} with its prediction stored")
+    if runs_path is not None:
+        print_next((command_line("validate", "add", runs_path), "scores predictions against it from now on"))
 
 
 def _predicted(
@@ -167,6 +171,9 @@ def _show(compared: ComparedStep, top: int) -> None:
     say(f"verdict    {compared.verdict}: {compared.difference:+.1%} against the prediction, {side}")
     if compared.traced is not None:
         _show_causes(compared)
+    if is_quiet():
+        return
+    if compared.traced is not None:
         _show_rows("part of the step", compared.parts, _PART_TITLES)
         _show_operators(compared.operators[:top])
         _show_collectives(compared.collectives)

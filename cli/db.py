@@ -1,6 +1,5 @@
 """`kernelcast db`: info, check and merge; diff, export, query and serve are in files of their own."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from kernelcast.cli.db_diff import diff
 from kernelcast.cli.db_export import export
 from kernelcast.cli.db_query import query
 from kernelcast.cli.db_serve import serve
-from kernelcast.cli.options import database_argument, json_option, max_size_option, quiet_option
+from kernelcast.cli.options import database_argument, json_option, max_size_option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import print_next, say
+from kernelcast.cli.terminal import command_line, print_next, say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
     Database,
@@ -46,7 +45,6 @@ def db() -> None:
 
 @db.command(short_help="Show what a database holds.")
 @database_argument
-@quiet_option
 @json_option
 @max_size_option
 def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
@@ -94,9 +92,10 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
         if rows:
             cells = [(row.id[:12], row.description, f"{row.sample_count:,}") for row in rows]
             click.echo("\n" + text_table((kind, "description", "samples"), cells))
-    name = shlex.quote(str(database_path))
+    query = command_line("db", "query", database_path, "SELECT * FROM coverage")
     print_next(
-        f"kernelcast train --db {name} -o here.kcast; kernelcast db query {name} 'SELECT * FROM coverage'"
+        (query, "how much of each operator"),
+        (command_line("train", "--db", database_path, "-o", "here.kcast"), "regressors of it"),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import database_argument, id_option, max_size_option
+from kernelcast.cli.options import database_argument, id_option, max_size_option, operators_option
 from kernelcast.runtime.errors import needs_extra
 from kernelcast.store.export import Subset, export_database
 
@@ -13,9 +13,7 @@ from kernelcast.store.export import Subset, export_database
 @click.command()
 @database_argument
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
-@click.option(
-    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
-)
+@operators_option
 @id_option("hardware", "Only this hardware: the start of its id (see db info).")
 @click.option("--since", default="", help="Only what was measured from this UTC date on, such as 2026-01-31.")
 @click.option("--until", default="", help="Only what was measured before this UTC date.")

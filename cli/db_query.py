@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_argument, max_size_option
+from kernelcast.cli.options import database_argument, max_size_option, time_option
 from kernelcast.cli.tables import table_lines
 from kernelcast.cli.terminal import data_width
 from kernelcast.runtime.json_text import json_text
@@ -24,15 +24,7 @@ from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer
     show_default=True,
     help="How the answer is printed.",
 )
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=DEFAULT_TIME_LIMIT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="End a query that computes for longer.",
-)
+@time_option("--time-limit", "time_limit_s", DEFAULT_TIME_LIMIT_S, "End a query that computes for longer.")
 @max_size_option
 def query(database_path: Path, sql: str, form: str, time_limit_s: float, max_size_bytes: int) -> None:
     """Ask a question in SQL. The database is only read; anything else is refused.

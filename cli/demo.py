@@ -1,16 +1,15 @@
 """`kernelcast demo`: measure, train, predict and compare on this machine."""
 
-import shlex
 import sys
 from pathlib import Path
 
 import click
 
 from kernelcast.cli.collect import show_collected
-from kernelcast.cli.options import again_option, quiet_option
+from kernelcast.cli.options import again_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import component_table, text_table
-from kernelcast.cli.terminal import is_quiet, print_next, say
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.cli.train import show_training
 from kernelcast.collector.compute import collect_compute
 from kernelcast.collector.launch import show_workers
@@ -47,7 +46,6 @@ from kernelcast.train.fit import train_bundle
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file like demo/demo.toml."
 )
 @again_option
-@quiet_option
 def demo(database_path: Path, output: Path, config: Path | None, again: Again) -> None:
     """Measure this machine's CPU, train a bundle, predict a small GPT's step, then train it for real and compare.
 
@@ -95,9 +93,10 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
         if not is_quiet():
             _show_components(comparison)
     _show_steps(comparisons)
-    names = shlex.quote(str(database_path)), shlex.quote(str(output))
     print_next(
-        "kernelcast db info {} shows what was measured, kernelcast bundle info {} how well".format(*names)
+        (command_line("db", "info", database_path), "what was measured"),
+        (command_line("bundle", "info", output), "what was fitted, and how well"),
+        (command_line("explore", database_path, "--bundle", output), "both in the browser"),
     )
 
 

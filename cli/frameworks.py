@@ -1,14 +1,18 @@
 """`--as FRAMEWORK` prints a layout as arguments of a training framework; `predict --layout FILE` reads them."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import DataError, Estimate, UsageError
 from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.frameworks import FRAMEWORKS, Job, LayoutFile, read_layout_text, write_layout
+from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.small_file import read_small_file
 
@@ -50,8 +54,22 @@ def print_layout(framework: str, estimate: Estimate) -> None:
     )
     written = write_layout(framework, job)
     click.echo(written.text)
-    if written.lost:
+    if written.lost and not is_quiet():
         click.echo(f"warning: {written.warning}", err=True)
+
+
+def layout_words(layout: Parallelism, *, also: Collection[str] = ()) -> list[str]:
+    """The options of a command that give a layout: those of fields that have not their default, and of `also`."""
+    words = []
+    for name, field in LAYOUT.items():
+        value = getattr(layout, name)
+        if value is None or (value == field.default and name not in also):
+            continue
+        if isinstance(value, bool):
+            words += [field.option] if value else [field.option, "false"]
+        else:
+            words += [field.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return words
 
 
 def open_layout(path: str) -> LayoutFile:
@@ -79,8 +97,8 @@ def read_fields(
         UsageError: see `LayoutFile.request`.
     """
     fields, notes = layout.request(model, given, devices)
-    if notes:
+    if notes and not is_quiet():
         click.echo(f"warning: {layout.where}: {'; '.join(notes)}", err=True)
-    if layout.unread:
+    if layout.unread and not is_quiet():
         click.echo(f"{layout.where}: not read: {', '.join(layout.unread)}", err=True)
     return fields

@@ -9,7 +9,7 @@ import click
 from kernelcast.cli import completion
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import facts, say
+from kernelcast.cli.terminal import command_line, facts, note, print_next
 from kernelcast.runtime.answers.attention_kernel import answerable_kernels, measured_kernel
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
@@ -27,6 +27,7 @@ from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
 
 FORMAT = "kernelcast.hardware/1"
 _TYPE = "bfloat16"
+_EXAMPLE = "h100-sxm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
     ]
     headers = ("operator", "direction", "known", "from", "rows", "held-out error", "transfer")
     click.echo("\n" + text_table(headers, rows))
-    say(
+    note(
         "\ntransfer: the factor that 90 % of times carried over from another device were within (docs/hardware.md)"
     )
 
@@ -187,7 +188,7 @@ def _list(as_json: bool) -> None:
         for one in all_hardware().values()
     ]
     click.echo(text_table(("name", "device", "memory", "fabric", "measured", "others from"), rows))
-    say("\nHow each operator is known, by whom, how well: kernelcast hardware NAME")
+    print_next((command_line("hardware", _EXAMPLE), "how each operator of it is known, by whom, how well"))
 
 
 def _score(scored: ScoredFile) -> str:

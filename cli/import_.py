@@ -10,7 +10,7 @@ import click
 from kernelcast.cli.options import RenamedOption, database_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import Database
 from kernelcast.store.doubts import doubts_text
@@ -233,6 +233,17 @@ def _import(
     if options["as_json"]:
         click.echo(json_text(_document(parsed, imported, counts), indent=2))
         return
+    if not is_quiet():
+        _show(parsed, imported, counts)
+    there = f", {imported.already_there:,} already there" if imported.already_there else ""
+    malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
+    say(
+        f"{options['database_path']}: {imported.added:,} samples added from {parsed.files} file(s)"
+        f"{there}{malformed}"
+    )
+
+
+def _show(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], int]) -> None:
     rows = [(*key, f"{count:,}") for key, count in counts.items()]
     click.echo(text_table((*_COUNTED, "samples"), rows))
     for reason, count in sorted(parsed.left_out.items()):
@@ -243,12 +254,6 @@ def _import(
         click.echo(f"skipped: {more:,} more malformed lines", err=True)
     if doubts := doubts_text(imported.doubts, parsed.sample_count):
         say(f"doubtful: {doubts} (view doubtful_sample says why)")
-    there = f", {imported.already_there:,} already there" if imported.already_there else ""
-    malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
-    say(
-        f"{options['database_path']}: {imported.added:,} samples added from {parsed.files} file(s)"
-        f"{there}{malformed}"
-    )
 
 
 def _counts(parsed: Parsed) -> dict[tuple[str, ...], int]:

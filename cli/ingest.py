@@ -8,7 +8,7 @@ import click
 
 from kernelcast.cli.options import database_option, size_option
 from kernelcast.cli.tables import shortened, text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import json_text
 
@@ -60,7 +60,7 @@ def ingest(
         click.echo(json_text(_document(done), indent=2))
         return
     new = [one for one in done if one.is_new]
-    if new:
+    if new and not is_quiet():
         _print_files(new)
         _print_operators(new)
         _print_left(new)

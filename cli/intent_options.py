@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import F, field_options
+from kernelcast.cli.options import F, field_options, rank_by_option
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.wish import RANK_BY, Wish
@@ -16,9 +16,7 @@ _PRICE = number(0, 1e9, "a price of a device for one hour, such as 2.50, or a100
 
 def wish_options(function: F) -> F:
     """One option for each field of a wish; `take_wish` takes them out of the command's arguments."""
-    function = click.option(
-        "--rank-by", type=click.Choice(RANK_BY), help="Orders several hardware.  [default: time]"
-    )(function)
+    function = rank_by_option(RANK_BY, "Orders several hardware.")(function)
     function = click.option(
         "--price",
         metavar="PRICE",

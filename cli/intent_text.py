@@ -129,7 +129,9 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     columns = [column for column in _COLUMNS if any(column.text(one, like) for one in found.compared)]
     rows = [[column.text(one, like) or "–" for column in columns] for one in found.compared]
     sections = [
-        heading(f"best by {found.rank_by}: {found.compared[0].hardware}"),
+        heading(
+            f"best by {'step time' if found.rank_by == 'time' else found.rank_by}: {found.compared[0].hardware}"
+        ),
         text_table([column.head for column in columns], rows, optional=("tokens/s", "GPU-hours")),
         facts(
             (one.hardware, layout_text(one.best.estimate.parallelism))

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from kernelcast.cli.terminal import QUIET
 from kernelcast.runtime.errors import UsageError, needs_extra, shown
 from kernelcast.runtime.spelling import alternatives
 
@@ -52,6 +53,7 @@ class LazyGroup(click.Group):
                 return None
             raise
         command: click.Command = getattr(module, verb.attribute)
+        _take_quiet(command)
         return command
 
     def resolve_command(
@@ -80,3 +82,12 @@ class LazyGroup(click.Group):
         """List the verbs from the table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb.summary) for name, verb in self.verbs.items()])
+
+
+def _take_quiet(command: click.Command) -> None:
+    """Give a command --quiet, or all that a group holds; a group that imports its commands does so itself."""
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            _take_quiet(one)
+    elif QUIET not in command.params:
+        command.params.append(QUIET)

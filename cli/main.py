@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
+from kernelcast.cli.terminal import coloured, remember_typed
 from kernelcast.runtime.errors import KernelcastError, one_line
 from kernelcast.runtime.spelling import nearest_names
 
@@ -83,10 +84,15 @@ def _flush() -> None:
 class MainGroup(LazyGroup):
     """The root: its verbs' output is out when it ends, or nobody reads it any more."""
 
-    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
         """Parse; --help prints here already."""
+        words = tuple(args)  # click takes words out of the list
         with noticing_readers():
-            return super().make_context(*arguments, **options)
+            context = super().make_context(info_name, args, parent, color=coloured(), **extra)
+        remember_typed(context, words)
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; what it printed is out when it ends."""

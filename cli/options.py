@@ -1,9 +1,8 @@
 """Options that several verbs share."""
 
-import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -12,13 +11,13 @@ import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.sizes import parse_size
-from kernelcast.cli.terminal import is_quiet, set_quiet, warning
+from kernelcast.cli.terminal import is_quiet, warning
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
-from kernelcast.runtime.request.kinds import FLAG, Kind
+from kernelcast.runtime.request.kinds import FLAG, Kind, choice
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 
@@ -94,7 +93,41 @@ def _listed(path: str) -> str:
     return re.sub(r"[\s,\[\]]+", ",", content.decode("utf-8", "replace")).strip(",")
 
 
-_METAVARS = {"bundle": "FILE", "hardware": "NAME", **dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")}
+_STEP_TIME = {"step-time", "time"}
+
+
+def rank_by_option(values: Sequence[str], help_text: str) -> Callable[[F], F]:
+    """`--rank-by` of `values`, by default the first: the time of a step, called step-time or time."""
+    first, *others = values
+    shown_values = ("step-time", *others)
+
+    def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+        if text is not None and text not in (*_STEP_TIME, *others):
+            raise UsageError(f"--rank-by is {shown(text)}, expected {choice(shown_values).expected}")
+        return first if text in _STEP_TIME else text
+
+    return click.option(
+        "--rank-by",
+        metavar=f"[{'|'.join(shown_values)}]",
+        callback=read,
+        shell_complete=completion.values(shown_values),
+        help=f"{help_text}  [default: step-time]",
+    )
+
+
+def given_words(*names: str) -> list[str]:
+    """Options of the command that runs, and their values, as far as they are given."""
+    context = click.get_current_context()
+    words = []
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name in names and value is not None and value is not False:
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return words
+
+
+_METAVARS = {"bundle": "FILE", "hardware": "NAME", "price": "PRICE"}
+_METAVARS |= dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")
 
 
 def field_options(
@@ -113,9 +146,10 @@ def field_options(
             names = [option_name(name) for name in field.old]
             metavar = field.unit.upper() or _METAVARS.get(field.name, field.kind.metavar)
             more: dict[str, Any] = {"metavar": metavar}
-            if field.kind is FLAG and not as_text:
-                more = {"is_flag": True, "default": None}
-            elif not as_text:
+            if field.kind is FLAG:
+                # `--rotary` alone is true; `--rotary false` takes back what a stack or a file says.
+                more |= {"is_flag": False, "flag_value": "true"}
+            if not as_text:
                 more |= {"callback": _reading(field.kind)}
             function = click.option(
                 option_name(field.name),
@@ -234,7 +268,11 @@ def id_option(what: str, help_text: str) -> Callable[[F], F]:
 
 
 device_option = click.option(
-    "--device", default="auto", show_default=True, help="cpu, cuda, or auto: the GPU where there is one."
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="cpu, cuda, or auto: the GPU where there is one.",
 )
 threads_option = click.option(
     "--threads",
@@ -244,15 +282,20 @@ threads_option = click.option(
     help="Threads that one process computes with on a CPU.",
 )
 dtype_option = click.option(
-    "--dtype", default="float32", show_default=True, help="float32, bfloat16 or float16."
+    "--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16 or float16."
 )
 plan_option = click.option(
-    "--plan", default="quick", show_default=True, help="A plan that ships, or a TOML file like it."
+    "--plan",
+    default="quick",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="A plan that ships, or a TOML file like it.",
 )
 operators_option = click.option(
     "--operator",
     "operators",
     multiple=True,
+    metavar="NAME",
     shell_complete=completion.operator_names,
     help="Only this operator; may be given several times.",
 )
@@ -309,32 +352,36 @@ def database_option(help_text: str) -> Callable[[F], F]:
     )
 
 
-class Finite(click.FloatRange):
-    """A number in a range; unlike FloatRange it takes no nan, which compares with nothing, and no infinity."""
+def time_option(
+    name: str, variable: str, default_s: float | None, help_text: str, *, most: str = "10d"
+) -> Callable[[F], F]:
+    """An option whose value is a time with a unit, in seconds; a number without one is seconds."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Raises BadParameter like its parent."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
-        return number
+    def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+        from kernelcast.walltime.durations import read_duration  # only here: commands must start fast
 
+        if text is None:
+            return None
+        time_s = read_duration(text.strip()) or 0.0
+        if not 0 < time_s <= (read_duration(most) or 0.0):
+            raise UsageError(f"{name} is {shown(text)}, expected a time up to {most} such as 30s, 5m or 0.5h")
+        return time_s
 
-timeout = Finite(min=1, max=1e6)
-"""Seconds; the most are eleven days."""
+    return click.option(
+        name,
+        variable,
+        default=None if default_s is None else f"{default_s:g}s",
+        show_default=default_s is not None,
+        metavar="TIME",
+        callback=read,
+        help=help_text,
+    )
+
 
 database_argument = click.argument(
     "database_path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-quiet_option = click.option(
-    "-q",
-    "--quiet",
-    is_flag=True,
-    expose_value=False,
-    callback=set_quiet,
-    help="The answer alone: no details, warnings, progress, or what to do next.",
-)
 warnings_option = click.option("--warnings", "lists_warnings", is_flag=True, help="List every warning.")
 
 

@@ -1,6 +1,7 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,15 @@ from kernelcast.cli.options import (
     bundle_option,
     chosen_bundle,
     field_options,
+    given_words,
     memory_options,
     model_option,
     no_calibration_option,
     print_notes,
-    quiet_option,
     take_memory,
     warnings_option,
 )
-from kernelcast.cli.terminal import is_quiet, print_next, warning
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
@@ -40,8 +41,9 @@ from kernelcast.runtime.estimate.stated_software import other_software, software
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.open_request import read_open_request
+from kernelcast.runtime.intent.wish import Wish
 from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.request.fields import REQUEST
+from kernelcast.runtime.request.fields import REQUEST, SAMPLES
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.stack import find_stack
 
@@ -69,7 +71,6 @@ from kernelcast.runtime.stack import find_stack
 )
 @as_option
 @warnings_option
-@quiet_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print the estimate as JSON ({ESTIMATE_FORMAT}).")
 def predict(
     *,
@@ -143,7 +144,7 @@ def predict(
             click.echo(json_text(comparison.to_dict(), indent=2))
         else:
             click.echo(render_comparison(comparison, is_brief=is_quiet()))
-            print_next("one hardware alone shows its parts, memory and warnings; --rank-by orders otherwise")
+            print_next(_alone(comparison.compared[0].hardware, wish))
         return
     [(name, estimator)] = estimators.items()
     found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
@@ -170,10 +171,25 @@ def predict(
         click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
         if (line := software_warning(others, estimate.provenance)) and not is_quiet():
             click.echo(warning(line))
-        print_next(_next(estimate))
+        if estimate.memory.fits is False:
+            print_next(_search(estimate))
+        else:
+            draws = () if html else ((typed_again("--html", "step.html"), "draws the step"),)
+            print_next(*draws, (typed_again("--explain", "gemm"), "where an operator's time comes from"))
 
 
-def _next(estimate: Estimate) -> str:
-    if estimate.memory.fits is False:
-        return "kernelcast search with the same model, hardware and batch finds layouts that fit"
-    return "--html step.html draws the step; --explain gemm says where an operator's time comes from"
+def _alone(hardware: str, wish: Wish) -> tuple[str, str]:
+    price = wish.price(hardware)
+    more = ["--hardware", hardware, *(["--price", f"{price:g}"] if price is not None else [])]
+    without = ("--hardware", "--rank-by", "--price")
+    return typed_again(*more, without=without), "its parts, memory and warnings"
+
+
+def _search(estimate: Estimate) -> tuple[str, str]:
+    layout = estimate.parallelism
+    batch = prod(getattr(layout, name) for name in SAMPLES)
+    words = given_words(
+        "bundle", "hardware", "model_name", "sequence_length", "gpus_per_node", "fabric", "stack"
+    )
+    command = command_line("search", *words, "--gpus", layout.world_size, "--global-batch", batch)
+    return command, "layouts that fit"

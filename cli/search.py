@@ -2,12 +2,13 @@
 
 import time
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.estimate_text import headline, warnings_text
-from kernelcast.cli.frameworks import as_option, check_alone, print_layout
+from kernelcast.cli.frameworks import as_option, check_alone, layout_words, print_layout
 from kernelcast.cli.intent_text import training_text
 from kernelcast.cli.options import (
     F,
@@ -15,20 +16,21 @@ from kernelcast.cli.options import (
     bundle_option,
     chosen_bundle,
     field_options,
+    given_words,
     memory_options,
     model_option,
     no_calibration_option,
     print_notes,
-    quiet_option,
+    rank_by_option,
     take_memory,
     warnings_option,
 )
 from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet, print_next, title, warning
-from kernelcast.runtime import DataError, Estimator
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, title, typed_again, warning
+from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
-from kernelcast.runtime.errors import needs_extra
+from kernelcast.runtime.errors import needs_extra, shown
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.json_text import json_text
@@ -39,6 +41,7 @@ from kernelcast.runtime.request.fields import (
     SEARCH,
     SHARED,
     TOKENS,
+    RankBy,
     option_name,
 )
 from kernelcast.runtime.request.models import find_model
@@ -52,7 +55,23 @@ from kernelcast.runtime.views.formatting import gibibytes, percent, rate, second
 
 _LONG_S = 3.0
 
-_SEQUENCE = {"off": (False,), "on": (True,), "both": (False, True)}
+# What a prediction of the best layout is asked with, beside the layout.
+_AS_PREDICTED = (
+    "bundle", "hardware", "model_name", "sequence_length", "gpus_per_node", "fabric", "stack", "timeline",
+    "bucket_entries", "no_calibration",
+)  # fmt: skip
+
+_SEQUENCE = {"true": (True,), "false": (False,), "both": (False, True)}
+_FORMER = {"on": "true", "off": "false"}
+
+
+def _sequence(
+    _context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[bool, ...] | None:
+    found = None if text is None else _SEQUENCE.get(_FORMER.get(text, text))
+    if text is not None and found is None:
+        raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected true, false or both")
+    return found
 
 
 def _limit_options(function: F) -> F:
@@ -60,7 +79,11 @@ def _limit_options(function: F) -> F:
     for name, field in reversed(list(LIMITS.items())):
         if name == "sequence_parallel":
             kind: dict[str, Any] = {
-                "type": click.Choice(list(_SEQUENCE)),
+                "is_flag": False,
+                "flag_value": "true",
+                "metavar": f"[{'|'.join(_SEQUENCE)}]",
+                "callback": _sequence,
+                "shell_complete": completion.values(tuple(_SEQUENCE)),
                 "help": f"{field.help}  [default: both]",
             }
         else:
@@ -86,14 +109,15 @@ def _limit_options(function: F) -> F:
     required=("global_batch",),
 )
 @memory_options(any_size=True)
-@field_options(REQUEST["timeline"], SEARCH["rank_by"], TOKENS)
+@field_options(REQUEST["timeline"])
+@rank_by_option(get_args(RankBy), SEARCH["rank_by"].help)
+@field_options(TOKENS)
 @_limit_options
 @field_options(*SHARED.values(), REQUEST["bucket_entries"], SEARCH["top"])
 @no_calibration_option
 @click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
 @as_option
 @warnings_option
-@quiet_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON ({SEARCH_FORMAT}).")
 @click.option("--dask", "scheduler", metavar="ADDRESS", help="Share the work over a Dask cluster's workers.")
 def search_(
@@ -120,8 +144,6 @@ def search_(
     path = chosen_bundle(bundle, hardware)
     memory = take_memory(options, any_size=True)
     given = {name: value for name, value in options.items() if value is not None} | memory
-    if "sequence_parallel" in given:
-        given["sequence_parallel"] = _SEQUENCE[given["sequence_parallel"]]
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
     software = find_stack(given.pop("stack")) if "stack" in given else None
     given = given if software is None else software.fill(given)
@@ -145,7 +167,11 @@ def search_(
         click.echo(
             render(result, pareto=pareto, tokens=tokens, is_brief=is_quiet(), lists_warnings=lists_warnings)
         )
-        print_next("--as megatron-lm prints the best layout as arguments; kernelcast predict shows its parts")
+        layout = layout_words(result.best.parallelism, also=() if software is None else software.options)
+        print_next(
+            (command_line("predict", *given_words(*_AS_PREDICTED), *layout), "the parts of the best layout"),
+            (typed_again("--as", "megatron-lm"), "the best layout as arguments"),
+        )
 
 
 def _late_progress(stack: ExitStack) -> Report:

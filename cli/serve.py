@@ -5,13 +5,16 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import bundle_option, chosen_bundle, no_calibration_option
+from kernelcast.cli.options import bundle_option, chosen_bundle, no_calibration_option, time_option
+from kernelcast.cli.sizes import parse_size
+from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import UsageError
+from kernelcast.runtime.errors import shown
 from kernelcast.serve import Limits, Listener, Warm, run, tcp_listener, unix_listener
 from kernelcast.serve.limits import usual_workers
 
 _DEFAULTS = Limits()
-_LONGEST_ANSWER_S = 3600
+_LARGEST_BODY = 1 << 30
 
 
 def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> int:
@@ -23,11 +26,12 @@ def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> i
     return mode
 
 
-def _time_limit(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
-    # click's range lets NaN through, which is on no side of its ends.
-    if not 0 < value <= _LONGEST_ANSWER_S:
-        raise UsageError(f"--time-limit is {value:g}, expected seconds above 0, up to {_LONGEST_ANSWER_S}")
-    return value
+def _body(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    # A number alone was bytes.
+    size_bytes = parse_size(f"{text}B" if text.isdecimal() else text, name="--max-body")
+    if size_bytes > _LARGEST_BODY:
+        raise UsageError(f"--max-body is {shown(text)}, expected at most 1GiB")
+    return size_bytes
 
 
 @click.command("serve")
@@ -57,10 +61,11 @@ def _time_limit(_context: click.Context, _parameter: click.Parameter, value: flo
 )
 @click.option(
     "--max-body",
-    type=click.IntRange(1, 1 << 30),
-    default=_DEFAULTS.max_body_bytes,
+    metavar="SIZE",
+    callback=_body,
+    default=f"{_DEFAULTS.max_body_bytes >> 20}MiB",
     show_default=True,
-    help="Bytes of one request's body.",
+    help="Size of one request's body, at most.",
 )
 @click.option(
     "--max-search",
@@ -69,15 +74,7 @@ def _time_limit(_context: click.Context, _parameter: click.Parameter, value: flo
     show_default=True,
     help="Layouts that one search may have.",
 )
-@click.option(
-    "--time-limit",
-    type=float,
-    default=_DEFAULTS.time_s,
-    show_default=True,
-    callback=_time_limit,
-    metavar="SECONDS",
-    help="What one answer may take, up to an hour.",
-)
+@time_option("--time-limit", "time_limit", _DEFAULTS.time_s, "What one answer may take.", most="1h")
 @no_calibration_option
 def serve(
     *,
@@ -113,10 +110,10 @@ def serve(
     )
     path = Path(chosen_bundle(bundle, hardware))
     warm = Warm.load(path, os.environ, calibrated=not no_calibration)
-    for problem in warm.problems:
+    for problem in () if is_quiet() else warm.problems:
         click.echo(f"kernelcast: warning: {problem}", err=True)
     listener = _listener(socket_path, listen, socket_mode, allow_remote)
-    if listen is not None and allow_remote:
+    if listen is not None and allow_remote and not is_quiet():
         click.echo(
             "kernelcast: warning: --allow-remote: whoever reaches this address may ask; there are no passwords",
             err=True,

@@ -9,7 +9,7 @@ from kernelcast.cli.completion import fabric_names
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.stack_list import factor_texts
 from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import write_pieces
@@ -131,6 +131,8 @@ def _shown(found: FittedStack) -> str:
         f"residual {percent(stack.residual)}; mean absolute error {percent(found.before.mean_abs_error or 0)} before, "
         f"{percent(found.after.mean_abs_error or 0)} after",
     ]
+    if is_quiet():
+        return "\n\n".join((sections[1], _verdict(found)))
     if found.scores:
         sections.append(_left_out(found.left_out_by, found.scores))
     return "\n\n".join([*sections, *lines, _verdict(found)])

@@ -1,13 +1,14 @@
 """What people read on a terminal: lines no wider than it, headings and warnings that stand out, what to do next.
 
-click leaves colours out where the output is no terminal; `main` sets them off where NO_COLOR is set.
+click leaves colours out where the output is no terminal, `coloured` where NO_COLOR is set.
 """
 
 import os
 import re
+import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from textwrap import wrap
 
 import click
@@ -16,7 +17,7 @@ MOST_TEXT = 100
 """Columns of running text at most, and of all output that goes to no terminal, unless COLUMNS says another number."""
 _LEAST = 40
 _LABEL = 10
-_QUIET = "kernelcast.quiet"
+_QUIET, _TYPED = "kernelcast.quiet", "kernelcast.typed"
 _UNIT = re.compile(
     r"(?<=[0-9]) (?=(?:%|×|days|h|min|m?s|µs|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP/s|Gbit/s)(?![A-Za-z]))"
 )
@@ -79,18 +80,72 @@ def warning(text: str) -> str:
     return wrapped(text, begin="warning: ").replace("warning:", click.style("warning:", fg="yellow"), 1)
 
 
+def note(text: str, *, err: bool = False) -> None:
+    """Print running text that is not the answer: nothing with --quiet."""
+    if not is_quiet():
+        say(text, err=err)
+
+
+def coloured() -> bool | None:
+    """False where NO_COLOR is set (no-color.org) or the terminal is a dumb one, else None: on a terminal."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
 def is_quiet() -> bool:
     """Whether --quiet is given to the command that runs."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_QUIET))
 
 
-def set_quiet(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """Let the command be quiet: a callback of its option."""
+def _set_quiet(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     context.meta[_QUIET] = value
 
 
-def print_next(text: str) -> None:
-    """What a reader may do next, as the last line of an answer; nothing with --quiet."""
-    if not is_quiet():
-        click.echo("\n" + click.style(wrapped(text, begin="next: "), dim=True))
+QUIET = click.Option(
+    ["-q", "--quiet"],
+    is_flag=True,
+    expose_value=False,
+    callback=_set_quiet,
+    help="The answer alone: no details, warnings, progress, or what to do next.",
+)
+"""The option that every command has (cli/lazy.py)."""
+
+
+def remember_typed(context: click.Context, words: Iterable[str]) -> None:
+    """Keep what was typed after `kernelcast`, for `typed_again`."""
+    context.meta[_TYPED] = tuple(words)
+
+
+def typed_again(*more: str, without: Collection[str] = ()) -> str:
+    """The command that runs as it was typed, with further words, and without some options and their values."""
+    context = click.get_current_context()
+    words = iter(context.meta.get(_TYPED) or (context.info_name or "",))
+    kept = []
+    for word in words:
+        if word in without:
+            next(words, None)
+        elif word.partition("=")[0] not in without:
+            kept.append(word)
+    return command_line(*kept, *more)
+
+
+def command_line(*words: object) -> str:
+    """A command of kernelcast, as a shell takes it."""
+    return shlex.join(["kernelcast", *map(str, words)])
+
+
+def print_next(*steps: tuple[str, str]) -> None:
+    """What a reader may do next: commands, each with what it does; nothing with --quiet.
+
+    Commands are there to be copied: each stands whole on a line of its own, however long it is.
+    """
+    if is_quiet() or not steps:
+        return
+    lines = ["", click.style("next:", dim=True)]
+    for command, purpose in steps:
+        remark = f"# {purpose}"
+        if len(command) + len(remark) + 4 <= _text_width():
+            lines.append(f"  {command}  {click.style(remark, dim=True)}")
+        else:
+            lines += [click.style(wrapped(remark, begin="  ", indent="  # "), dim=True), f"  {command}"]
+    click.echo("\n".join(lines))

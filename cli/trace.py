@@ -8,7 +8,7 @@ import click
 
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import shortened, text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import json_text
@@ -31,7 +31,9 @@ _top_option = click.option(
     show_default=True,
     help="Rows of tables that may be long.",
 )
-_run_option = click.option("--run", "run_id", default="", help="Start of the run's id; default: all.")
+_run_option = click.option(
+    "--run", "run_id", default="", metavar="ID", help="Start of the run's id.  [default: all]"
+)
 
 
 @click.group()
@@ -97,8 +99,12 @@ def report(
 @trace.command(short_help="What became slower between two runs.")
 @click.argument("a", metavar="A", type=_path)
 @click.argument("b", metavar="B", type=_path)
-@click.option("--run-a", default="", help="Start of the run's id in A, where A is a database of several.")
-@click.option("--run-b", default="", help="Start of the run's id in B, where B is a database of several.")
+@click.option(
+    "--run-a", default="", metavar="ID", help="Start of the run's id in A, where A is a database of several."
+)
+@click.option(
+    "--run-b", default="", metavar="ID", help="Start of the run's id in B, where B is a database of several."
+)
 @_top_option
 @json_option
 def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, as_json: bool) -> None:
@@ -174,6 +180,8 @@ def _show(one: TraceReport) -> None:
         if ms
     ]
     click.echo(text_table(("mean step", "ms", "share"), [*rows, ("step", f"{step_ms:,.3f}", "")]))
+    if is_quiet():
+        return
     _print("steps", one.steps, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
                                 "idle_ms", "idle_host_ms", "overlapped_percent"))  # fmt: skip
     if len(one.ranks) > 1:
@@ -236,7 +244,7 @@ def _show_difference(compared: TraceComparison, top: int) -> None:
         text_table(("part", "A ms", "B ms", "change ms", "change"), [*parts, row("step", compared.step)])
     )
     kernels = [kernel for kernel in compared.kernels if kernel.kind][:top]
-    if not kernels:
+    if not kernels or is_quiet():
         return
     rows = [
         (

@@ -1,7 +1,6 @@
 """`kernelcast train`."""
 
 import math
-import shlex
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import database_option, id_option, json_option, quiet_option
+from kernelcast.cli.options import RenamedOption, database_option, id_option, json_option
 from kernelcast.cli.prior import prior_option, read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet, print_next, say
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
 from kernelcast.runtime.json_text import json_text
@@ -38,7 +37,7 @@ from kernelcast.train.report.table import columns
     help="Which time of the repetitions: 10th percentile, or the paper's mean of the middle five.  "
     "[default: quiet, where all samples have repetitions]",
 )
-@click.option("--dtype", default="", help="Which dtype, where several were measured.")
+@click.option("--dtype", default="", metavar="NAME", help="Which dtype, where several were measured.")
 @id_option("hardware", "Start of a hardware id, where the database holds several.")
 @id_option("software", "Start of a software id, where the database holds several.")
 @id_option("fabric", "Start of a fabric id, where the database holds several.")
@@ -72,13 +71,14 @@ from kernelcast.train.report.table import columns
     help="Write a page with tables and plots there (DIR/index.html).",
 )
 @click.option(
-    "--reference",
+    "--compare-with",
     "reference_directory",
+    cls=RenamedOption,
+    old=["--reference"],
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Compare with the errors that the method's authors published in DIR.",
 )
-@quiet_option
 @json_option
 def train(
     database_path: Path,
@@ -127,8 +127,11 @@ def train(
         say(f"reference {reference.directory}: has no error of these operators in {trained.manifest.dtype}")
     if page:
         say(f"report: {page}")
-    name = shlex.quote(str(output))
-    print_next(f"kernelcast predict --bundle {name} --model NAME|FILE --gpus N --global-batch N")
+    asked = ("--model", "llama-3.2-1b", "--micro-batch", 1, "--micro-batches", 8)
+    print_next(
+        (command_line("predict", "--bundle", output, *asked), "or another model: kernelcast models"),
+        (command_line("bundle", "info", output), "what was fitted, and how well"),
+    )
 
 
 def show_training(trained: Trained, *, is_brief: bool = False) -> None:

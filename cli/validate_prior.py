@@ -8,6 +8,7 @@ from kernelcast.cli.options import json_option
 from kernelcast.cli.prior import read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import percent
@@ -113,5 +114,5 @@ def _show(found: PriorValidation) -> None:
         f"{found.prior} → {found.target}, scaled by {found.scaled_by}: {count} operators and directions, "
         f"{len(found.uncorrected.of_roles)} with their roles, {found.draws} draws"
     )
-    if found.left_out:
+    if found.left_out and not is_quiet():
         click.echo(f"left out: {', '.join(found.left_out)}")

@@ -8,7 +8,7 @@ import click
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.cli.train import show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.estimate.doubts import warning_lines
@@ -50,7 +50,7 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
     type=click.Path(path_type=Path, dir_okay=False),
     help="Take over the regressors of a bundle kept earlier, where rows and settings have not changed.",
 )
-@click.option("--dtype", default="", help="Which dtype, where DIR holds several.")
+@click.option("--dtype", default="", metavar="NAME", help="Which dtype, where DIR holds several.")
 @click.option(
     "--seed",
     type=click.IntRange(0, LARGEST_SEED),
@@ -102,7 +102,7 @@ def published(
 
 
 def _show(found: Published) -> None:
-    for run in found.runs:
+    for run in () if is_quiet() else found.runs:
         _show_components(run)
     say(f"\n{found.file.site}: {found.file.hardware}")
     rows = [
@@ -137,6 +137,8 @@ def _show(found: Published) -> None:
         "published error",
     )
     click.echo(text_table(heads, rows))
+    if is_quiet():
+        return
     say(f"measured: {found.file.source}; no calibration")
     show_doubts(found.training)
     trained = found.trained

@@ -13,11 +13,11 @@ from kernelcast.cli.options import (
     dtype_option,
     json_option,
     threads_option,
-    timeout,
+    time_option,
 )
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import component_table, text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, note, say
 from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
@@ -73,14 +73,7 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
     type=click.IntRange(min=1),
     help="Refuse layouts with more.  [default: cores / threads, or devices with CUDA]",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=timeout,
-    default=300.0,
-    show_default=True,
-    help="End workers after this many seconds without a finished turn.",
-)
+@time_option("--timeout", "timeout_s", 300, "End workers after this time without a finished turn.")
 @click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 @click.option("--again", is_flag=True, help="Train again what the database already has.")
 @click.option(
@@ -135,7 +128,8 @@ def run(
         click.echo(json_text(result.to_dict(), indent=2))
         return
     for job in result.jobs:
-        _show_components(job)
+        if not is_quiet():
+            _show_components(job)
         if with_operators:
             _show_operators(job)
     _show_summary(result)
@@ -242,6 +236,6 @@ def _show_summary(result: RunReport) -> None:
     noise = f"differ by up to {max(result.noises):.1%}" if result.noises else "cannot be compared (one round)"
     say(f"noise: fastest steps of rounds {noise}, reference products by {result.reference_spread:.1%}")
     if result.calibration is not None:
-        say(f"note: calibration of predictions: {result.calibration.summary}")
+        note(f"note: calibration of predictions: {result.calibration.summary}")
     if not result.same_hardware:
-        say(f"note: the bundle was measured on other hardware; this is {result.hardware}")
+        note(f"note: the bundle was measured on other hardware; this is {result.hardware}")

@@ -9,7 +9,7 @@ import click
 from kernelcast.cli import completion
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.json_text import json_text
@@ -166,7 +166,7 @@ def shown_file(found: ScoredFile, each: bool = False) -> str:
     file = found.file
     over = f" over {found.fabric}" if found.fabric else ""
     lines = [f"{file.site}: {file.hardware}; predicted as {found.asked}{over}"]
-    if file.stack:
+    if file.stack and not is_quiet():
         lines.append(f"ran with {file.stack}")
     if found.stack is not None:
         fitted = (
@@ -176,6 +176,8 @@ def shown_file(found: ScoredFile, each: bool = False) -> str:
         )
         lines.append(f"stack {found.stack}{fitted}")
     lines.append(_scores(found.scores))
+    if is_quiet():
+        return "\n".join([*lines, "", _each(found.steps)] if each else lines)
     reasons = Counter((step.run.label, step.reason) for step in found.steps if step.estimate is None)
     lines += [f"not predicted: {count} × {label}: {why}" for (label, why), count in reasons.items()]
     lines.append(f"measured: {file.source}{f'; {file.licence}' if file.licence else ''}")

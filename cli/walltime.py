@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from kernelcast.cli.options import field_options, no_calibration_option, quiet_option
+from kernelcast.cli.options import field_options, no_calibration_option
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, is_quiet, say
 from kernelcast.runtime import Estimator, UsageError
@@ -103,7 +103,6 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     help="slurm: a time limit rounded up to the minute; json: kernelcast.walltime/2.",
 )
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
-@quiet_option
 def walltime(
     *,
     job: str | None,

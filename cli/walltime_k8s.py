@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.manifest import MAX_BYTES, Edit, edited, read_manifests
+from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.output_file import check_target, write_pieces
@@ -49,7 +50,7 @@ def rewrite_file(
         click.echo(rewritten.text.encode(), nl=False)
     else:
         write_pieces(output, [rewritten.text])
-    for note in rewritten.notes:
+    for note in () if is_quiet() else rewritten.notes:
         click.echo(f"kernelcast: {one_line(note)}", err=True)
 
 

@@ -174,11 +174,13 @@ def picture() -> None:
     pairs = (("a100-sxm", "gh200"), ("a100-sxm", "h100-sxm"), ("gh200", "h100-sxm"), ("h100-sxm", "h200-sxm"))
     names = sorted({one.key for one in rows if (one.origin, one.target) in pairs}, reverse=True)
     figure, axes = plt.subplots(figsize=(9, 8), dpi=100)
-    for place, (origin, target) in enumerate(pairs):
-        own = {one.key: one for one in rows if (one.origin, one.target) == (origin, target)}
+    found = {pair: {one.key: one for one in rows if (one.origin, one.target) == pair} for pair in pairs}
+    for place, ((origin, target), own) in enumerate(found.items()):
         for height, key in enumerate(names):
             if key in own:
-                one, y = own[key], height + 0.3 - 0.2 * place
+                beside = [pair for pair in pairs if key in found[pair]]
+                y = height + 0.2 * ((len(beside) - 1) / 2 - beside.index((origin, target)))
+                one = own[key]
                 axes.plot(
                     [exp(one.median_log - one.log_half_width), exp(one.median_log + one.log_half_width)],
                     [y, y],

@@ -1,19 +1,9 @@
-"""Write docs/validation.md from the results in docs/validation/, and put results there (`make validate`).
-
-    python docs/generate_validation.py                           # the page
-    python docs/generate_validation.py keep NAME COMMAND…        # runs kernelcast COMMAND, which has --json, first
-
-A kept result is what the command printed, with the day, the machine, the command and the version of kernelcast.
-"""
+"""Write docs/validation.md from the results that docs/keep_result.py keeps in docs/validation/ (`make validate`)."""
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -356,50 +346,6 @@ def factor(log_half_width: float) -> str:
     return f"{math.exp(log_half_width):.2f}×"
 
 
-def keep(name: str, arguments: Sequence[str]) -> Path:
-    """Run a kernelcast command, and keep what it prints (JSON) with where it comes from."""
-    command = [sys.executable, "-m", "kernelcast.cli.main", *arguments]
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    result = json.loads(printed)
-    for run in result.get("runs", []):
-        run.pop("operators", None)  # thousands of lines, which the page does not show
-    for document in (result, result.get("training", {})):
-        if "bundle" in document:
-            document["bundle"] = Path(document["bundle"]).name
-    for operator in result.get("training", {}).get("operators", []):
-        for long in ("outliers", "hyperparameters"):
-            operator.pop(long, None)
-    # Folders of this machine say nothing to a reader.
-    shown = [Path(word).name if "/" in word else word for word in arguments]
-    kept = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": " ".join(["kernelcast", *shown]),
-        "version": version("kernelcast"),
-        "machine": _machine(),
-        "result": result,
-    }
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return path
-
-
-def _machine() -> str:
-    from kernelcast.collector.machine.probe import probe, resolve_device
-
-    return probe(resolve_device("cpu"), threads=1).compute.description
-
-
-def main(arguments: Sequence[str]) -> None:
-    """See the module's docstring."""
-    match arguments:
-        case ["keep", name, *command] if command:
-            print(keep(name, command).relative_to(ROOT))
-        case []:
-            PAGE.write_text(page(), encoding="utf-8")
-            print(PAGE.relative_to(ROOT))
-        case _:
-            sys.exit(__doc__)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE.relative_to(ROOT))

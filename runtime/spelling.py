@@ -10,7 +10,7 @@ from difflib import SequenceMatcher, get_close_matches
 _ALIKE = 0.8
 _SHORTEST = 3  # degrees have two letters, and one other letter makes another degree
 _LONGEST = 80
-_MOST, _CLOSE = 8, 0.75
+_MOST, _CLOSE, _TIE = 8, 0.75, 0.01
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
@@ -45,18 +45,34 @@ def alternatives(name: str, known: Iterable[str]) -> str:
     'nearest is h100-sxm'
     >>> alternatives("h100", ["h100-sxm", "h100-pcie", "gh200"])
     'nearest are h100-sxm, h100-pcie'
+    >>> alternatives("h1000", ["h100-sxm", "h100-pcie", "gh200"])
+    'nearest are h100-sxm, h100-pcie'
     >>> alternatives("tpu", ["h100-sxm", "gh200"])
     'known are h100-sxm, gh200'
     """
     names, wanted = list(known), name[-_LONGEST:].lower()
+    begun = _plain(wanted)
     near = (
         nearest_names(wanted, names)
-        or [one for one in names if wanted and one.startswith(wanted)]
+        or [one for one in names if begun and _plain(one).startswith(begun)]
         or get_close_matches(wanted, names, n=_MOST, cutoff=_CLOSE)
+        or _alike_at_first(begun, names)
     )[:_MOST]
     if not near:
         return f"known are {', '.join(names)}"
     return f"nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
+
+
+def _alike_at_first(wanted: str, names: list[str]) -> list[str]:
+    """Names whose beginning is most like what is wanted, with a letter more or less."""
+    sizes = range(max(1, len(wanted) - 1), len(wanted) + 2)
+    likeness = {one: max(_likeness(wanted, _plain(one)[:size]) for size in sizes) for one in names}
+    least = max(_CLOSE, max(likeness.values(), default=0.0) - _TIE)
+    return [one for one in names if wanted and likeness[one] >= least]
+
+
+def _plain(name: str) -> str:
+    return re.sub("[-_ ]", "", name)
 
 
 def _words(name: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.spelling import alternatives
 from kernelcast.store.canonical import utc_moment
 from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.copying import Condition, Selection, copy_content
@@ -177,7 +178,7 @@ def check_operators(connection: sqlite3.Connection, subset: Subset) -> None:
     """
     known = {row[0] for row in connection.execute("SELECT name FROM operator")} | OPERATORS.keys()
     if unknown := [name for name in subset.operators if name not in known]:
-        raise UsageError(f"operator: found {unknown[0]!r}, expected one of {', '.join(sorted(known))}")
+        raise UsageError(f"operator {unknown[0]!r:.80} is unknown, {alternatives(unknown[0], sorted(known))}")
 
 
 def _texts(connection: sqlite3.Connection) -> dict[str, list[str]]:

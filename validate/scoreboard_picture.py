@@ -92,6 +92,8 @@ def _times(axes: Any, panel: Panel) -> None:
     axes.set(
         xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=_LABELS["times"], ylabel="predicted step, s"
     )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
     axes.set_aspect("equal")
     axes.grid(alpha=0.25)
 

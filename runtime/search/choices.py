@@ -9,7 +9,7 @@ import numpy as np
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import Layouts
-from kernelcast.runtime.request.fields import OPTIONS, SEARCH, SEARCHED, STACK
+from kernelcast.runtime.request.fields import EXPERT_DEGREES, OPTIONS, SEARCH, SEARCHED, STACK
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -18,7 +18,7 @@ from kernelcast.runtime.search.space import divisors
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
-CHOSEN = ("tp", "pp", "dp", "cp", "ep", "micro_batch")
+CHOSEN = ("tp", "pp", "dp", "cp", *EXPERT_DEGREES, "micro_batch")
 _REST = {"tp": "dp", "pp": "dp", "cp": "dp", "dp": "pp"}
 """The degree that takes what a changed one leaves of the devices."""
 
@@ -78,7 +78,7 @@ def choices(
 
 
 def _fields(model: ModelConfig) -> tuple[str, ...]:
-    return CHOSEN if model.experts else tuple(name for name in CHOSEN if name != "ep")
+    return CHOSEN if model.experts else tuple(name for name in CHOSEN if name not in EXPERT_DEGREES)
 
 
 def _with_memory(one: Choice, memory_bytes: int, usable_bytes: int | None) -> Choice:
@@ -128,6 +128,7 @@ def _changed(field: str, value: int, layout: Parallelism, model: ModelConfig) ->
         layout,
         **degrees,
         ep=value if field == "ep" else layout.ep,
+        expert_tp=value if field == "expert_tp" else layout.expert_tp,
         micro_batch=micro_batch,
         micro_batches=layout.samples_per_update // together,
         layer_counts=None,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kernelcast.cli.predict import predict
+from kernelcast.cli.main import kernelcast
 
 MODEL = """
 [model]
@@ -33,6 +33,8 @@ def run() -> Callable[..., Result]:
 
     def predicted(bundle: Path, model_file: Path, *arguments: str) -> Result:
         files = ["--bundle", str(bundle), "--model", str(model_file)]
-        return CliRunner().invoke(predict, [*files, "--micro-batch", "1", "--micro-batches", "3", *arguments])
+        return CliRunner().invoke(
+            kernelcast, ["predict", *files, "--micro-batch", "1", "--micro-batches", "3", *arguments]
+        )
 
     return predicted

@@ -6,6 +6,8 @@ import pytest
 
 from kernelcast.cli.main import main
 
+_NEXT = re.compile(r"\n*\nnext:\n((?:  [^\n]*\n)+)\Z")
+
 
 def ended(*arguments: object) -> int:
     """The exit status of `kernelcast ARGUMENTS`."""
@@ -23,5 +25,13 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int 
 
 
 def without_next(text: str) -> str:
-    """Without the last line, which says what to do next."""
-    return re.sub(r"\n*\nnext: [^\n]*\n\Z", "\n", text)
+    """Without the last lines, which say what to do next."""
+    return _NEXT.sub("\n", text)
+
+
+def next_commands(text: str) -> list[str]:
+    """The commands of the last lines, each whole, without what it does."""
+    found = _NEXT.search(text)
+    assert found is not None, text
+    lines = [line.strip().split("  # ")[0] for line in found[1].splitlines()]
+    return [line for line in lines if not line.startswith("#")]

@@ -1,6 +1,9 @@
 """Numbers that several verbs take."""
 
+import json
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -76,6 +79,7 @@ OLD_NAMES = [
     (["calibrate"], "--steps", "--db", "bench.db"),
     (["validate", "published"], "--bundle", "--from", "old.kcast"),
     (["trace", "report"], "--page", "--html", "report.html"),
+    (["train"], "--reference", "--compare-with", "published"),
     (["validate", "run"], "--operators", "--by-operator", None),
 ]
 
@@ -110,26 +114,84 @@ def test_old_names_mean_the_same_and_are_not_shown(
     assert f" {old} " not in command.get_help(click.Context(command, info_name="x"))
 
 
+def every_command(
+    group: click.Group = kernelcast, path: str = "kernelcast"
+) -> Iterator[tuple[str, click.Command]]:
+    """Every command that is no group, with its full name."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+# Options that are a number in one command and several in another, or one of other values.
+SEVERAL = {"--gpus", "--top", "--schedule", "--recompute", "--zero", "--sequence-parallel", "--micro-batch", "--points",
+           "--micro-batches", "--virtual-stages", "--rank-by", "--again", "--operator", "--layouts", "--format",
+           "--software", "--pp", "--tp", "--dp", "--cp", "--ep", "--expert-tp", "--as", "--port"}  # fmt: skip
+
+
 def test_one_option_has_one_name_and_one_form() -> None:
-    """Sizes are SIZE, hardware NAME, and no option of a size has its unit in its name."""
+    """What an option takes is the same in all commands, and units are those of sizes and times, not of names."""
+    forms: dict[str, dict[str, set[str]]] = {}
+    for path, command in every_command():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                long = next(one for one in option.opts if one.startswith("--"))
+                assert not long.endswith(("-gib", "-gb", "-bytes", "-seconds")), (path, long)
+                form = (
+                    "flag"
+                    if option.is_flag
+                    else option.make_metavar(click.Context(command)).removesuffix(" RANGE")
+                )
+                forms.setdefault(long, {}).setdefault(form, set()).add(path)
+    different = {name: found for name, found in forms.items() if len(found) > 1 and name not in SEVERAL}
+    assert different == {}
+    for name, form in {"--max-size": "SIZE", "--max-body": "SIZE", "--gpu-memory": "SIZE", "--timeout": "TIME",
+                       "--time-limit": "TIME", "--budget": "TIME"}.items():  # fmt: skip
+        assert set(forms[name]) == {form}
 
-    def options(group: click.Group, path: str) -> Iterator[tuple[str, click.Option]]:
-        context = click.Context(group)
-        for name in group.list_commands(context):
-            command = group.get_command(context, name)
-            assert command is not None
-            if isinstance(command, click.Group):
-                yield from options(command, f"{path} {name}")
-            for parameter in command.params:
-                if isinstance(parameter, click.Option):
-                    yield f"{path} {name}", parameter
 
-    forms: dict[str, set[tuple[str | None, str]]] = {}
-    for path, option in options(kernelcast, "kernelcast"):
-        long = next(one for one in option.opts if one.startswith("--"))
-        assert not long.endswith(("-gib", "-gb")), (path, long)
-        form = "flag" if option.is_flag else option.metavar
-        forms.setdefault(long, set()).add((form, path))
-    for name in ("--gpu-memory", "--max-size", "--bundle", "--db", "--quiet", "--json", "--gpus-per-node"):
-        # None: a type of click's, whose name is shown.
-        assert len({form for form, _ in forms[name]} - {None}) <= 1, forms[name]
+@pytest.mark.parametrize("values", [["--rotary", "--zero", "1"], ["--rotary", "true"], ["--rotary=true"]])
+def test_a_flag_may_have_a_value(values: list[str]) -> None:
+    values = [one.replace("--rotary", "--overlap-gradients") for one in values]
+    for words in (["predict"], ["compare"], ["search"]):
+        command = command_of(words)
+        context = click.Context(command, resilient_parsing=True)
+        parsed = command.make_parser(context).parse_args([*values])[0]
+        [option] = [one for one in command.params if one.name == "overlap_gradients"]
+        assert option.handle_parse_result(click.Context(command), parsed, [])[0] is True
+
+
+def test_a_flag_can_be_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stack = tmp_path / "ours.toml"
+    stack.write_text(
+        'name = "ours"\nsoftware = "ours"\nsource = "here"\n[options]\noverlap_gradients = true\n'
+    )
+    layout = "--hardware h100-sxm --model llama-2-7b --dp 8 --micro-batch 1 --global-batch 8 --json"
+    found = []
+    for more in ("", "--overlap-gradients false"):
+        assert ended("predict", *layout.split(), "--stack", stack, *more.split()) == 0
+        found.append(json.loads(capsys.readouterr().out)["parallelism"]["overlap_gradients"])
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("predict --rank-by speed", "--rank-by is 'speed', expected step-time, days, cost or energy"),
+        ("search --rank-by cost", "--rank-by is 'cost', expected step-time or tokens-per-gpu"),
+        ("search --sequence-parallel maybe", "--sequence-parallel is 'maybe', expected true, false or both"),
+        ("predict --overlap-gradients often", "--overlap-gradients is 'often', expected true or false"),
+        (
+            "db query a.db 'SELECT 1' --time-limit 11d",
+            "--time-limit is '11d', expected a time up to 10d such as",
+        ),
+    ],
+)
+def test_values_that_are_none(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(*shlex.split(words)) == 2
+    assert capsys.readouterr().err.startswith(f"kernelcast: error: {line}")

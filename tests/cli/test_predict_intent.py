@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from kernelcast.cli.main import kernelcast
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.runtime import DataError, UsageError
+from tests.cli.printed import next_commands, without_next
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -23,7 +26,7 @@ BATCH = ["--gpus", "16", "--global-batch", "64"]
 
 
 def text(*arguments: str) -> str:
-    result = CliRunner().invoke(predict, arguments)
+    result = CliRunner().invoke(kernelcast, ["predict", *arguments])
     assert result.exit_code == 0, result.exception
     return result.stdout
 
@@ -54,7 +57,7 @@ def test_the_best_layout_is_that_of_search() -> None:
 
 
 def test_it_shows_what_a_given_layout_shows() -> None:
-    lines = text(*A100, *BATCH, "--tokens", "1T", "--price", "2").splitlines()
+    lines = without_next(text(*A100, *BATCH, "--tokens", "1T", "--price", "2")).splitlines()
     layout = values(*A100, *BATCH)["parallelism"]
     names = (
         "pp",
@@ -69,15 +72,13 @@ def test_it_shows_what_a_given_layout_shows() -> None:
     )
     given = [part for name in names for part in (f"--{name.replace('_', '-')}", str(layout[name]))]
     given += ["--sequence-parallel"] if layout["sequence_parallel"] else []
-    alone = text(*A100, *given).splitlines()
-    alone = [line for line in alone if not line.startswith("next: ")]
+    alone = without_next(text(*A100, *given)).splitlines()
     assert set(alone) <= set(lines)
     added = [line for line in lines if line not in alone]
     assert [line.split(" ")[0] for line in added if re.match(r"\w", line)] == [
         "training",
         "searched",
         "Runners-up",
-        "next:",
     ]
 
 
@@ -144,12 +145,19 @@ def test_several_hardware_are_ranked() -> None:
         alone = values("--hardware", one["hardware"], *MODEL, *BATCH)
         assert one["best"]["step_time_s"] == alone["step_time_s"]
         assert one["cost"] == pytest.approx(one["gpu_hours"] * {"a100-sxm": 1, "gh200": 100}[one["hardware"]])
-    lines = text(*BOTH, *BATCH, *tokens).splitlines()
-    assert lines[0] == "best by time: gh200"
+    shown = text(*BOTH, *BATCH, *tokens, "--rank-by", "step-time")
+    lines = shown.splitlines()
+    assert lines[0] == "best by step time: gh200"
     assert re.split(r"  +", lines[2]) == [
         "hardware", "step", "90 % interval", "tokens/s", "MFU", "memory", "days", "GPU-hours", "cost",
     ]  # fmt: skip
     assert [line.split("  ")[0] for line in lines[7:9]] == ["gh200", "a100-sxm"]
+    [alone_command] = next_commands(shown)
+    words = shlex.split(alone_command)[1:]
+    assert words == ["predict", *MODEL, *BATCH, "--tokens", "1T", "--hardware", "gh200", "--price", "100"]
+    assert (
+        json.loads(text(*words[1:], "--json"))["step_time_s"] == by_time["hardware"][0]["best"]["step_time_s"]
+    )
 
 
 def test_hardware_that_cannot_be_asked_for_a_kernel_says_why_beside_the_others() -> None:

@@ -1,70 +1,38 @@
-"""`kernelcast search`: what it prints, as text and as JSON, over a Dask cluster too, and how it fails."""
+"""`kernelcast search`: what it prints, as text and as JSON, and how it fails."""
 
 import json
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from distributed import LocalCluster
+from click.testing import CliRunner
 
+from kernelcast.cli.main import kernelcast
 from kernelcast.cli.predict import predict
-from kernelcast.cli.search import search_
-from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
-from kernelcast.runtime.operators import OPERATORS
-from tests.cli.printed import ended
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from tests.cli.printed import ended, next_commands
+from tests.cli.searching import arguments, document, run, small_bundle, small_model
 
 pytestmark = pytest.mark.usefixtures("wide")
 
 Make = Callable[..., Path]
-MODEL = """
-name = "tiny"
-hidden_size = 64
-sequence_length = 8
-attention_heads = 8
-layers = 6
-vocabulary_size = 100
-"""
 
 
 @pytest.fixture
 def model_file(tmp_path: Path) -> Path:
     """A model of 6 layers."""
-    path = tmp_path / "tiny.toml"
-    path.write_text(MODEL)
-    return path
+    return small_model(tmp_path)
 
 
 @pytest.fixture
 def bundle(make_bundle: Make, linear_model: Callable[..., bytes]) -> Path:
     """Times that depend on the workload, on nodes of 4 devices."""
-    times = {
-        operator.name: linear_model([1e-3] * len(operator.features), number)
-        for number, operator in enumerate(OPERATORS.values(), start=1)
-    }
-    return make_bundle(times, fabric=[FabricFingerprint(backend="nccl", gpus_per_node=4)])
-
-
-def arguments(bundle: Path, model_file: Path, *more: str) -> list[str]:
-    always = ["--bundle", str(bundle), "--model", str(model_file), "--gpus", "8", "--global-batch", "16"]
-    return [*always, *more]
-
-
-def run(bundle: Path, model_file: Path, *more: str) -> Result:
-    return CliRunner().invoke(search_, arguments(bundle, model_file, *more))
-
-
-def document(bundle: Path, model_file: Path, *more: str) -> dict[str, Any]:
-    result = run(bundle, model_file, "--json", *more)
-    assert result.exit_code == 0, result.output
-    values: dict[str, Any] = json.loads(result.stdout)
-    return values
+    return small_bundle(make_bundle, linear_model)
 
 
 def test_a_length_that_is_only_the_longest_is_asked_for(bundle: Path, tmp_path: Path) -> None:
@@ -107,11 +75,17 @@ def test_readable(bundle: Path, model_file: Path) -> None:
     best, front = lines.index("Best layouts"), lines.index("Pareto front of time and memory")
     assert [line.split()[0] for line in lines[best:front] if re.match(r" *\d+  ", line)] == ["1", "2", "3"]
     assert not [line for line in lines if line != line.rstrip()]
-    assert lines[-1].startswith("next: ")
+    best_alone, as_arguments = next_commands(result.output)
+    typed = ["kernelcast", "search", *arguments(bundle, model_file, "--top", "3", "--pareto")]
+    assert as_arguments == shlex.join([*typed, "--as", "megatron-lm"])
+    # What is printed can be typed, and shows the same layout.
+    shown = CliRunner().invoke(kernelcast, shlex.split(best_alone)[1:]).output
+    assert shown.splitlines()[0] == lines[0]
+    assert next(line for line in lines if line.startswith("layout ")) in shown
     assert "Pareto" not in run(bundle, model_file).output
     brief = run(bundle, model_file, "--quiet").output
     assert "warning" not in brief
-    assert "next: " not in brief
+    assert "next:" not in brief
 
 
 def test_what_all_layouts_have_in_common_is_no_column(bundle: Path, model_file: Path) -> None:
@@ -294,88 +268,6 @@ def test_out_of_range_is_flagged(make_bundle: Make, model_file: Path) -> None:
     assert "warnings in all (--warnings lists them)" in result.output
     each = run(make_bundle(largest=10), model_file, "--warnings").output
     assert len(re.findall(r"^  gemm \(.*outside the training range", each, re.MULTILINE)) > 2
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("80GB", 80 * 10**9), ("40GiB", 40 * 2**30), ("1.5 tb", 15 * 10**11), ("7B", 7), ("2mib", 2**21)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text, name="gpu_memory") == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0GB", "0.1B", "80 apples", "1e3GB", "٣GB"])
-def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^gpu_memory is '.*', expected a size such as 80GB or 40GiB$"):
-        parse_size(text, name="gpu_memory")
-
-
-@pytest.mark.parametrize("text", ["80", "0", "1.5", " 7 "])
-def test_sizes_without_a_unit_are_refused_with_the_units_that_exist(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_size(text, name="gpu_memory")
-    assert str(caught.value) == (
-        f"gpu_memory is {text!r} without a unit, expected one of "
-        f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in {text.strip()}GB"
-    )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """Two worker processes on this machine."""
-    with LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=":0",  # off, but the scheduler has its other pages somewhere
-        scheduler_kwargs={"dashboard": False},
-        silence_logs=50,
-    ) as found:
-        yield found
-
-
-def test_a_cluster_answers_the_same_in_the_same_order(
-    cluster: LocalCluster, bundle: Path, model_file: Path
-) -> None:
-    for more in (["--top", "50"], ["--timeline", "closed-form", "--gpu-memory", "1MB"]):
-        here = document(bundle, model_file, *more)
-        there = document(bundle, model_file, *more, "--dask", cluster.scheduler_address)
-        for values in (here, there):
-            # Every part has its own best so far, and so spares other simulations.
-            assert values["evaluated"] == values["simulated"] + values["pruned"] or not values["simulated"]
-            for name in ("seconds", "simulated", "pruned"):
-                del values[name]
-        assert here == there
-
-
-def test_workers_need_no_file(cluster: LocalCluster, bundle: Path, model_file: Path) -> None:
-    # They work in folders of their own: a path relative to this one means nothing there.
-    result = subprocess.run(
-        [sys.executable, "-m", "kernelcast.cli.main", "search",
-         *arguments(Path(bundle.name), Path(model_file.name), "--dask", cluster.scheduler_address)],
-        cwd=bundle.parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("step ")
-
-
-def test_an_address_where_nobody_answers(
-    bundle: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kernelcast.cli.search_dask.CONNECT_S", 0.5)
-    result = run(bundle, model_file, "--dask", "tcp://127.0.0.1:9")
-    assert isinstance(result.exception, DataError)
-    assert str(result.exception).startswith("dask scheduler tcp://127.0.0.1:9: does not answer within 0 s (")
-
-
-def test_dask_is_not_installed(bundle: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "kernelcast.cli.search_dask", raising=False)
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    result = run(bundle, model_file, "--dask", "tcp://127.0.0.1:9")
-    assert isinstance(result.exception, UsageError)
-    assert str(result.exception) == (
-        "--dask needs the package distributed, which is not installed; expected: pip install 'kernelcast[dask]'"
-    )
 
 
 def test_interrupted(bundle: Path, tmp_path: Path) -> None:

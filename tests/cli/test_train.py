@@ -171,13 +171,13 @@ def test_the_json_form_is_documented(database_path: Path) -> None:
 def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
     # The published errors are of float16, and have linear1 (gemm as qkv) forward and backward as a whole.
     database_path = measured(tmp_path / "bench.db", operator="gemm", role="qkv", dtype="float16")
-    result = run(database_path, "--reference", str(PUBLISHED))
+    result = run(database_path, "--compare-with", str(PUBLISHED))
     assert result.exit_code == 0
     head, _, *lines = result.stdout.splitlines()
     assert head.split()[6:8] == ["error", "reference"]
     assert [line.split()[8:10] for line in lines[:2]] == [["2.0", "%"], ["4.0", "%"]]
     assert "mean error of the reference: 3.0 %" in lines
-    values = json.loads(run(database_path, "--reference", str(PUBLISHED), "--json").stdout)
+    values = json.loads(run(database_path, "--compare-with", str(PUBLISHED), "--json").stdout)
     assert [role["reference_error"] for operator in values["operators"] for role in operator["roles"]] == [
         0.02,
         0.04,
@@ -186,7 +186,7 @@ def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
 
 
 def test_a_reference_that_says_nothing_here_is_said(database_path: Path) -> None:
-    result = run(database_path, "--reference", str(PUBLISHED))
+    result = run(database_path, "--compare-with", str(PUBLISHED))
     expected = f"reference {PUBLISHED}: has no error of these operators in float32"
     assert without_next(result.stdout).splitlines()[-1] == expected
 
@@ -287,7 +287,7 @@ def test_databases_that_cannot_train(tmp_path: Path, capsys: pytest.CaptureFixtu
             1,
             "report bench.db/a/b: cannot be written (bench.db is not a folder)",
         ),
-        (["--reference", "none"], 1, "none: no such folder; expected one with operator/ and nccl/ in it"),
+        (["--compare-with", "none"], 1, "none: no such folder; expected one with operator/ and nccl/ in it"),
         (["-o", "none/here.kcast"], 1, "bundle none/here.kcast: cannot be written (no folder none)"),
         (["-o", "."], 2, "File '.' is a directory"),
         (["-o", "bench.db"], 2, "bundle bench.db: is the database, expected another file"),

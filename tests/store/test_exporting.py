@@ -123,7 +123,7 @@ def test_anonymous_drops_sites_and_notes_and_lists_what_stays(filled: Path) -> N
 
 def test_what_selects_nothing_is_said(filled: Path) -> None:
     target = filled.with_name("part.db")
-    with pytest.raises(UsageError, match="operator: found 'gellu', expected one of"):
+    with pytest.raises(UsageError, match="operator 'gellu' is unknown, nearest is gelu"):
         export_database(filled, target, Subset(operators=["gellu"]))
     with pytest.raises(DataError, match="nothing in it matches"):
         export_database(filled, target, Subset(hardware="0000"))

@@ -33,6 +33,7 @@ const QUESTION = [
   ["Model", (one) => one.estimate.model.name],
   ["Attention", (one) => one.estimate.model.attention],
   ["Flash kernel", (one) => one.estimate.parallelism.attention_kernel],
+  ["Training software", (one) => one.state.stack || "none"],
   ["GPUs", (one) => String(one.estimate.parallelism.world_size)],
   ["Global batch", (one) => String(one.state.batch)],
   ["Sequence", (one) => String(one.estimate.model.sequence_length)],

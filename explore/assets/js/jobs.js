@@ -17,7 +17,7 @@ export async function jobText(body, estimate, tokens, price) {
   const model = typeof body.model === "string" ? body.model : `${estimate.model.name}`;
   const more = [
     body.hardware ? `hardware=${body.hardware}` : null, `model=${model}`, `global_batch=${body.global_batch}`,
-    typeof body.fabric === "string" ? `fabric=${body.fabric}` : null, body.sequence_length ? `sequence_length=${body.sequence_length}` : null,
+    typeof body.fabric === "string" ? `fabric=${body.fabric}` : null, body.stack ? `stack=${body.stack}` : null, body.sequence_length ? `sequence_length=${body.sequence_length}` : null,
     tokens ? `tokens=${tokens}` : `steps=${USUAL_STEPS}`,
   ].filter(Boolean);
   const notes = found.warnings.map((line) => `# ${line}`);

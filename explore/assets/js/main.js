@@ -15,7 +15,7 @@ import { acceptConfigs } from "./upload.js";
 
 const CONTROLS = Object.keys(DEFAULTS);
 // What leaves a chosen layout as it is.
-const KEEPS_LAYOUT = ["network", "attention", "kernel", "price", "tokens", "top", "fabric", "hardware"];
+const KEEPS_LAYOUT = ["network", "attention", "kernel", "stack", "price", "tokens", "top", "fabric", "hardware"];
 const ONLY_SHOWN = ["price", "tokens"];
 const CONFIG = "\u0000config";
 const FULL_AFTER_MS = 250;
@@ -110,7 +110,9 @@ function showControls() {
   // A kernel that another device runs stays in sight, with the server's refusal, until another one is chosen.
   const fused = new Set([...(hardware?.attention_kernels ?? catalogue.attention_kernels), ...(state.kernel ? [state.kernel] : [])]);
   options(byId("kernel"), [["", "as measured"], ...[...fused].map((name) => [name, name])], state.kernel);
-  for (const name of CONTROLS) if (!["fabric", "model", "attention", "kernel", typing].includes(name)) byId(name).value = state[name];
+  options(byId("stack"), [["", "none: sums as they are"], ...catalogue.stacks.map((one) => [one.name, one.name])], state.stack);
+  byId("stack-note").textContent = catalogue.stacks.find((one) => one.name === state.stack)?.software ?? "";
+  for (const name of CONTROLS) if (!["fabric", "model", "attention", "kernel", "stack", typing].includes(name)) byId(name).value = state[name];
   byId("sequence").placeholder = model ? String(model.sequence_length) : "";
   byId("hardware-note").textContent = hardware ? `${hardware.device}, ${gib(hardware.memory_bytes)}` : "your bundle";
   byId("model-note").textContent = model ? modelNote() : "";

@@ -36,6 +36,7 @@ function shared(state, catalogue, model) {
     ...(state.sequence ? { sequence_length: whole(state.sequence, "sequence") } : {}),
     ...fabric(state, catalogue),
     ...(state.kernel ? { attention_kernel: state.kernel } : {}),
+    ...(state.stack ? { stack: state.stack } : {}),
     global_batch: whole(state.batch, "global batch"),
   };
 }

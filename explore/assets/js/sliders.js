@@ -3,7 +3,7 @@
 import { h, options } from "./dom.js";
 import { SCHEDULES } from "./format.js";
 
-const TITLES = { tp: "Tensor, tp", pp: "Pipeline, pp", dp: "Data, dp", cp: "Context, cp", ep: "Expert, ep", micro_batch: "Micro-batch" };
+const TITLES = { tp: "Tensor, tp", pp: "Pipeline, pp", dp: "Data, dp", cp: "Context, cp", ep: "Expert, ep", expert_tp: "Expert tp", micro_batch: "Micro-batch" };
 const WITHOUT_PIPELINE = ["1f1b", "gpipe"];
 const CHUNKS = { interleaved: 2, zb_v: 2, dualpipe_v: 2 };
 const ZEROS = [["0", "0, nothing sharded"], ["1", "1, optimizer"], ["2", "2, gradients"], ["3", "3, parameters"]];

@@ -133,6 +133,7 @@ def test_every_slider_and_switch(tab: Tab, explorer: Explorer) -> None:
         ("dp", "ArrowRight", "tp 2 × pp 4 × dp 2 · 1F1B"),
         ("cp", "ArrowRight", "tp 2 × pp 4 × dp 1 × cp 2 · 1F1B"),
         ("ep", "ArrowRight", "tp 2 × pp 4 × dp 1 × cp 2, ep 2 · 1F1B"),
+        ("expert_tp", "ArrowRight", "tp 2 × pp 4 × dp 1 × cp 2, ep 2, expert_tp 2 · 1F1B"),
     ):
         tab.page.locator(f"#slider-{field}").focus()
         tab.page.keyboard.press(key)

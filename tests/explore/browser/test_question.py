@@ -42,7 +42,8 @@ def test_an_answer_at_once(tab: Tab, explorer: Explorer) -> None:
     ("control", "value"),
     [
         ("hardware", "mi300x"), ("fabric", "pcie5-800g"), ("model", "gpt-20b"), ("recompute", "full"),
-        ("attention", "unfused"), ("kernel", "flash-2"), ("schedule", "gpipe"), ("zero", "0"),
+        ("attention", "unfused"), ("kernel", "flash-2"), ("stack", "megatron-core"), ("schedule", "gpipe"),
+        ("zero", "0"),
     ],
 )  # fmt: skip
 def test_choices_change_the_answer(tab: Tab, explorer: Explorer, control: str, value: str) -> None:

@@ -72,12 +72,15 @@ def test_a_job(tab: Tab, explorer: Explorer, tmp_path: Path) -> None:
     tab.open(explorer.home + FIXED)
     tab.page.fill("#tokens", "100M")
     tab.page.press("#tokens", "Enter")
+    tab.page.select_option("#stack", "megatron-core")
+    tab.settle()
     tab.page.click("#sbatch")
     tab.page.wait_for_selector("#dialog[open]")
     text = tab.text("#dialog pre")
     command, *lines = text.splitlines()
     words = dict(one.lstrip("-").partition("=")[::2] for one in shlex.split(command)[1:-1])
     assert (words["nodes"], words["gpus-per-node"]) == ("1", "8")
+    assert " stack=megatron-core " in text
     # What `kernelcast walltime` makes of these very lines is the limit of the command.
     script = tmp_path / "train.sbatch"
     script.write_text("#!/bin/bash\n" + "\n".join(lines))

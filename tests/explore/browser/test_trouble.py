@@ -150,9 +150,9 @@ def test_every_control_has_a_name_and_is_reached_by_tab(tab: Tab, explorer: Expl
         tab.page.keyboard.press("Tab")
         reached.add(tab.page.evaluate("() => document.activeElement.id"))
     expected = (
-        "hardware fabric gpus model config batch sequence recompute schedule zero top network attention kernel price "
-        "tokens reset share front pin download-json sbatch slider-tp slider-pp slider-dp slider-cp slider-micro_batch "
-        "switch-recompute"
+        "hardware fabric gpus model config batch sequence recompute schedule zero top network attention kernel stack "
+        "price tokens reset share front pin download-json sbatch slider-tp slider-pp slider-dp slider-cp "
+        "slider-micro_batch switch-recompute"
     )
     assert set(expected.split()) <= reached
     # What screen readers are told when an answer changes.

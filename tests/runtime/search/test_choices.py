@@ -79,10 +79,13 @@ def test_what_no_longer_applies_is_dropped(estimator: Estimator) -> None:
 
 def test_experts(estimator: Estimator) -> None:
     layout = replace(LAYOUT, sequence_parallel=True)
-    assert "ep" not in choices(layout, LLAMA, estimator.bundle, usable_bytes=None, simulated=True)
+    of_dense = choices(layout, LLAMA, estimator.bundle, usable_bytes=None, simulated=True)
+    assert {"ep", "expert_tp"} & set(of_dense) == set()
     by_ep = found(estimator, layout, MIXTRAL, "ep")
     assert list(by_ep) == [1, 2, 4, 8, 16]
     assert by_ep[8] == (2, 2, 4, 1)
+    by_width = found(estimator, replace(layout, ep=4), MIXTRAL, "expert_tp")
+    assert [value for value, one in by_width.items() if isinstance(one, tuple)] == [1, 2]
     assert by_ep[16] == "ep is 16, expected a divisor of tp · dp · cp (8)"
 
 
