@@ -127,9 +127,9 @@ def train(
         say(f"reference {reference.directory}: has no error of these operators in {trained.manifest.dtype}")
     if page:
         say(f"report: {page}")
-    asked = ("--model", "llama-3.2-1b", "--micro-batch", 1, "--micro-batches", 8)
+    example = ("--model", "llama-3.2-1b", "--micro-batch", 1, "--micro-batches", 8)
     print_next(
-        (command_line("predict", "--bundle", output, *asked), "or another model: kernelcast models"),
+        (command_line("predict", "--bundle", output, *example), "or another model: kernelcast models"),
         (command_line("bundle", "info", output), "what was fitted, and how well"),
     )
 
