@@ -1,5 +1,6 @@
 """AnswerWarning as people read them: grouped by cause, with the share of the step that each group concerns."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,12 @@ def share_of(questions: Collection[Question], times_s: Mapping[Question, float])
     whole_s = sum(times_s.values())
     if not questions or whole_s <= 0:
         return None
-    return min(1.0, sum(times_s.get(one, 0.0) for one in questions) / whole_s)
+    return min(1.0, time_of(questions, times_s) / whole_s)
+
+
+def time_of(questions: Iterable[Question], times_s: Mapping[Question, float]) -> float:
+    """Time that goes to some questions: the very same sum in whatever order a set has them."""
+    return math.fsum(times_s.get(one, 0.0) for one in questions)
 
 
 def grouped(

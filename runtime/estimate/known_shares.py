@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
+from kernelcast.runtime.estimate.doubts import time_of
 from kernelcast.runtime.record import Record
 
 
@@ -34,8 +35,8 @@ def known_shares(
         elif warning.cause is Cause.TRANSFERRED:
             transferred.update(questions)
     whole_s = sum(times_s.values()) or 1.0
-    assumed_s = sum(times_s.get(one, 0.0) for one in assumed)
-    transferred_s = sum(times_s.get(one, 0.0) for one in transferred - assumed)
+    assumed_s = time_of(assumed, times_s)
+    transferred_s = time_of(transferred - assumed, times_s)
     return KnownShares(
         measured=max(0.0, 1 - (assumed_s + transferred_s) / whole_s),
         transferred=transferred_s / whole_s,
