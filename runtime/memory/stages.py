@@ -51,7 +51,7 @@ class StageMemory:
     activations_bytes: int
     logits_bytes: int
     working_bytes: int
-    host_bytes: int = 0
+    host_bytes: int
 
     @property
     def total_bytes(self) -> int:

@@ -162,6 +162,8 @@ def powers(count: int, **times: float) -> dict[int, str]:
 def test_how_far_is_far() -> None:
     # Others fit exactly: a factor of ten either way, and the fewest rows of which something can be said.
     assert powers(30, r12=9.9) == {}
+    far = adds([100.0 * (row + 1) * (20 if row == 12 else 1) for row in range(30)])
+    assert find_doubts(far, UNKNOWN, None) == {12: (OUTLIER, "26000 µs, where the others suggest 1300 µs")}
     assert powers(30, r12=10.1) == powers(30, r12=1 / 10.1) == {12: OUTLIER}
     assert powers(30, r12=1 / 9.9) == {}
     assert powers(19, r9=1000) == {}

@@ -41,18 +41,22 @@ def fused_core(sizes: Sizes) -> Calls:
     return (_attention(sizes, sizes.length, sizes.length, 1), *_others(sizes))
 
 
+def _seen(sizes: Sizes) -> float:
+    """Keys that a query sees in the mean, as a share of those through the causal mask alone."""
+    return 2 * visible_keys(sizes) / (sizes.model.sequence_length + 1)
+
+
 def _others(sizes: Sizes) -> Calls:
     """A ring's blocks of other devices' keys."""
     half = sizes.length // 2
-    seen = 2 * visible_keys(sizes) / (sizes.model.sequence_length + 1)
-    visible = _at_least_one(seen * half)
+    visible = _at_least_one(_seen(sizes) * half)
     block = (sizes.micro_batch, sizes.length, half, visible, *_heads(sizes, 1))
     return (call("attention_block", *block, count=sizes.cp - 1),) if sizes.cp > 1 else ()
 
 
 def _attention(sizes: Sizes, queries: Number, keys: Number, head_parts: Number) -> Call:
     heads = _heads(sizes, head_parts)
-    seen = 2 * visible_keys(sizes) / (sizes.model.sequence_length + 1)
+    seen = _seen(sizes)
     if seen == 1 and queries == keys:
         return call("flash_attention", sizes.micro_batch, keys, *heads)
     visible = _at_least_one(seen * (keys + 1) / 2)

@@ -49,6 +49,7 @@ def test_what_needs_more_than_there_is_is_known_to(bundle: Bundle) -> None:
 def test_a_search_for_something_that_fits_ends_where_it_is_found(bundle: Bundle) -> None:
     sizes = [needed_bytes(bundle, MODEL, layouts) for layouts, _ in SPACE.blocks()]
     assert len(sizes) > 1
+    assert sum(units for _, units in SPACE.blocks()) == len(list(SPACE.units()))
     least, whole = min(block.min() for block in sizes), sum(map(len, sizes))
 
     def looked_at(usable_bytes: float | None) -> tuple[int, float]:

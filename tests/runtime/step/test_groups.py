@@ -92,7 +92,7 @@ def test_shards_on_several_nodes() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("gpus_per_node", "expected"), [(8, (1, 8)), (4, (2, 4)), (2, (4, 2))])
+@pytest.mark.parametrize(("gpus_per_node", "expected"), [(16, (1, 8)), (8, (1, 8)), (4, (2, 4)), (2, (4, 2))])
 def test_replicas_of_a_second_copy_of_the_model(gpus_per_node: int, expected: tuple[int, int]) -> None:
     # Two stages of four devices, and both copies on each: eight hold the same, of two copies' four.
     job = Parallelism(pp=2, tp=1, dp=4, micro_batch=1, micro_batches=4, schedule="dualpipe")

@@ -149,6 +149,19 @@ def test_tied_embeddings_are_summed_between_the_ends(reduce_dtype: str, width: i
     ]
 
 
+def test_tied_embeddings_wait_for_all_gradients_that_overlap() -> None:
+    layout = PAPER | {"zero": 1, "overlap_gradients": True}
+    tied, plain = (taken_apart(GPT_20B | {"tied_embeddings": one}, layout) for one in (True, False))
+    for stage, is_end in zip(tied.stages, (True, False, False, True), strict=True):
+        own, other = tied.update(stage), plain.update(stage)
+        assert own.gradients == other.gradients
+        [*sums] = own.optimizer[: len(own.optimizer) - len(other.optimizer)]
+        assert own.optimizer[len(sums) :] == other.optimizer
+        assert [(named(call), call.shape) for call in sums] == [
+            ("all_reduce/data", (12_672 * 6_144, 2, 1))
+        ] * is_end
+
+
 def test_training_in_fp32_reduces_the_same_bytes() -> None:
     for element_bytes, same in ((2, False), (4, True)):
         found = [

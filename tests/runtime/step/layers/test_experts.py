@@ -96,6 +96,19 @@ def test_kept_bytes() -> None:
     # Scores and probabilities in fp32; rows before and within the experts; the shared ones' gate, up and product.
     fused = Kept(element=2, modules=MODULES["megatron"])
     assert Experts(sizes()).kept_bytes(fused) == 2 * 4 * 24 * 8 + 2 * (48 * (32 + 3 * 20) + 48 * 3 * 12)
+    # torch keeps the gate after SiLU too, and results twice as they come back, of the fullest device's rows.
+    plain, full = (Experts(sizes(expert_imbalance=one)) for one in (1.0, 1.5))
+    torch = Kept(element=2)
+    assert plain.kept_bytes(torch) == 2 * 4 * 24 * 8 + 2 * (48 * (32 + 4 * 20) + 48 * 4 * 12 + 2 * 48 * 32)
+    assert full.kept_bytes(torch) - plain.kept_bytes(torch) == 2 * (24 * (32 + 4 * 20) + 2 * 24 * 32)
+
+
+def test_gradients_on_their_way() -> None:
+    # Rows' gradients with those of the last product's input and of its weights; then with those of gate and up.
+    layer = Experts(sizes())
+    for modules, of_weights in (("torch", 2 * 20 * 32), ("megatron", 0)):
+        found = layer.gradient_bytes(Kept(element=2, modules=MODULES[modules]))
+        assert found == (2 * (48 * 32 + 48 * 20 + of_weights), 2 * (48 * 32 + 2 * 48 * 20))
 
 
 def test_experts_are_combined_across_the_devices_that_hold_them() -> None:

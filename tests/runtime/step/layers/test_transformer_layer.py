@@ -9,6 +9,7 @@ import pytest
 from kernelcast.runtime.step.calls import Beside, Calls
 from kernelcast.runtime.step.layers.sizes import Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from tests.runtime.step.layers.conftest import LLAMA
 
 Pair = tuple[list[str], list[str]]
 UP, DOWN, GATHER, SCATTER = ["qkv"], ["attention_output"], ["all_gather"], ["reduce_scatter"]
@@ -90,3 +91,16 @@ def test_without_a_cut_sequence_only_sums_run_beside_weight_gradients(llama: Siz
         (["all_reduce"], ["mlp_gate_up"]),
     ]
     assert operators(found.backward_collectives) == []
+
+
+def test_a_product_whose_gradient_is_not_summed_gathers_none(llama_cut: Sizes) -> None:
+    found = TransformerLayer(replace(llama_cut, overlap="products", model=replace(LLAMA, backward_syncs=1)))
+    assert [bool(pair.collective) for pair in found.beside_backward if pair.in_pieces] == [True, False]
+
+
+def test_norms_before_and_after(llama: Sizes) -> None:
+    usual, more = (
+        TransformerLayer(replace(llama, model=replace(LLAMA, post_norms=one))) for one in (False, True)
+    )
+    assert (usual.norms, more.norms) == (2, 4)
+    assert more.parameters - usual.parameters == 2 * 32
