@@ -7,7 +7,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
@@ -66,7 +66,7 @@ def measured_kernels(hardware: str) -> MeasuredKernels | None:
     return MeasuredKernels(by_direction=MappingProxyType(stated), source=row["source"])
 
 
-@cache
+@lru_cache(maxsize=1024)
 def time_ratio(
     architecture: str, direction: Direction, head_size: int, *, of: str, over: str
 ) -> TimeRatio | None:
