@@ -1,10 +1,11 @@
 """What `pip install kernelcast` alone puts on a disk, and how long its imports take.
 
-    python benchmarks/bench_footprint.py [--repeat 21] [--write docs/deploy.md]
+    python benchmarks/bench_footprint.py [--repeat 21] [--only sizes] [--write docs/deploy.md]
 
 Builds the wheel, installs it with its base dependencies into an empty environment, and looks there. Sizes are those of
 the files that pip lists of each package, compiled modules included. Times are medians of new processes, taken in turn.
-Prints Markdown, and with --write puts it between the marks of that file.
+Prints Markdown, and with --write puts it between the marks of that file. `--only sizes` leaves out the times, which a
+busy machine falsifies.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- bench-footprint: begin -->", "<!-- bench-footprint: end -->"
+MARKS = "<!-- bench-footprint, {part}: begin -->", "<!-- bench-footprint, {part}: end -->"
 
 # Sizes of all distributions of an environment, as JSON. A file may be listed twice.
 SIZES = """
@@ -50,9 +51,13 @@ TIMED = {
 def install(folder: Path) -> Path:
     """An environment with the wheel of this tree and nothing else; its Python."""
     source = folder / "source"
-    left_out = shutil.ignore_patterns(
-        ".*", "build", "*.egg-info", "__pycache__", "tests", "docs", "*.kcast", "*.db"
-    )
+    everywhere = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests", "docs")
+    # Of this folder only what somebody made in it: the bundles that ship are in another.
+    made_here = shutil.ignore_patterns("*.kcast", "*.db")
+
+    def left_out(place: str, names: list[str]) -> set[str]:
+        return everywhere(place, names) | (made_here(place, names) if Path(place) == ROOT else set())
+
     shutil.copytree(ROOT, source, ignore=left_out)
     run(sys.executable, "-m", "venv", str(folder / "venv"))
     python = str(folder / "venv" / "bin" / "python")
@@ -103,13 +108,14 @@ def times(python: Path, repeat: int) -> list[str]:
     return ["| a process that does | ms | × Python alone |", "| --- | ---: | ---: |", *lines]
 
 
-def write(target: Path, text: str) -> None:
-    """Put the tables between the marks of a page."""
+def write(target: Path, part: str, text: str) -> None:
+    """Put a table between the marks of a page."""
     page = target.read_text()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"{target}: expected one {BEGIN} and one {END}")
-    before, rest = page.split(BEGIN)
-    target.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+    begin, end = (mark.format(part=part) for mark in MARKS)
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise SystemExit(f"{target}: expected one {begin} and one {end}")
+    before, rest = page.split(begin)
+    target.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}")
 
 
 def main() -> None:
@@ -118,19 +124,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeat", type=int, default=21)
+    parser.add_argument("--only", choices=["sizes", "times"])
     parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         python = install(Path(folder))
-        about = (
-            f"{platform.system()} on {platform.machine()}, {os.cpu_count()} core(s), load average before {load:.1f}; "
-            f"Python {platform.python_version()}."
-        )
-        text = "\n".join([about, "", *sizes(python), "", *times(python, given.repeat)])
-    print(text)
-    if given.write:
-        write(given.write, text)
+        machine = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
+        about = f"{machine}, {os.cpu_count()} core(s), load average before {load:.1f}."
+        parts = {}
+        if given.only != "times":
+            parts["sizes"] = [f"{machine}.", "", *sizes(python)]
+        if given.only != "sizes":
+            parts["times"] = [about, "", *times(python, given.repeat)]
+    for part, lines in parts.items():
+        text = "\n".join(lines)
+        print(text)
+        if given.write:
+            write(given.write, part, text)
 
 
 if __name__ == "__main__":
