@@ -207,7 +207,7 @@ bench-runtime: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_runtime.py --write docs/performance.md
 
 bench-footprint: $(INSTALLED)
-	$(BIN)/python benchmarks/bench_footprint.py --write docs/deploy.md
+	$(BIN)/python benchmarks/bench_footprint.py --write docs/deploy.md $(BENCH_FOOTPRINT)
 
 # BENCH_SERVE=--write puts the table into docs/serve.md.
 bench-serve: $(INSTALLED)

@@ -1,10 +1,11 @@
 """What `pip install kernelcast` alone puts on a disk, and how long its imports take.
 
-    python benchmarks/bench_footprint.py [--repeat 21] [--write docs/deploy.md]
+    python benchmarks/bench_footprint.py [--repeat 21] [--only sizes] [--write docs/deploy.md]
 
 Builds the wheel, installs it with its base dependencies into an empty environment, and looks there. Sizes are those of
 the files that pip lists of each package, compiled modules included. Times are medians of new processes, taken in turn.
-Prints Markdown, and with --write puts it between the marks of that file.
+Prints Markdown, and with --write puts it between the marks of that file. `--only sizes` leaves out the times, which a
+busy machine falsifies.
 """
 
 import argparse
@@ -51,9 +52,13 @@ TIMED = {
 def install(folder: Path) -> Path:
     """An environment with the wheel of this tree and nothing else; its Python."""
     source = folder / "source"
-    left_out = shutil.ignore_patterns(
-        ".*", "build", "*.egg-info", "__pycache__", "tests", "docs", "*.kcast", "*.db"
-    )
+    everywhere = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests", "docs")
+    # Of this folder only what somebody made in it: the bundles that ship are in another.
+    made_here = shutil.ignore_patterns("*.kcast", "*.db")
+
+    def left_out(place: str, names: list[str]) -> set[str]:
+        return everywhere(place, names) | (made_here(place, names) if Path(place) == ROOT else set())
+
     shutil.copytree(ROOT, source, ignore=left_out)
     run(sys.executable, "-m", "venv", str(folder / "venv"))
     python = str(folder / "venv" / "bin" / "python")
@@ -110,19 +115,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeat", type=int, default=21)
+    parser.add_argument("--only", choices=["sizes", "times"])
     parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         python = install(Path(folder))
-        about = (
-            f"{platform.system()} on {platform.machine()}, {os.cpu_count()} core(s), load average before {load:.1f}; "
-            f"Python {platform.python_version()}."
-        )
-        text = "\n".join([about, "", *sizes(python), "", *times(python, given.repeat)])
-    print(text)
-    if given.write:
-        fill(given.write, "bench-footprint", text)
+        machine = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
+        about = f"{machine}, {os.cpu_count()} core(s), load average before {load:.1f}."
+        parts = {}
+        if given.only != "times":
+            parts["sizes"] = [f"{machine}.", "", *sizes(python)]
+        if given.only != "sizes":
+            parts["times"] = [about, "", *times(python, given.repeat)]
+    for part, lines in parts.items():
+        text = "\n".join(lines)
+        print(text)
+        if given.write:
+            fill(given.write, f"bench-footprint, {part}", text)
 
 
 if __name__ == "__main__":

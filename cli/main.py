@@ -22,6 +22,13 @@ READER_GONE = 141
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
+_NUMBERS = {
+    f"is not a valid {kind}{in_range}.": f"is not a {name}."
+    for kind, name in {"integer": "whole number", "float": "number"}.items()
+    for in_range in (" range", "")
+}
+"""What click says of a text that is no number, and what is said here."""
+
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "probe": Verb("probe", "probe", "collector", "Show this machine's fingerprints."),
@@ -150,7 +157,10 @@ def _run(arguments: list[str] | None) -> NoReturn:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = click.NoSuchOption(error.option_name, possibilities=_meant(error), ctx=error.ctx)
-        click.echo(f"kernelcast: error: {error.format_message()}", err=True)
+        message = error.format_message()
+        for clicks, ours in _NUMBERS.items():
+            message = message.replace(clicks, ours)
+        click.echo(f"kernelcast: error: {message}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         verb = next(iter(sys.argv[1:] if arguments is None else arguments), "")

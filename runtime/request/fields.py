@@ -350,8 +350,8 @@ def unknown_field(name: str, known: Iterable[str], *, path: str = "") -> UsageEr
     """The error about a field that does not exist; suggests one that was probably meant. `path` is where it stands."""
     names = list(known)
     near = nearest_names(name, names)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return UsageError(f"field {shown(path + name)} is unknown{hint}, known are {', '.join(names)}")
+    hint = f" (did you mean {near[0]}?)" if near else f", known are {', '.join(names)}"
+    return UsageError(f"field {shown(path + name)} is unknown{hint}")
 
 
 def require_integer(name: str, value: object, *, low: int, high: int) -> None:

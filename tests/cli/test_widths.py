@@ -1,4 +1,4 @@
-"""Nothing that goes to no terminal is wider than 100 columns or coloured; shells complete names."""
+"""Nothing that goes to no terminal is wider than 100 columns, but commands to copy, or coloured; shells complete."""
 
 import os
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.printed import without_next
 
 ROOT = Path(__file__).parent.parent.parent
 ASKED = "--model llama-3-8b --gpus 64 --global-batch 512 --tokens 1T"
@@ -35,14 +37,14 @@ def printed(arguments: str, **variables: str) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_lines_have_at_most_100_columns(command: str) -> None:
-    text = printed(command)
+    text = without_next(printed(command))
     assert [line for line in text.splitlines() if len(line) > 100] == []
     assert "\x1b" not in text
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_tables_give_way(columns: int) -> None:
-    lines = printed(COMMANDS[0], COLUMNS=str(columns)).splitlines()
+    lines = without_next(printed(COMMANDS[0], COLUMNS=str(columns))).splitlines()
     assert 60 < max(map(len, lines)) <= columns
 
 

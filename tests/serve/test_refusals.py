@@ -14,7 +14,7 @@ MODEL = {"hidden_size": 8, "sequence_length": 4, "attention_heads": 2, "layers":
 JSON = {"Content-Type": "application/json"}
 
 FIELDS: list[tuple[str, dict[str, Any], str]] = [
-    ("/predict", {**ASKED, "modle": 1}, "field 'modle' is unknown (did you mean model?), known are model, "),
+    ("/predict", {**ASKED, "modle": 1}, "field 'modle' is unknown (did you mean model?)"),
     ("/predict", {"micro_batch": 1, "micro_batches": 1}, "model is not given"),
     ("/predict", {"model": "llama-2-7b", "micro_batches": 1}, "micro_batch is not given"),
     ("/predict", {"model": "llama-2-7b", "micro_batch": 1}, "neither of micro_batches and global_batch"),

@@ -67,7 +67,7 @@ def test_both_names_of_a_field_are_one_line() -> None:
 
 def test_an_unknown_field_says_what_was_meant() -> None:
     assert str(unknown_field("hiden_size", MODEL)).startswith(
-        "field 'hiden_size' is unknown (did you mean hidden_size?), known are name, hidden_size, "
+        "field 'hiden_size' is unknown (did you mean hidden_size?)"
     )
     assert str(unknown_field("context_parallel", LAYOUT)).startswith(
         "field 'context_parallel' is unknown, known are pp, "

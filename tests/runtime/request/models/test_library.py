@@ -217,7 +217,7 @@ def test_another_sequence_length() -> None:
     assert load_model("mistral-7b", sequence_length=32768).sliding_window == 4096
 
 
-@pytest.mark.parametrize("name", ["", "config", "gpt\n", "x" * 5000, "a\0b"])
+@pytest.mark.parametrize("name", ["", "config", "tpu\n", "x" * 5000, "a\0b"])
 def test_unknown_names_list_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_model(name)
