@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-run-modern validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -111,7 +111,7 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 VALIDATED := $(VENV)/validated
 KEEP := $(BIN)/python docs/keep_result.py
 
-validate: validate-published validate-steps validate-fabrics validate-prior validate-run validate-page
+validate: validate-published validate-steps validate-fabrics validate-prior validate-run validate-run-modern validate-page
 
 validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
@@ -158,6 +158,16 @@ validate-run: $(INSTALLED)
 	$(BIN)/kernelcast train --db $(VALIDATED)/here.db -o $(VALIDATED)/here.kcast \
 	  $$(test -f $(VALIDATED)/here.kcast && echo --from $(VALIDATED)/here.kcast)
 	$(KEEP) run validate run --bundle $(VALIDATED)/here.kcast --db $(VALIDATED)/here.db --repetitions 3 --json
+
+# Mixtures of experts and long sequences, over two processes.
+validate-run-modern: $(INSTALLED)
+	@mkdir -p $(VALIDATED)
+	$(BIN)/kernelcast collect compute --plan modern --procs-per-node 1,2 --db $(VALIDATED)/modern.db
+	$(BIN)/kernelcast collect comm --procs 2 --plan modern --db $(VALIDATED)/modern.db
+	$(BIN)/kernelcast train --db $(VALIDATED)/modern.db -o $(VALIDATED)/modern.kcast \
+	  $$(test -f $(VALIDATED)/modern.kcast && echo --from $(VALIDATED)/modern.kcast)
+	$(KEEP) run_modern validate run --config modern --bundle $(VALIDATED)/modern.kcast \
+	  --db $(VALIDATED)/modern.db --repetitions 3 --json
 
 # What intervals of steps are drawn from: errors of the measured steps in validate/, by source.
 step-errors: $(INSTALLED)

@@ -319,6 +319,7 @@ def _interval(run: dict[str, Any]) -> str:
 
 def _configuration(run: dict[str, Any]) -> tuple[str, ...]:
     degrees = f"{run['pp']}-{run['tp']}-{run['dp']}"
+    degrees += "".join(f", {name} {run[name]}" for name in ("cp", "ep") if run.get(name, 1) > 1)
     return (
         run["model"],
         degrees,

@@ -11,7 +11,7 @@ from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
 from kernelcast.validate.runs_fields import COMPONENT_NAMES
@@ -170,7 +170,7 @@ class ComparedJob:
         layout, traced = self.job.parallelism, self.traced
         return {
             "model": self.job.model.name,
-            **{name: getattr(layout, name) for name in DEGREES},
+            **{name: getattr(layout, name) for name in (*DEGREES, *EXPERT_DEGREES)},
             "micro_batch": layout.micro_batch,
             "micro_batches": layout.micro_batches,
             "schedule": layout.schedule,
