@@ -93,9 +93,10 @@ def test_without_a_cut_sequence_only_sums_run_beside_weight_gradients(llama: Siz
     assert operators(found.backward_collectives) == []
 
 
-def test_a_product_whose_gradient_is_not_summed_gathers_none(llama_cut: Sizes) -> None:
+def test_one_sum_of_gradients_for_both_halves_of_a_layer(llama_cut: Sizes) -> None:
     found = TransformerLayer(replace(llama_cut, overlap="products", model=replace(LLAMA, backward_syncs=1)))
     assert [bool(pair.collective) for pair in found.beside_backward if pair.in_pieces] == [True, False]
+    assert sum(bool(pair.collective) for pair in found.beside_backward if pair.of_weights) == 1
 
 
 def test_norms_before_and_after(llama: Sizes) -> None:
