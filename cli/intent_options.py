@@ -1,17 +1,41 @@
 """Options of `kernelcast predict` for what is searched, counted and compared, and the wish that they make up."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from kernelcast.cli.options import F, field_options, rank_by_option
+from kernelcast.cli import completion
+from kernelcast.cli.options import F, field_options
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.wish import RANK_BY, Wish
 from kernelcast.runtime.request.fields import WISHES
-from kernelcast.runtime.request.kinds import number
+from kernelcast.runtime.request.kinds import choice, number
 
 _PRICE = number(0, 1e9, "a price of a device for one hour, such as 2.50, or a100-sxm=1.5,gh200=3")
+
+
+_STEP_TIME = {"step-time", "time"}
+
+
+def rank_by_option(values: Sequence[str], help_text: str) -> Callable[[F], F]:
+    """`--rank-by` of `values`, by default the first: the time of a step, called step-time or time."""
+    first, *others = values
+    shown_values = ("step-time", *others)
+
+    def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+        if text is not None and text not in (*_STEP_TIME, *others):
+            raise UsageError(f"--rank-by is {shown(text)}, expected {choice(shown_values).expected}")
+        return first if text in _STEP_TIME else text
+
+    return click.option(
+        "--rank-by",
+        metavar=f"[{'|'.join(shown_values)}]",
+        callback=read,
+        shell_complete=completion.values(shown_values),
+        help=f"{help_text}  [default: step-time]",
+    )
 
 
 def wish_options(function: F) -> F:

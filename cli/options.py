@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice
+from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 
@@ -91,28 +91,6 @@ def _listed(path: str) -> str:
     """The numbers in a file, between spaces, commas, line ends and a list's brackets, as one list with commas."""
     content = read_small_file(Path(path), where=path, most_bytes=_MOST_LIST_BYTES)
     return re.sub(r"[\s,\[\]]+", ",", content.decode("utf-8", "replace")).strip(",")
-
-
-_STEP_TIME = {"step-time", "time"}
-
-
-def rank_by_option(values: Sequence[str], help_text: str) -> Callable[[F], F]:
-    """`--rank-by` of `values`, by default the first: the time of a step, called step-time or time."""
-    first, *others = values
-    shown_values = ("step-time", *others)
-
-    def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-        if text is not None and text not in (*_STEP_TIME, *others):
-            raise UsageError(f"--rank-by is {shown(text)}, expected {choice(shown_values).expected}")
-        return first if text in _STEP_TIME else text
-
-    return click.option(
-        "--rank-by",
-        metavar=f"[{'|'.join(shown_values)}]",
-        callback=read,
-        shell_complete=completion.values(shown_values),
-        help=f"{help_text}  [default: step-time]",
-    )
 
 
 def given_words(*names: str) -> list[str]:

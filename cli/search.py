@@ -9,6 +9,7 @@ import click
 from kernelcast.cli import completion
 from kernelcast.cli.estimate_text import headline, warnings_text
 from kernelcast.cli.frameworks import as_option, check_alone, layout_words, print_layout
+from kernelcast.cli.intent_options import rank_by_option
 from kernelcast.cli.intent_text import training_text
 from kernelcast.cli.options import (
     F,
@@ -21,7 +22,6 @@ from kernelcast.cli.options import (
     model_option,
     no_calibration_option,
     print_notes,
-    rank_by_option,
     take_memory,
     warnings_option,
 )
