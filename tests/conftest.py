@@ -5,11 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kernelcast.runtime.bundle.file import Manifest, RegressorEntry, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
+
+# How long an example takes is the machine's business: no test is a timed one.
+settings.register_profile("kernelcast", deadline=None)
+settings.load_profile("kernelcast")
 
 
 def linear_model(

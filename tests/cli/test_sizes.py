@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelcast.cli.sizes import in_gib, parse_size
+from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import UsageError
 
 
@@ -28,12 +28,3 @@ def test_sizes_without_a_unit_are_refused_with_the_units_that_exist(text: str) -
         f"gpu_memory is {text!r} without a unit, expected one of "
         f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in {text.strip()}GB"
     )
-
-
-def test_gibibytes() -> None:
-    assert [in_gib(size) for size in (12.34 * 2**30, 5 * 2**30, 2**28, 5 * 2**20)] == [
-        "12.3",
-        "5.00",
-        "0.250",
-        "0.005",
-    ]

@@ -148,7 +148,7 @@ def test_traces(explore: Explore, tmp_path: Path) -> None:
     [
         (["missing.db"], "missing.db"),
         (["--bundle", "missing.kcast"], "missing.kcast"),
-        (["--hardware", "h1000"], "hardware 'h1000' is unknown, known are "),
+        (["--hardware", "h1000"], "hardware 'h1000' is unknown, nearest are h100-sxm, "),
         (["--bundle", "a.kcast", "--hardware", "gh200"], "both of --bundle and --hardware given"),
     ],
 )
