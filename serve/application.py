@@ -89,7 +89,8 @@ class Application:
         self.metrics.answers_with(warm)
         self.version = version("kernelcast")
         self._path, self._environment = path, environment
-        self._reloading = asyncio.Lock()
+        self._reloading, self._reloads = asyncio.Lock(), 0
+        self._refusal: KernelcastError | None = None
         self._pools = {
             name: Pool(
                 name,
@@ -132,10 +133,18 @@ class Application:
     async def reload(self) -> None:
         """Reload bundle and site; requests in progress keep the old ones.
 
+        All that wait for a reload that is under way share the next one.
+
         Raises:
             KernelcastError: they are not sound; the old ones go on answering.
         """
+        begun = self._reloads
         async with self._reloading:
+            if self._reloads > begun:  # one that began after this was asked for is over
+                if self._refusal:
+                    raise self._refusal
+                return
+            self._reloads, self._refusal = self._reloads + 1, None
             try:
                 calibrated = self.warm.estimator.predictor.calibrated
                 load = partial(Warm.load, self._path, self._environment, calibrated=calibrated)
@@ -143,6 +152,7 @@ class Application:
             except KernelcastError as error:
                 self.metrics.reloads.labels("refused").inc()
                 _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")
+                self._refusal = error
                 raise
             self.warm, self._remembered = warm, Answers(SENT_BYTES)
             self.metrics.answers_with(warm)

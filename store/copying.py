@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, one_line
 from kernelcast.store.peaks import write_peaks
 from kernelcast.store.rows import CONTENT_TABLES, insert, row_problem, rows
 from kernelcast.store.sample_rows import SampleWriter, sample_problem, stored_samples
@@ -141,10 +141,10 @@ class _Copy:
             raise DataError(f"{self.target_path}: {explanation(error)}") from error
 
     def _corrupt(self, table: str, row_id: str, problem: str) -> DataError:
-        return DataError(f"{self.source_path}: {table} {row_id}: {problem}; nothing was stored")
+        return DataError(f"{self.source_path}: {table} {one_line(row_id)}: {problem}; nothing was stored")
 
     def _conflict(self, table: str, row_id: str) -> DataError:
         return DataError(
-            f"{self.target_path}: {table} {row_id}: differs from the row of the same id in "
+            f"{self.target_path}: {table} {one_line(row_id)}: differs from the row of the same id in "
             f"{self.source_path}; nothing was stored"
         )

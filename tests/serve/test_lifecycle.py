@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,19 @@ def _operators() -> set[str]:
     from kernelcast.runtime.operators import OPERATORS
 
     return set(OPERATORS)
+
+
+def test_reloads_that_wait_share_the_next_one(start: Start, make_bundle: Callable[..., Path]) -> None:
+    bundle = make_bundle()
+    server = start(bundle=bundle)
+
+    def reload() -> int:
+        return int(server.request("POST", "/reload").status)
+
+    with ThreadPoolExecutor(40) as pool:
+        assert {one.result() for one in [pool.submit(reload) for _ in range(40)]} == {200}
+    assert 1 <= server.metric('kernelcast_reloads_total{result="ok"}') < 40
+    bundle.write_bytes(b"")
+    with ThreadPoolExecutor(40) as pool:
+        assert {one.result() for one in [pool.submit(reload) for _ in range(40)]} == {422}
+    assert 1 <= server.metric('kernelcast_reloads_total{result="refused"}') < 40

@@ -1,6 +1,5 @@
 """Databases of strangers: damaged rows, hostile schemas, what killed and failed runs leave behind."""
 
-import contextlib
 import os
 import shutil
 import sqlite3
@@ -43,6 +42,11 @@ _ROWS = {
     "null model": "UPDATE step SET model = 'null'",
     "deep components": f"UPDATE prediction SET components_s = '{{\"a\":{DEEP}}}'",
     "run of no source": "UPDATE source SET id = substr(id, 2) || '0'",
+    "id of two lines": "UPDATE sample SET id = char(10) || substr(id, 2)",
+    "id of a run of two lines": "UPDATE run SET id = char(10) || substr(id, 2)",
+    "id of hardware of two lines": "UPDATE hardware SET id = char(10) || substr(id, 2)",
+    "operator of two lines": "UPDATE sample SET operator = 'ge' || char(10) || 'lu'",
+    "dtype of two lines": "UPDATE sample SET dtype = 'a' || char(10) || 'b'",
     "unknown direction": "UPDATE sample SET direction = 'sideways'",
 }
 
@@ -51,9 +55,13 @@ _ROWS = {
 def test_damaged_rows_are_one_line_of_every_reader(small: Path, tmp_path: Path, name: str) -> None:
     change(small, _ROWS[name])
     assert check_database(small)
+    said = []
     for read in readers(small, SMALL, tmp_path).values():
-        with contextlib.suppress(DataError):
+        try:
             read()
+        except DataError as error:
+            said.append(str(error))
+    assert all(line.isprintable() for line in said), said
 
 
 @pytest.mark.parametrize("name", ["deep fingerprint", "deep conditions", "deep vector"])
