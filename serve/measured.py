@@ -1,7 +1,9 @@
 """Metrics of every request, whatever answers it."""
 
+from contextlib import suppress
 from time import perf_counter
 
+from h11 import LocalProtocolError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelcast.serve.metrics import Metrics
@@ -25,7 +27,9 @@ class Measured:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            # What the client sent behind its request may have ended the connection: nobody is there to be answered.
+            with suppress(LocalProtocolError):
+                await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"
         try:
