@@ -86,6 +86,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_sql.py
 	$(BIN)/python docs/generate_schema.py
 	$(BIN)/python docs/generate_fields.py
+	$(BIN)/python docs/generate_json.py
 	$(BIN)/python docs/generate_output.py
 	$(BIN)/python docs/generate_readme.py
 	$(BIN)/python docs/generate_commands.py

@@ -8,20 +8,19 @@ from typing import Any
 import click
 
 from kernelcast.cli.bundle_diff import diff
-from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import facts, say
+from kernelcast.cli.options import FILE, json_option
+from kernelcast.cli.tables import table_of, text_table
+from kernelcast.cli.terminal import facts, print_json, say
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError, one_line
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import role_name
 
 FORMAT = "kernelcast.bundle_info/1"
 CHECK_FORMAT = "kernelcast.bundle_check/1"
 
-bundle_argument = click.argument("path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+bundle_argument = click.argument("path", metavar="FILE", type=FILE)
 
 
 @click.group()
@@ -52,7 +51,7 @@ def info(path: Path, as_json: bool) -> None:
     """
     read = read_bundle(path)
     if as_json:
-        click.echo(json_text(_document(read), indent=2))
+        print_json(_document(read))
         return
     manifest = read.manifest
     size_bytes = sum(entry.size_bytes for entry in manifest.regressors)
@@ -78,8 +77,7 @@ def info(path: Path, as_json: bool) -> None:
     if manifest.calibration is not None:
         lines.append(("calibration", str(manifest.calibration)))
     click.echo(facts((name, one_line(value)) for name, value in lines))
-    rows = [_row(entry) for entry in manifest.regressors]
-    click.echo("\n" + text_table(HEADS, rows, optional=("load", "size", "form", "algorithm", "coverage")))
+    click.echo("\n" + _regressors(manifest))
     if rows := list(_of_other_devices(manifest)):
         click.echo(
             "\nOf other devices\n" + text_table(("operator", "direction", "measured on", "points here"), rows)
@@ -88,33 +86,36 @@ def info(path: Path, as_json: bool) -> None:
         click.echo("\nErrors by role\n" + text_table(("role", "operator", "direction", "error"), rows))
 
 
-HEADS = (
-    "operator", "direction", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size", "load",
-    "range",
-)  # fmt: skip
+def _regressors(manifest: Manifest) -> str:
+    return table_of(
+        manifest.regressors,
+        ("operator", lambda entry: entry.operator),
+        ("direction", lambda entry: entry.direction_text),
+        ("rows", lambda entry: str(entry.rows)),
+        ("algorithm", lambda entry: entry.algorithm),
+        ("form", lambda entry: entry.form),
+        ("error", lambda entry: _percent(entry.validation_error)),
+        ("coverage", lambda entry: _percent(entry.interval_coverage)),
+        ("±", _half_width),
+        ("extrapolated", lambda entry: _percent(entry.extrapolation_error)),
+        ("size", lambda entry: f"{entry.size_bytes / 1000:.0f} kB"),
+        ("load", lambda entry: entry.load.value or "-"),
+        ("range", _range),
+        optional=("load", "size", "form", "algorithm", "coverage"),
+    )
 
 
-def _row(entry: RegressorEntry) -> tuple[str, ...]:
+def _half_width(entry: RegressorEntry) -> str:
     added = 0.0 if entry.transfer is None else entry.transfer.log_half_width
     widest = math.hypot(max(entry.interval.log_half_widths), added)
     bound = "" if entry.interval.method == "cross_conformal" else "≤ "
-    ranges = [
+    return f"{bound}{_percent(math.expm1(min(widest, 100.0)))}"
+
+
+def _range(entry: RegressorEntry) -> str:
+    return ", ".join(
         f"{feature} {low:g}" if low == high else f"{feature} {low:g}–{high:g}"
         for feature, (low, high) in zip(entry.features, entry.training_range, strict=True)
-    ]
-    return (
-        entry.operator,
-        entry.direction_text,
-        str(entry.rows),
-        entry.algorithm,
-        entry.form,
-        _percent(entry.validation_error),
-        _percent(entry.interval_coverage),
-        f"{bound}{_percent(_as_fraction(widest))}",
-        _percent(entry.extrapolation_error),
-        f"{entry.size_bytes / 1000:.0f} kB",
-        entry.load.value or "-",
-        ", ".join(ranges),
     )
 
 
@@ -133,10 +134,6 @@ def _roles(manifest: Manifest) -> Iterator[tuple[str, ...]]:
         if len(entry.role_errors) > 1:
             for role, error in entry.role_errors.items():
                 yield role_name(entry.operator, role), entry.operator, entry.direction_text, _percent(error)
-
-
-def _as_fraction(log_half_width: float) -> float:
-    return math.expm1(min(log_half_width, 100.0))
 
 
 def _percent(fraction: float | None) -> str:
@@ -159,7 +156,7 @@ def _document(read: Bundle) -> dict[str, Any]:
 @bundle_argument
 @click.option(
     "--allowed-signers",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Verify FILE.sig against this list of signers, as ssh-keygen(1) describes it.",
 )
 @click.option("--signer", default="", help="Only this one of the allowed signers will do.")
@@ -194,7 +191,7 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
             "signer": verified.signer if verified else None,
             "key": verified.key if verified else None,
         }
-        click.echo(json_text(document, indent=2))
+        print_json(document)
         return
     name = one_line(str(path))
     say(
@@ -214,7 +211,7 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
 @click.option(
     "--key",
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="A private SSH key, or a public one whose private half an agent holds.",
 )
 def sign(path: Path, key: Path) -> None:

@@ -4,20 +4,19 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.options import FILE, json_option
+from kernelcast.cli.tables import table_of, text_table
+from kernelcast.cli.terminal import print_json, say
 from kernelcast.runtime.bundle.difference import BundleDifference, RegressorChange, compare_bundles
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.errors import one_line
-from kernelcast.runtime.json_text import json_text
 
 FORMAT = "kernelcast.bundle_difference/1"
 
 
 @click.command(short_help="Compare two bundles: what B has that A has not.")
-@click.argument("a", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("b", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("a", type=FILE)
+@click.argument("b", type=FILE)
 @click.option("--exit-code", is_flag=True, help="End with exit status 1 where the bundles differ.")
 @json_option
 def diff(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
@@ -32,7 +31,7 @@ def diff(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
     difference = compare_bundles(read_bundle(a), read_bundle(b))
     if as_json:
         document = {"format": FORMAT, "a": str(a), "b": str(b), **difference.to_dict()}
-        click.echo(json_text(document, indent=2))
+        print_json(document)
     elif difference.same_bytes:
         say("same bytes")
     else:
@@ -44,10 +43,20 @@ def _show(difference: BundleDifference, a: str, b: str) -> None:
     if difference.settings:
         settings = [(s.name, one_line(s.a), one_line(s.b)) for s in difference.settings]
         click.echo(text_table(("differs", f"A ({a})", f"B ({b})"), settings) + "\n")
-    rows = [_changed(change) for change in difference.changed]
-    if rows:
-        heads = ("operator", "direction", "why", "rows A", "rows B", "error A", "error B", "size A", "size B")
-        click.echo(text_table(heads, rows) + "\n")
+    if difference.changed:
+        table = table_of(
+            difference.changed,
+            ("operator", lambda change: change.a.operator),
+            ("direction", lambda change: change.a.direction_text),
+            ("why", _why),
+            ("rows A", lambda change: str(change.a.rows)),
+            ("rows B", lambda change: str(change.b.rows)),
+            ("error A", lambda change: f"{change.a.validation_error:.1%}"),
+            ("error B", lambda change: f"{change.b.validation_error:.1%}"),
+            ("size A", lambda change: f"{change.a.size_bytes / 1000:.0f} kB"),
+            ("size B", lambda change: f"{change.b.size_bytes / 1000:.0f} kB"),
+        )
+        click.echo(table + "\n")
     for where, entries in (("A", difference.removed), ("B", difference.added)):
         for entry in entries:
             say(
@@ -60,19 +69,6 @@ def _show(difference: BundleDifference, a: str, b: str) -> None:
     )
 
 
-def _changed(change: RegressorChange) -> tuple[str, ...]:
-    reasons = [
-        word for word, holds in (("rows", change.rows_differ), ("recipe", change.recipe_differs)) if holds
-    ]
-    a, b = change.a, change.b
-    return (
-        a.operator,
-        a.direction_text,
-        " and ".join(reasons) or "model",
-        str(a.rows),
-        str(b.rows),
-        f"{a.validation_error:.1%}",
-        f"{b.validation_error:.1%}",
-        f"{a.size_bytes / 1000:.0f} kB",
-        f"{b.size_bytes / 1000:.0f} kB",
-    )
+def _why(change: RegressorChange) -> str:
+    reasons = (("rows", change.rows_differ), ("recipe", change.recipe_differs))
+    return " and ".join(word for word, holds in reasons if holds) or "model"

@@ -6,16 +6,15 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import RenamedOption, json_option
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet, note, say
+from kernelcast.cli.options import FILE, RenamedOption, bundle_path_option, check_one, json_option
+from kernelcast.cli.tables import table_of
+from kernelcast.cli.terminal import is_quiet, note, print_json, say
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, needs_extra, one_line
+from kernelcast.runtime.errors import DataError, KernelcastError, needs_extra, one_line
 from kernelcast.runtime.estimate.doubts import grouped
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
@@ -25,28 +24,19 @@ from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.calibration/1"
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command("calibrate")
-@click.option(
-    "--bundle",
-    "bundle_path",
-    metavar="FILE",
-    required=True,
-    type=_FILE,
-    help="Bundle of regressors (.kcast).",
-)
-@click.option("--runs", "runs_path", type=_FILE, help="File of measured steps (TOML, docs/validation.md).")
+@bundle_path_option
+@click.option("--runs", "runs_path", type=FILE, help="File of measured steps (TOML, docs/validation.md).")
 @click.option(
     "--db",
     "database_path",
     cls=RenamedOption,
     old=["--steps"],
-    type=_FILE,
+    type=FILE,
     help="Or a database with measured steps (validate run, demo).",
 )
-@click.option("--output", "-o", type=_FILE, help="Write the corrected bundle.  [default: only report]")
+@click.option("--output", "-o", type=FILE, help="Write the corrected bundle.  [default: only report]")
 @click.option(
     "--timeline",
     type=click.Choice(["simulate", "closed-form"]),
@@ -81,9 +71,7 @@ def calibrate(
     \b
     kernelcast calibrate --bundle here.kcast --runs site.toml -o calibrated.kcast
     """
-    if (runs_path is None) == (database_path is None):
-        given = "neither" if runs_path is None else "both"
-        raise UsageError(f"{given} of --runs and --db given, expected one of them")
+    check_one("--runs", runs_path, "--db", database_path)
     bundle = read_bundle(bundle_path)
     runs, source = _source(runs_path, database_path, bundle)
     try:
@@ -96,9 +84,7 @@ def calibrate(
     write = output is not None and (force or found.helps is not False)
     digest = write_calibrated(output, bundle, found) if write and output is not None else None
     if as_json:
-        click.echo(
-            json_text(_document(bundle, steps, found, others, output if write else None, digest), indent=2)
-        )
+        print_json(_document(bundle, steps, found, others, output if write else None, digest))
     else:
         say(_render(bundle, steps, found, others))
         if write:
@@ -173,22 +159,23 @@ def _render(
 ) -> str:
     count = len(found.runs)
     intervals = found.intervals
-    steps = [
-        [
-            one_line(run.label),
-            seconds(run.measured_s),
-            seconds(run.measured_s * (1 + run.error_before)),
-            _signed(run.error_before),
-            "-" if run.error_left_out is None else _signed(run.error_left_out),
-            _signed(run.error_after),
-        ]
-        for run in found.runs
-    ]
-    factors = [
-        [one.value, f"{factor:.4f}", " to ".join(f"{end:.4f}" for end in intervals[one])]
-        for one, factor in found.factors.items()
-    ]
-    heads = ("step", "measured", "predicted", "error", "left out", "after")
+    steps = table_of(
+        found.runs,
+        ("step", lambda run: one_line(run.label)),
+        ("measured", lambda run: seconds(run.measured_s)),
+        ("predicted", lambda run: seconds(run.measured_s * (1 + run.error_before))),
+        ("error", lambda run: f"{run.error_before:+.2%}"),
+        ("left out", lambda run: "-" if run.error_left_out is None else f"{run.error_left_out:+.2%}"),
+        ("after", lambda run: f"{run.error_after:+.2%}"),
+        indent="  ",
+    )
+    factors = table_of(
+        found.factors.items(),
+        ("class", lambda item: item[0].value),
+        ("factor", lambda item: f"{item[1]:.4f}"),
+        ("90 % interval", lambda item: " to ".join(f"{end:.4f}" for end in intervals[item[0]])),
+        indent="  ",
+    )
     left_out = found.mean_error_left_out
     means = [f"{found.mean_error_before:.2%} before"]
     if left_out is not None:
@@ -200,9 +187,9 @@ def _render(
     sections = [
         f"{one_line(str(bundle.path))}, timeline {found.timeline}, "
         f"{count} measured step{'' if count == 1 else 's'} of {found.source}",
-        "\n".join((text_table(heads, steps, indent="  "), *_notes(predicted))),
+        "\n".join((steps, *_notes(predicted))),
         mean,
-        text_table(("class", "factor", "90 % interval"), factors, indent="  "),
+        factors,
         f"parameters {found.parameters}; they leave {found.residual:.1%} of a step unexplained",
     ]
     if left_out is not None:
@@ -249,7 +236,3 @@ def _verdict(found: Calibration) -> str:
 def _mean(errors: tuple[float | None, ...]) -> float | None:
     known = [abs(error) for error in errors if error is not None]
     return sum(known) / len(known) if known else None
-
-
-def _signed(error: float) -> str:
-    return f"{error:+.2%}"

@@ -12,9 +12,8 @@ import click
 from kernelcast.cli.collect_budget import budget_option, measure_within, target_option
 from kernelcast.cli.collect_by_prior import few_points, measure_by_prior, points_option
 from kernelcast.cli.collect_plan import plan as plan_command
-from kernelcast.cli.options import (
+from kernelcast.cli.measuring_options import (
     again_option,
-    database_option,
     device_option,
     dtype_option,
     load_option,
@@ -23,8 +22,8 @@ from kernelcast.cli.options import (
     processes_option,
     site_option,
     threads_option,
-    time_option,
 )
+from kernelcast.cli.options import database_option, time_option
 from kernelcast.cli.prior import prior_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.terminal import command_line, is_quiet, note, print_next, say

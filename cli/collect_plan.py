@@ -7,25 +7,23 @@ import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.collect_by_prior import few_points, points_option
-from kernelcast.cli.options import (
-    RenamedOption,
+from kernelcast.cli.measuring_options import (
     device_option,
     dtype_option,
-    json_option,
     load_option,
     operators_option,
     plan_option,
     processes_option,
     threads_option,
 )
+from kernelcast.cli.options import FILE, PATH, RenamedOption, json_option
 from kernelcast.cli.prior import prior_option
 from kernelcast.cli.progress import span
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import print_json, say
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError, needs_extra
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import check_target, write_pieces
 
 _NUMBERS = ("points", "fitting", "measured", "to_measure")
@@ -61,14 +59,14 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write --for's plan, as --plan FILE takes it.",
 )
 @click.option(
     "--db",
     "database_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="A database that may hold some of it already; it is only read.",
 )
 @device_option
@@ -141,7 +139,7 @@ def plan(
         write_pieces(output, [plan_text(chosen, models)])
     document = found.to_dict()
     if as_json:
-        click.echo(json_text(document, indent=2))
+        print_json(document)
         return
     rows = [
         (row.operator, row.role, *(f"{getattr(row, name):,}" for name in _NUMBERS), span(row.seconds))

@@ -6,27 +6,27 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.frameworks import layout_option, open_layout, read_fields
+from kernelcast.cli.frameworks import layout_option, model_of, read_fields
 from kernelcast.cli.options import (
+    PATH,
     bundle_option,
+    check_one,
     chosen_bundle,
+    count_option,
     field_options,
     json_option,
     memory_options,
     model_option,
     no_calibration_option,
-    print_notes,
     take_memory,
 )
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
-from kernelcast.runtime import Estimate, Estimator, UsageError
+from kernelcast.cli.tables import table_of, text_table
+from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, say
+from kernelcast.runtime import Estimate, Estimator
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.request.fields import REQUEST
-from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import seconds
@@ -34,7 +34,6 @@ from kernelcast.validate.compare.compared_step import ComparedStep, compare_log,
 from kernelcast.validate.compare.kept import keep_in_database, keep_in_file
 from kernelcast.validate.compare.rows import Row
 
-_path = click.Path(path_type=Path)
 _MIB = 2**20
 _PART_TITLES = {
     "forward": "forward passes",
@@ -49,9 +48,9 @@ _PART_TITLES = {
 
 
 @click.command("compare")
-@click.argument("traces", metavar="[DB|TRACE]...", nargs=-1, type=_path)
+@click.argument("traces", metavar="[DB|TRACE]...", nargs=-1, type=PATH)
 @click.option(
-    "--log", "log_path", metavar="FILE", type=_path, help="Read step times from a training log instead."
+    "--log", "log_path", metavar="FILE", type=PATH, help="Read step times from a training log instead."
 )
 @bundle_option
 @model_option
@@ -62,13 +61,13 @@ _PART_TITLES = {
 @click.option(
     "--run", "run_id", default="", metavar="ID", help="Start of the run's id, where a database has several."
 )
-@click.option("--top", type=click.IntRange(min=1), default=12, show_default=True, help="Operators to show.")
+@count_option("--top", 12, "Operators to show.")
 @click.option(
-    "--keep", "runs_path", metavar="FILE", type=_path, help="Write the step as a runs file (validate add)."
+    "--keep", "runs_path", metavar="FILE", type=PATH, help="Write the step as a runs file (validate add)."
 )
 @click.option("--site", default="own runs", show_default=True, help="Who measured, in that file.")
 @click.option(
-    "--db", "database_path", metavar="FILE", type=_path, help="Keep traces, step and prediction there."
+    "--db", "database_path", metavar="FILE", type=PATH, help="Keep traces, step and prediction there."
 )
 @json_option
 def compare(
@@ -98,9 +97,7 @@ def compare(
     kernelcast compare profiles/ --hardware h100-sxm --model llama-3-8b --dp 8 --micro-batch 1 --micro-batches 4
     kernelcast compare --log train.log --hardware h100-sxm --model llama-3-8b --layout train.sh
     """
-    if bool(traces) == (log_path is not None):
-        found = "both" if traces else "neither"
-        raise UsageError(f"{found} of traces and --log given, expected one of them")
+    check_one("traces", traces or None, "--log", log_path)
     if runs_path is not None:
         check_target(runs_path, "--keep")
     estimate = _predicted(bundle, hardware, model_name, layout, fields, is_calibrated=not no_calibration)
@@ -114,7 +111,7 @@ def compare(
         keep_in_file(compared, runs_path, site=site, source=source, device=hardware or "", fabric=fabric)
     kept = "" if database_path is None else keep_in_database(compared, traces, database_path)
     if as_json:
-        click.echo(json_text(compared.to_dict(), indent=2))
+        print_json(compared.to_dict())
         return
     _show(compared, top)
     if runs_path is not None:
@@ -137,14 +134,9 @@ def _predicted(
     path = chosen_bundle(bundle, hardware)
     memory = take_memory(fields)
     given = {name: value for name, value in fields.items() if value is not None} | memory
-    sequence_length = fields["sequence_length"]
-    if layout is not None:
-        file = open_layout(layout)
-        sequence_length = sequence_length or file.sequence_length()
-    found = find_model(model_name, sequence_length=sequence_length)
-    print_notes(found)
+    found, file = model_of(model_name, layout, fields["sequence_length"])
     model = found.model
-    if layout is not None:
+    if file is not None:
         given = read_fields(file, model, given, None)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     stack = find_stack(given.pop("stack")) if "stack" in given else None
@@ -205,50 +197,39 @@ def _show_rows(title: str, rows: Sequence[Row], titles: dict[str, str]) -> None:
 
 
 def _show_operators(rows: Sequence[Row]) -> None:
-    shown = [
-        (
-            row.name,
-            row.pass_,
-            _ms(row.measured_s),
-            _ms(row.predicted_s),
-            "" if row.low_s is None or row.high_s is None else f"{_ms(row.low_s)} to {_ms(row.high_s)}",
-            _change(row),
-            "" if row.ratio is None else f"{row.ratio:.2f}",
-            "slow" if row.is_slow else "",
-        )
-        for row in rows
-    ]
-    heads = ("operator", "pass", "measured ms", "predicted ms", "interval", "difference ms", "ratio", "")
-    click.echo(f"\n{text_table(heads, shown)}")
+    table = table_of(
+        rows,
+        ("operator", lambda row: row.name),
+        ("pass", lambda row: row.pass_),
+        ("measured ms", lambda row: _ms(row.measured_s)),
+        ("predicted ms", lambda row: _ms(row.predicted_s)),
+        ("interval", _interval),
+        ("difference ms", _change),
+        ("ratio", lambda row: "" if row.ratio is None else f"{row.ratio:.2f}"),
+        ("", lambda row: "slow" if row.is_slow else ""),
+    )
+    click.echo(f"\n{table}")
+
+
+def _interval(row: Row) -> str:
+    return "" if row.low_s is None or row.high_s is None else f"{_ms(row.low_s)} to {_ms(row.high_s)}"
 
 
 def _show_collectives(rows: Sequence[Row]) -> None:
     if not rows:
         return
-    shown = [
-        (
-            row.name,
-            _ms(row.measured_s),
-            _ms(row.predicted_s),
-            _change(row),
-            f"{row.launches:,.0f}",
-            f"{row.calls:,}",
-            f"{row.measured_bytes / _MIB:,.1f}",
-            f"{row.predicted_bytes / _MIB:,.1f}",
-        )
-        for row in rows
-    ]
-    heads = (
-        "collective",
-        "exposed ms",
-        "predicted ms",
-        "difference ms",
-        "calls",
-        "predicted",
-        "MiB",
-        "predicted MiB",
+    table = table_of(
+        rows,
+        ("collective", lambda row: row.name),
+        ("exposed ms", lambda row: _ms(row.measured_s)),
+        ("predicted ms", lambda row: _ms(row.predicted_s)),
+        ("difference ms", _change),
+        ("calls", lambda row: f"{row.launches:,.0f}"),
+        ("predicted", lambda row: f"{row.calls:,}"),
+        ("MiB", lambda row: f"{row.measured_bytes / _MIB:,.1f}"),
+        ("predicted MiB", lambda row: f"{row.predicted_bytes / _MIB:,.1f}"),
     )
-    click.echo(f"\n{text_table(heads, shown)}")
+    click.echo(f"\n{table}")
 
 
 def _ms(value_s: float | None) -> str:

@@ -9,10 +9,9 @@ from kernelcast.cli.db_diff import diff
 from kernelcast.cli.db_export import export
 from kernelcast.cli.db_query import query
 from kernelcast.cli.db_serve import serve
-from kernelcast.cli.options import database_argument, json_option, max_size_option
+from kernelcast.cli.options import FILE, database_argument, json_option, max_size_option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import command_line, print_next, say
-from kernelcast.runtime.json_text import json_text
+from kernelcast.cli.terminal import command_line, print_json, print_next, say
 from kernelcast.store import (
     Database,
     FabricRow,
@@ -80,7 +79,7 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
                 for kind, rows in kinds.items()
             },
         }
-        click.echo(json_text(document, indent=2))
+        print_json(document)
         return
     size = database_path.stat().st_size
     say(f"{database_path}: kernelcast database, schema version {SCHEMA_VERSION}, {size / 1e6:,.1f} MB")
@@ -124,7 +123,7 @@ def check(database_path: Path, as_json: bool, max_size_bytes: int) -> int:
             "findings": findings,
             "doubtful": [one.to_dict() for one in doubtful],
         }
-        click.echo(json_text(document, indent=2))
+        print_json(document)
         return 1 if findings else 0
     for finding in findings:
         click.echo(f"{database_path}: {finding}")
@@ -136,15 +135,8 @@ def check(database_path: Path, as_json: bool, max_size_bytes: int) -> int:
 
 
 @db.command(short_help="Add databases to another one: a union of rows.")
-@click.argument(
-    "sources", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False)
-)
-@click.option(
-    "--into",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The database to add to; created if missing.",
-)
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=FILE)
+@click.option("--into", required=True, type=FILE, help="The database to add to; created if missing.")
 @max_size_option
 def merge(sources: tuple[Path, ...], into: Path, max_size_bytes: int) -> None:
     """Add everything that some databases hold to another one: a union of rows, in any order, any number of times.

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import json_option, max_size_option
+from kernelcast.cli.options import FILE, json_option, max_size_option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import say
-from kernelcast.runtime.json_text import json_text
+from kernelcast.cli.terminal import print_json, say
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, Stale, diff_databases
 
 FORMAT = "kernelcast.difference/1"
 
 
 @click.command(short_help="Compare two databases: what B has, what is stale.")
-@click.argument("a", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("b", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("a", type=FILE)
+@click.argument("b", type=FILE)
 @json_option
 @max_size_option
 def diff(a: Path, b: Path, as_json: bool, max_size_bytes: int) -> None:
@@ -30,7 +29,7 @@ def diff(a: Path, b: Path, as_json: bool, max_size_bytes: int) -> None:
     """
     difference = diff_databases(a, b, max_size_bytes=max_size_bytes)
     if as_json:
-        click.echo(json_text({"format": FORMAT, **asdict(difference)}, indent=2))
+        print_json({"format": FORMAT, **asdict(difference)})
     elif difference.is_same_content:
         say("same content")
     else:

@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import database_argument, id_option, max_size_option, operators_option
+from kernelcast.cli.measuring_options import operators_option
+from kernelcast.cli.options import PATH, database_argument, id_option, max_size_option
 from kernelcast.runtime.errors import needs_extra
 from kernelcast.store.export import Subset, export_database
 
 
 @click.command()
 @database_argument
-@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT", type=PATH)
 @operators_option
 @id_option("hardware", "Only this hardware: the start of its id (see db info).")
 @click.option("--since", default="", help="Only what was measured from this UTC date on, such as 2026-01-31.")

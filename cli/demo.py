@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.collect import show_collected
-from kernelcast.cli.options import again_option
+from kernelcast.cli.measuring_options import again_option
+from kernelcast.cli.options import FILE
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import component_table, text_table
+from kernelcast.cli.tables import component_table, table_of
 from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.cli.train import show_training
 from kernelcast.collector.compute import collect_compute
@@ -29,22 +30,13 @@ from kernelcast.train.fit import train_bundle
 @click.option(
     "--db",
     "database_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     default=Path("bench.db"),
     show_default=True,
     help="The database; created if missing.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("here.kcast"),
-    show_default=True,
-    help="The bundle.",
-)
-@click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file like demo/demo.toml."
-)
+@click.option("-o", "--output", type=FILE, default=Path("here.kcast"), show_default=True, help="The bundle.")
+@click.option("--config", type=FILE, help="A TOML file like demo/demo.toml.")
 @again_option
 def demo(database_path: Path, output: Path, config: Path | None, again: Again) -> None:
     """Measure this machine's CPU, train a bundle, predict a small GPT's step, then train it for real and compare.
@@ -123,18 +115,16 @@ def _show_components(comparison: Comparison) -> None:
 
 
 def _show_steps(comparisons: list[Comparison]) -> None:
-    rows = [
-        (
-            comparison.label,
-            seconds(comparison.estimate.step_time_s),
-            seconds(comparison.steps.quiet_s),
-            f"{comparison.error:+.1%}",
-            seconds(comparison.steps.minimum_s),
-            seconds(comparison.steps.median_s),
-            str(len(comparison.steps.steps_s)),
-        )
-        for comparison in comparisons
-    ]
     say("\nstep time, predicted from quiet operators against the quiet (10th percentile) real step")
-    heads = ("pp-tp-dp", "predicted", "measured", "error", "minimum", "median", "steps")
-    click.echo(text_table(heads, rows, indent="  "))
+    table = table_of(
+        comparisons,
+        ("pp-tp-dp", lambda one: one.label),
+        ("predicted", lambda one: seconds(one.estimate.step_time_s)),
+        ("measured", lambda one: seconds(one.steps.quiet_s)),
+        ("error", lambda one: f"{one.error:+.1%}"),
+        ("minimum", lambda one: seconds(one.steps.minimum_s)),
+        ("median", lambda one: seconds(one.steps.median_s)),
+        ("steps", lambda one: str(len(one.steps.steps_s))),
+        indent="  ",
+    )
+    click.echo(table)

@@ -1,6 +1,6 @@
 """An estimate as readable text, for a terminal or a file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from kernelcast.runtime.estimate.known_shares import origins
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import amount, between, gibibytes, measured, percent, rate, seconds
-from kernelcast.runtime.views.step_breakdown import operator_totals
+from kernelcast.runtime.views.step_breakdown import OPERATOR_HEADS, operator_cells
 
 TOP_OPERATORS = 12
 Fact: TypeAlias = tuple[str, str]
@@ -204,20 +204,17 @@ def _components(estimate: Estimate) -> str:
 
 
 def _stages(estimate: Estimate) -> str:
-    rows = [
-        [
-            str(stage.layers),
-            f"{stage.parameters:,}",
-            seconds(stage.forward_s),
-            seconds(stage.backward_s),
-            seconds(stage.all_reduce_s),
-            seconds(stage.update_s),
-        ]
-        for stage in estimate.stages
-    ]
-    headers = ("stage", "layers", "parameters", "forward", "backward", "all-reduce", "update")
-    optional = ("all-reduce",) if all(stage.all_reduce_s == 0 for stage in estimate.stages) else ()
-    return text_table(headers, list(_together(rows)), indent="  ", optional=optional)
+    stages = estimate.stages
+    columns = {
+        "layers": [str(stage.layers) for stage in stages],
+        "parameters": [f"{stage.parameters:,}" for stage in stages],
+        "forward": [seconds(stage.forward_s) for stage in stages],
+        "backward": [seconds(stage.backward_s) for stage in stages],
+        "all-reduce": [seconds(stage.all_reduce_s) for stage in stages],
+        "update": [seconds(stage.update_s) for stage in stages],
+    }
+    optional = ("all-reduce",) if all(stage.all_reduce_s == 0 for stage in stages) else ()
+    return _by_stage(columns, optional)
 
 
 def _room(estimate: Estimate) -> str:
@@ -231,28 +228,28 @@ def _room(estimate: Estimate) -> str:
 
 def _memory(estimate: Estimate) -> str:
     memory = estimate.memory
-    verdicts = {True: ["yes"], False: ["NO"], None: []}
-    has_host = any(stage.host_bytes for stage in memory.stages)
-    rows = [
-        [
-            _size(stage.weights_bytes),
-            _size(stage.gradients_bytes),
-            _size(stage.optimizer_bytes),
-            _size(stage.activations_bytes),
-            _size(stage.logits_bytes),
-            _size(stage.working_bytes),
-            _size(stage.total_bytes),
-            *([_size(stage.host_bytes)] if has_host else []),
-            *verdicts[memory.fits_stage(stage)],
+    names = ["weights", "gradients", "optimizer", "activations", "logits", "working", "total"]
+    if any(stage.host_bytes for stage in memory.stages):
+        names.append("host")
+    columns = {
+        name.replace("host", "on the host"): [
+            _size(getattr(stage, f"{name}_bytes")) for stage in memory.stages
         ]
-        for stage in memory.stages
-    ]
-    headers = ["stage", "weights", "gradients", "optimizer", "activations", "logits", "working", "total"]
-    if has_host:
-        headers.append("on the host")
+        for name in names
+    }
     if memory.fits is not None:
-        headers.append("fits")
-    return text_table(headers, list(_together(rows)), indent="  ")
+        columns["fits"] = ["yes" if memory.fits_stage(stage) else "NO" for stage in memory.stages]
+    return _by_stage(columns)
+
+
+def _by_stage(columns: dict[str, list[str]], optional: Sequence[str] = ()) -> str:
+    """A table with the stage in front; equal neighbours share a row."""
+    rows = list(zip(*columns.values(), strict=True))
+    cells = []
+    for values, stages in groupby(range(len(rows)), key=rows.__getitem__):
+        first, *others = stages
+        cells.append((f"{first}-{others[-1]}" if others else str(first), *values))
+    return text_table(("stage", *columns), cells, indent="  ", optional=optional)
 
 
 def _size(size_bytes: int) -> str:
@@ -260,27 +257,5 @@ def _size(size_bytes: int) -> str:
     return gibibytes(size_bytes) if size_bytes else "-"
 
 
-def _together(rows: list[list[str]]) -> Iterator[list[str]]:
-    """Rows of stages with the stage in front; equal neighbours share a row."""
-    for values, stages in groupby(range(len(rows)), key=lambda index: rows[index]):
-        first, *others = stages
-        yield [f"{first}-{others[-1]}" if others else str(first), *values]
-
-
 def _operators(estimate: Estimate) -> str:
-    totals = operator_totals(estimate)
-    whole_s = sum(total.time_s for total in totals)
-    rows = [
-        [
-            total.operator,
-            total.role,
-            total.direction,
-            f"{total.calls:,}",
-            seconds(total.time_s / total.calls),
-            seconds(total.time_s),
-            percent(total.time_s / whole_s),
-        ]
-        for total in totals[:TOP_OPERATORS]
-    ]
-    headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
-    return text_table(headers, rows, indent="  ")
+    return text_table(OPERATOR_HEADS, operator_cells(estimate)[:TOP_OPERATORS], indent="  ")

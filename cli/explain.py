@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import table_of, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import needs_extra
@@ -111,19 +111,17 @@ def _render(explained: Explained) -> str:
     if entry.layouts:
         measured = ", ".join(f"{nodes} × {gpus}" for nodes, gpus in entry.layouts)
         lines.append(f"  layouts    {measured} measured (nodes × devices per node)")
-    rows = [
-        [
-            feature.name,
-            feature.unit,
-            f"{feature.value:,}",
-            f"{feature.minimum:,.0f}",
-            f"{feature.maximum:,.0f}",
-            {True: "yes", False: "NO", None: "-"}[feature.inside],
-        ]
-        for feature in (*one.features, *([one.elements] if one.elements else []))
-    ]
-    headers = ("feature", "unit", "asked", "trained from", "to", "inside")
-    lines += ["", text_table(headers, rows, indent="  ")]
+    table = table_of(
+        (*one.features, *([one.elements] if one.elements else [])),
+        ("feature", lambda feature: feature.name),
+        ("unit", lambda feature: feature.unit),
+        ("asked", lambda feature: f"{feature.value:,}"),
+        ("trained from", lambda feature: f"{feature.minimum:,.0f}"),
+        ("to", lambda feature: f"{feature.maximum:,.0f}"),
+        ("inside", lambda feature: {True: "yes", False: "NO", None: "-"}[feature.inside]),
+        indent="  ",
+    )
+    lines += ["", table]
     if explained.nearest is not None:
         lines += ["", _nearest(explained.nearest, [feature.name for feature in one.features])]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import bundle_option, chosen_bundle
+from kernelcast.cli.options import PATH, bundle_option, chosen_bundle
 from kernelcast.explore.files import asset_routes
 from kernelcast.explore.material import Material, open_material
 from kernelcast.serve import Limits, Warm, run, tcp_listener
@@ -20,7 +20,7 @@ _MOST_LAYOUTS, _LONGEST_S = 2_000_000, 120.0
 
 
 @click.command("explore")
-@click.argument("files", nargs=-1, metavar="[DB|TRACE...]", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, metavar="[DB|TRACE...]", type=PATH)
 @bundle_option
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=0, help="Port of 127.0.0.1.  [default: a free one]"

@@ -1,22 +1,18 @@
 """`kernelcast fabric`: each of its verbs is in a file of its own, imported when it is used."""
 
-from types import MappingProxyType
+from collections.abc import Mapping
 
 import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
 
-VERBS = MappingProxyType(
-    {
-        "list": Verb("fabric_show", "list_", "", "List the descriptions that ship."),
-        "show": Verb("fabric_show", "show", "", "Show a fabric, and times of collectives on it."),
-        "new": Verb("fabric_new", "new", "", "Describe a fabric in a small TOML file."),
-        "add": Verb("fabric_add", "add", "store", "Store a description in a database."),
-        "attach": Verb(
-            "fabric_attach", "attach", "", "Put a description into a bundle, without training again."
-        ),
-    }
-)
+VERBS: Mapping[str, Verb] = {
+    "list": Verb("fabric_show", "list_", "", "List the descriptions that ship."),
+    "show": Verb("fabric_show", "show", "", "Show a fabric, and times of collectives on it."),
+    "new": Verb("fabric_new", "new", "", "Describe a fabric in a small TOML file."),
+    "add": Verb("fabric_add", "add", "store", "Store a description in a database."),
+    "attach": Verb("fabric_attach", "attach", "", "Put a description into a bundle, without training again."),
+}
 
 
 @click.group(cls=LazyGroup, verbs=VERBS)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.options import PATH
 from kernelcast.runtime.bundle.described_fabric import with_description
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric
@@ -12,14 +13,7 @@ from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric
 @click.command(short_help="Put a description into a bundle, without training again.")
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The bundle to write.",
-)
+@click.option("-o", "--output", required=True, type=PATH, metavar="FILE", help="The bundle to write.")
 def attach(name: str, bundle: str, output: Path) -> None:
     """Put the description of a bundle's fabric into it: its measured layouts are then extended to all others.
 

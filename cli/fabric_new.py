@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.options import RenamedOption
+from kernelcast.cli.options import PATH, RenamedOption
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import BETWEEN_KINDS, INSIDE_KINDS, TOPOLOGIES
@@ -53,7 +53,7 @@ from kernelcast.runtime.output_file import check_target, write_pieces
 @click.option(
     "--in-network-reduction", is_flag=True, default=None, help="The network adds up all-reduces (SHARP)."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="[default: print it]")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="[default: print it]")
 def new(
     *,
     name: str,

@@ -9,7 +9,8 @@ import numpy as np
 from kernelcast.cli import completion
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.sizes import parse_size
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import table_of, text_table
+from kernelcast.cli.terminal import print_json
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.bundle.described_fabric import described_fabrics
 from kernelcast.runtime.bundle.file import read_bundle
@@ -22,7 +23,6 @@ from kernelcast.runtime.hardware.fabric_file import (
     read_fabric,
     shipped_fabrics,
 )
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.views.formatting import seconds
 
@@ -42,7 +42,7 @@ def list_(as_json: bool) -> None:
     """
     found = [fabric_named(name) for name in shipped_fabrics()]
     if as_json:
-        click.echo(json_text([one.to_dict() for one in found], indent=2))
+        print_json([one.to_dict() for one in found])
         return
     rows = [(one.name, str(one.devices_per_node), *_levels(one)) for one in found]
     click.echo(text_table(("name", "devices per node", "inside", "between"), rows))
@@ -84,22 +84,20 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
     wanted = operators or _OPERATORS
     rows = [_row(one, setting, size) for one in wanted for setting in asked for size in messages]
     if as_json:
-        click.echo(json_text({"format": FORMAT, "fabric": fabric.to_dict(), "times": rows}, indent=2))
+        print_json({"format": FORMAT, "fabric": fabric.to_dict(), "times": rows})
         return
     click.echo(fabric_toml(fabric))
-    table = [
-        (
-            row["operator"],
-            f"{row['nodes']} × {row['gpus_per_node']}",
-            _size(row["message_bytes"]),
-            seconds(row["time_us"] / 1e6),
-            f"{seconds(row['low_us'] / 1e6)} to {seconds(row['high_us'] / 1e6)}",
-            seconds(row["least_us"] / 1e6),
-            f"{row['bus_gb_per_s']:.4g} GB/s",
-        )
-        for row in rows
-    ]
-    click.echo(text_table(("collective", "layout", "message", "time", "range", "wire", "bus"), table))
+    table = table_of(
+        rows,
+        ("collective", lambda row: row["operator"]),
+        ("layout", lambda row: f"{row['nodes']} × {row['gpus_per_node']}"),
+        ("message", lambda row: _size(row["message_bytes"])),
+        ("time", lambda row: seconds(row["time_us"] / 1e6)),
+        ("range", lambda row: f"{seconds(row['low_us'] / 1e6)} to {seconds(row['high_us'] / 1e6)}"),
+        ("wire", lambda row: seconds(row["least_us"] / 1e6)),
+        ("bus", lambda row: f"{row['bus_gb_per_s']:.4g} GB/s"),
+    )
+    click.echo(table)
 
 
 def _size(size_bytes: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli.options import print_notes
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import DataError, Estimate, UsageError
 from kernelcast.runtime.errors import shown_path
@@ -14,6 +15,7 @@ from kernelcast.runtime.frameworks import FRAMEWORKS, Job, LayoutFile, read_layo
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.models import FoundModel, find_model
 from kernelcast.runtime.small_file import read_small_file
 
 STDIN = "-"
@@ -86,6 +88,22 @@ def open_layout(path: str) -> LayoutFile:
         where = f"layout file {shown_path(path)}"
         content = read_small_file(Path(path), where=where, most_bytes=_MOST_BYTES)
     return read_layout_text(content.decode(errors="replace"), where)
+
+
+def model_of(
+    name: str, layout: str | None, sequence_length: int | None
+) -> tuple[FoundModel, LayoutFile | None]:
+    """The model, with the tokens of a sequence as an option gives them, else the layout's file; and that file.
+
+    Raises:
+        UsageError, DataError: the model or the file is unknown, or cannot be read.
+    """
+    file = None if layout is None else open_layout(layout)
+    if file is not None:
+        sequence_length = sequence_length or file.sequence_length()
+    found = find_model(name, sequence_length=sequence_length)
+    print_notes(found)
+    return found, file
 
 
 def read_fields(

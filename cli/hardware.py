@@ -8,8 +8,8 @@ import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import command_line, facts, note, print_next
+from kernelcast.cli.tables import table_of
+from kernelcast.cli.terminal import command_line, facts, note, print_json, print_next
 from kernelcast.runtime.answers.attention_kernel import answerable_kernels, measured_kernel
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
@@ -20,7 +20,6 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.attention_kernels import FUSED
 from kernelcast.runtime.hardware.devices import Device, device
 from kernelcast.runtime.hardware.sustained import sustained_flops_per_s, sustained_origin
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
@@ -51,10 +50,6 @@ class KnownOperator:
     load: str | None
     data: str | None
     kernel: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def known_operators(bundle: Bundle) -> list[KnownOperator]:
@@ -131,29 +126,26 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
     steps = score_steps(runs) if runs else ()
     if as_json:
         scored = [{"site": one.file.site, "fabric": one.fabric, **asdict(one.scores[-1])} for one in steps]
-        operators = [one.to_dict() for one in known]
+        operators = list(map(asdict, known))
         document = {"format": FORMAT, **_values(found), "steps": scored, "operators": operators}
-        click.echo(json_text(document, indent=2))
+        print_json(document)
         return
     known_steps = [("steps", _score(one)) for one in steps]
     if not steps:
         known_steps = [("steps", "none measured on it are known here: no prediction of a step was compared")]
     loads = ("load", f"{bundle.manifest.loads} (of regressors)")
     click.echo(facts([*_lines(found), loads, ("attention", _attention(bundle)), *known_steps]))
-    rows = [
-        (
-            one.operator,
-            one.direction,
-            f"{one.how}{' by ' + one.by if one.by else ''}",
-            one.origin or "",
-            "-" if one.rows is None else f"{one.rows:,}",
-            "-" if one.error is None else percent(one.error),
-            "" if one.transfer_error is None else f"{one.transfer_error:.2f}×",
-        )
-        for one in known
-    ]
-    headers = ("operator", "direction", "known", "from", "rows", "held-out error", "transfer")
-    click.echo("\n" + text_table(headers, rows))
+    table = table_of(
+        known,
+        ("operator", lambda one: one.operator),
+        ("direction", lambda one: one.direction),
+        ("known", lambda one: f"{one.how}{' by ' + one.by if one.by else ''}"),
+        ("from", lambda one: one.origin or ""),
+        ("rows", lambda one: "-" if one.rows is None else f"{one.rows:,}"),
+        ("held-out error", lambda one: "-" if one.error is None else percent(one.error)),
+        ("transfer", lambda one: "" if one.transfer_error is None else f"{one.transfer_error:.2f}×"),
+    )
+    click.echo("\n" + table)
     note(
         "\ntransfer: the factor that 90 % of times carried over from another device were within (docs/hardware.md)"
     )
@@ -174,20 +166,18 @@ def _attention(bundle: Bundle) -> str:
 def _list(as_json: bool) -> None:
     if as_json:
         listed = [_values(one) for one in all_hardware().values()]
-        click.echo(json_text({"format": FORMAT, "hardware": listed}, indent=2))
+        print_json({"format": FORMAT, "hardware": listed})
         return
-    rows = [
-        (
-            one.name,
-            device(one.device).title,
-            gibibytes(device(one.device).memory_bytes),
-            one.fabric,
-            "yes" if one.bundle else "no",
-            ", ".join(one.donors),
-        )
-        for one in all_hardware().values()
-    ]
-    click.echo(text_table(("name", "device", "memory", "fabric", "measured", "others from"), rows))
+    table = table_of(
+        all_hardware().values(),
+        ("name", lambda one: one.name),
+        ("device", lambda one: device(one.device).title),
+        ("memory", lambda one: gibibytes(device(one.device).memory_bytes)),
+        ("fabric", lambda one: one.fabric),
+        ("measured", lambda one: "yes" if one.bundle else "no"),
+        ("others from", lambda one: ", ".join(one.donors)),
+    )
+    click.echo(table)
     print_next((command_line("hardware", _EXAMPLE), "how each operator of it is known, by whom, how well"))
 
 

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from kernelcast.cli.options import RenamedOption, database_option
+from kernelcast.cli.options import PATH, RenamedOption, database_option, json_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet, say
-from kernelcast.runtime.json_text import json_text
+from kernelcast.cli.terminal import is_quiet, print_json, say
 from kernelcast.store import Database
 from kernelcast.store.doubts import doubts_text
 from kernelcast.store.importers import (
@@ -45,7 +44,7 @@ def _whole_gib(_context: click.Context, _parameter: click.Parameter, text: str |
 _DESCRIBING = (
     click.option(
         "--describe",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="TOML file with the fields of the following options.",
     ),
     click.option("--device-name", help="The device's name, as its maker writes it."),
@@ -76,7 +75,7 @@ _DESCRIBING = (
         help="Of operators measured in several ways, keep only this one (column variant); repeatable.",
     ),
     click.option("--strict", is_flag=True, help="Import nothing where a line is malformed."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    json_option,
 )
 _FIELDS = {
     "hardware": ("device_name", "memory_gib"),
@@ -91,9 +90,7 @@ def _importing(command: F) -> F:
     for option in reversed(_DESCRIBING):
         command = option(command)
     command = database_option("The database; created if missing.")(command)
-    paths = click.argument(
-        "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
-    )
+    paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PATH)
     return paths(command)
 
 
@@ -231,7 +228,7 @@ def _import(
         imported = store_parsed(database, parsed)
     counts = _counts(parsed)
     if options["as_json"]:
-        click.echo(json_text(_document(parsed, imported, counts), indent=2))
+        print_json(_document(parsed, imported, counts))
         return
     if not is_quiet():
         _show(parsed, imported, counts)

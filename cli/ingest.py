@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, size_option
-from kernelcast.cli.tables import shortened, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.options import PATH, database_option, json_option, size_option
+from kernelcast.cli.tables import table_of, text_table
+from kernelcast.cli.terminal import is_quiet, print_json, say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
-from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.views.formatting import shortened
 
 FORMAT = "kernelcast.ingested/1"
 _MOST_SHOWN = 10
@@ -18,7 +19,7 @@ _LONGEST_NAME = 60
 
 
 @click.command()
-@click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=click.Path(path_type=Path))
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=PATH)
 @database_option("The database; created if missing.")
 @click.option("--site", default="", help="Who ran it, stored as free text.")
 @click.option(
@@ -30,7 +31,7 @@ _LONGEST_NAME = 60
     "--max-size", "max_size_bytes", "2GiB", "Refuse a trace that unpacks to more.", old="--max-size-gib"
 )
 @click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def ingest(
     traces: tuple[Path, ...],
     database_path: Path,
@@ -57,7 +58,7 @@ def ingest(
         is_partial=partial,
     )
     if as_json:
-        click.echo(json_text(_document(done), indent=2))
+        print_json(_document(done))
         return
     new = [one for one in done if one.is_new]
     if new and not is_quiet():
@@ -75,23 +76,18 @@ def _percent(part: float, whole: float) -> str:
 
 
 def _print_files(new: Sequence[Ingested]) -> None:
-    rows = []
-    for one in new:
-        if (trace := one.trace) is not None:
-            rows.append(
-                (
-                    one.path.name,
-                    one.device,
-                    "" if trace.rank is None else str(trace.rank),
-                    f"{trace.event_count:,}",
-                    f"{trace.kernel_count:,}",
-                    f"{trace.kernel_us / 1e3:,.3f}",
-                    _percent(trace.attributed_us, trace.kernel_us),
-                    _percent(trace.recognised_us, trace.kernel_us),
-                )
-            )
-    columns = ("trace", "device", "rank", "events", "kernels", "kernels ms", "attributed %", "recognised %")
-    click.echo(text_table(columns, rows))
+    table = table_of(
+        [(one, one.trace) for one in new if one.trace is not None],
+        ("trace", lambda row: row[0].path.name),
+        ("device", lambda row: row[0].device),
+        ("rank", lambda row: "" if row[1].rank is None else str(row[1].rank)),
+        ("events", lambda row: f"{row[1].event_count:,}"),
+        ("kernels", lambda row: f"{row[1].kernel_count:,}"),
+        ("kernels ms", lambda row: f"{row[1].kernel_us / 1e3:,.3f}"),
+        ("attributed %", lambda row: _percent(row[1].attributed_us, row[1].kernel_us)),
+        ("recognised %", lambda row: _percent(row[1].recognised_us, row[1].kernel_us)),
+    )
+    click.echo(table)
     for one in new:
         for note in one.notes:
             say(f"{one.path.name}: {note}")
@@ -150,12 +146,10 @@ def _file_document(one: Ingested) -> dict[str, object]:
         "run_id": trace.run_id,
         "device": one.device,
         "notes": list(one.notes),
-        "rank": trace.rank,
-        "world_size": trace.world_size,
+        **values_of(trace, "rank", "world_size"),
         "events": trace.event_count,
         "kernels": trace.kernel_count,
-        "kernel_us": trace.kernel_us,
-        "attributed_us": trace.attributed_us,
+        **values_of(trace, "kernel_us", "attributed_us"),
         "recognised_kernels": trace.recognised_count,
         "recognised_us": trace.recognised_us,
         "samples": len(one.samples),
@@ -163,10 +157,7 @@ def _file_document(one: Ingested) -> dict[str, object]:
             {
                 "host_operator": kernels.host_operator,
                 "kernel": kernels.name,
-                "category": kernels.category,
-                "stream": kernels.stream,
-                "shapes": kernels.shapes,
-                "reason": kernels.reason,
+                **values_of(kernels, "category", "stream", "shapes", "reason"),
                 "launches": kernels.kernel_count,
                 "total_us": kernels.total_us,
             }

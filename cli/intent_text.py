@@ -1,13 +1,9 @@
 """What was searched, counted and compared, as readable text."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from kernelcast.cli.estimate_text import Fact, render
 from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning
-from kernelcast.runtime import Estimate
 from kernelcast.runtime.estimate.training import Training
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.intent.best import Best
@@ -126,13 +122,14 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     """A table with a row per hardware, best first, and the layout of each."""
     first = found.compared[0].best
     like = None if first is None else first.estimate.step_time_s
-    columns = [column for column in _COLUMNS if any(column.text(one, like) for one in found.compared)]
-    rows = [[column.text(one, like) or "–" for column in columns] for one in found.compared]
+    cells = [_cells(one, like) for one in found.compared]
+    heads = [head for head in max(cells, key=len) if any(row.get(head) for row in cells)]
+    rows = [[row.get(head) or "–" for head in heads] for row in cells]
     sections = [
         heading(
             f"best by {'step time' if found.rank_by == 'time' else found.rank_by}: {found.compared[0].hardware}"
         ),
-        text_table([column.head for column in columns], rows, optional=("tokens/s", "GPU-hours")),
+        text_table(heads, rows, optional=("tokens/s", "GPU-hours")),
         facts(
             (one.hardware, layout_text(one.best.estimate.parallelism))
             for one in found.compared
@@ -155,41 +152,27 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     return "\n\n".join(sections)
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A head, and its text for a hardware whose layout is known; times in the unit of the best."""
-
-    head: str
-    of: Callable[[Estimate, Training | None, float | None], str]
-
-    def text(self, one: Compared, like: float | None) -> str:
-        if one.best is None:
-            return one.hardware if self.head == "hardware" else ""
-        return one.hardware if self.head == "hardware" else self.of(one.best.estimate, one.training, like)
-
-
-_COLUMNS = (
-    _Column("hardware", lambda estimate, run, like: ""),
-    _Column("step", lambda estimate, run, like: seconds(estimate.step_time_s, like=like)),
-    _Column(
-        "90 % interval",
-        lambda estimate, run, like: (
-            "" if estimate.interval_s is None else between(*estimate.interval_s, like=like)
-        ),
-    ),
-    _Column("tokens/s", lambda estimate, run, like: rate(estimate.tokens_per_s)),
-    _Column("MFU", lambda estimate, run, like: "" if estimate.mfu is None else percent(estimate.mfu)),
-    _Column("memory", lambda estimate, run, like: gibibytes(estimate.memory.largest_bytes)),
-    _Column("days", lambda estimate, run, like: "" if run is None else in_days(run.days)),
-    _Column("GPU-hours", lambda estimate, run, like: "" if run is None else _amount(run.gpu_hours)),
-    _Column("cost", lambda estimate, run, like: "" if run is None or run.cost is None else _cost(run.cost)),
-    _Column(
-        "energy",
-        lambda estimate, run, like: (
-            "" if run is None or run.energy_kwh is None else f"{run.energy_kwh:,.0f} kWh"
-        ),
-    ),
-)
+def _cells(one: Compared, like: float | None) -> dict[str, str]:
+    """What the table shows of a hardware, by column: its name alone where no layout is known; times as the best's."""
+    if one.best is None:
+        return {"hardware": one.hardware}
+    estimate, run = one.best.estimate, one.training
+    cells = {
+        "hardware": one.hardware,
+        "step": seconds(estimate.step_time_s, like=like),
+        "90 % interval": "" if estimate.interval_s is None else between(*estimate.interval_s, like=like),
+        "tokens/s": rate(estimate.tokens_per_s),
+        "MFU": "" if estimate.mfu is None else percent(estimate.mfu),
+        "memory": gibibytes(estimate.memory.largest_bytes),
+    }
+    if run is not None:
+        cells |= {
+            "days": in_days(run.days),
+            "GPU-hours": _amount(run.gpu_hours),
+            "cost": "" if run.cost is None else _cost(run.cost),
+            "energy": "" if run.energy_kwh is None else f"{run.energy_kwh:,.0f} kWh",
+        }
+    return cells
 
 
 def _amount(value: float) -> str:

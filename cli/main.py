@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
@@ -29,44 +28,34 @@ _NUMBERS = {
 }
 """What click says of a text that is no number, and what is said here."""
 
-VERBS: Mapping[str, Verb] = MappingProxyType(
-    {
-        "probe": Verb("probe", "probe", "collector", "Show this machine's fingerprints."),
-        "collect": Verb(
-            "collect", "collect", "collector", "Measure operators and collectives into a database."
-        ),
-        "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
-        "ingest": Verb("ingest", "ingest", "collector", "Add profiler traces of real runs to a database."),
-        "trace": Verb("trace", "trace", "collector", "Ask traces of real runs where a step's time goes."),
-        "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
-        "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
-        "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),
-        "stack": Verb("stack", "stack", "", "Fit and list what training software does to sums of operators."),
-        "models": Verb("models", "models", "", "List built-in models, or how a model's file is read."),
-        "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
-        "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
-        "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
-        "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
-        "search": Verb(
-            "search", "search_", "", "Find the fastest layouts of a model on a number of devices."
-        ),
-        "walltime": Verb(
-            "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
-        ),
-        "explore": Verb(
-            "explore", "explore", "serve", "Explore layouts, databases and traces in the browser."
-        ),
-        "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
-        "compare": Verb(
-            "compare",
-            "compare",
-            "collector",
-            "Say whether a real run is as fast as predicted, and if not, why.",
-        ),
-        "validate": Verb("validate", "validate", "", "Predict steps that were measured, and compare."),
-        "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
-    }
-)
+VERBS: Mapping[str, Verb] = {
+    "probe": Verb("probe", "probe", "collector", "Show this machine's fingerprints."),
+    "collect": Verb("collect", "collect", "collector", "Measure operators and collectives into a database."),
+    "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
+    "ingest": Verb("ingest", "ingest", "collector", "Add profiler traces of real runs to a database."),
+    "trace": Verb("trace", "trace", "collector", "Ask traces of real runs where a step's time goes."),
+    "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
+    "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
+    "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),
+    "stack": Verb("stack", "stack", "", "Fit and list what training software does to sums of operators."),
+    "models": Verb("models", "models", "", "List built-in models, or how a model's file is read."),
+    "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
+    "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
+    "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
+    "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
+    "search": Verb("search", "search_", "", "Find the fastest layouts of a model on a number of devices."),
+    "walltime": Verb("walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."),
+    "explore": Verb("explore", "explore", "serve", "Explore layouts, databases and traces in the browser."),
+    "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
+    "compare": Verb(
+        "compare",
+        "compare",
+        "collector",
+        "Say whether a real run is as fast as predicted, and if not, why.",
+    ),
+    "validate": Verb("validate", "validate", "", "Predict steps that were measured, and compare."),
+    "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
+}
 
 
 class ReaderGone(Exception):

@@ -8,8 +8,8 @@ import click
 from kernelcast.cli import completion
 from kernelcast.cli.options import json_option, print_notes
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import print_json
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.models import built_in_names, find_model
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 
@@ -31,7 +31,7 @@ def models(names: tuple[str, ...], as_json: bool) -> None:
     for one in found:
         print_notes(one)
     if as_json:
-        click.echo(json_text([one.with_notes(_values(one.model)) for one in found], indent=2))
+        print_json([one.with_notes(_values(one.model)) for one in found])
     elif len(names) == 1:
         rows = [(name, f"{value}") for name, value in _values(found[0].model).items()]
         click.echo(text_table(("field", "value"), rows))

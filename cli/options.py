@@ -15,8 +15,7 @@ from kernelcast.cli.terminal import is_quiet, warning
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.hardware.load import Load
-from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
+from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, OPTIONS, Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.small_file import read_small_file
@@ -24,6 +23,9 @@ from kernelcast.runtime.small_file import read_small_file
 _MOST_LIST_BYTES = 1 << 24
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class RenamedOption(click.Option):
@@ -190,6 +192,17 @@ def help_of(field: Field) -> str:
     return f"{field.help}  [default: {default}]" if default and field.kind is not FLAG else field.help
 
 
+def check_one(first: str, given: object, second: str, also_given: object) -> None:
+    """Refuse both or neither of what a command can be given.
+
+    Raises:
+        UsageError: both or neither are given (not None).
+    """
+    if (given is None) == (also_given is None):
+        found = "neither" if given is None else "both"
+        raise UsageError(f"{found} of {first} and {second} given, expected one of them")
+
+
 _bundle_file = click.option("--bundle", metavar="FILE", help="Bundle of regressors (.kcast).")
 _hardware_name = click.option(
     "--hardware",
@@ -210,12 +223,20 @@ def chosen_bundle(bundle: str | None, hardware: str | None) -> str:
     Raises:
         UsageError: neither or both are given, or the hardware is unknown.
     """
-    if (bundle is None) == (hardware is None):
-        given = "neither" if bundle is None else "both"
-        raise UsageError(f"{given} of --bundle and --hardware given, expected one of them")
+    check_one("--bundle", bundle, "--hardware", hardware)
     return str(bundle) if hardware is None else SCHEME + hardware_named(hardware).name
 
 
+bundle_path_option = click.option(
+    "--bundle", "bundle_path", metavar="FILE", required=True, type=FILE, help="Bundle of regressors (.kcast)."
+)
+runs_fabric_option = click.option(
+    "--fabric",
+    metavar="NAME|FILE",
+    default="",
+    shell_complete=completion.fabric_names,
+    help=f"{OPTIONS['fabric'].help}  [default: the file's]",
+)
 model_option = click.option(
     "--model",
     "model_name",
@@ -245,78 +266,9 @@ def id_option(what: str, help_text: str) -> Callable[[F], F]:
     )
 
 
-device_option = click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help="cpu, cuda, or auto: the GPU where there is one.",
-)
-threads_option = click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Threads that one process computes with on a CPU.",
-)
-dtype_option = click.option(
-    "--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16 or float16."
-)
-plan_option = click.option(
-    "--plan",
-    default="quick",
-    show_default=True,
-    metavar="NAME|FILE",
-    help="A plan that ships, or a TOML file like it.",
-)
-operators_option = click.option(
-    "--operator",
-    "operators",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=completion.operator_names,
-    help="Only this operator; may be given several times.",
-)
-again_option = click.option(
-    "--again",
-    type=click.Choice(["all", "flagged"]),
-    is_flag=False,
-    flag_value="all",
-    callback=lambda context, parameter, value: value or "no",
-    help="Measure once more what the database already holds: all of it, or what was flagged as disturbed or unstable.",
-)
-processes_option = click.option(
-    "--procs-per-node",
-    "processes",
-    default="1",
-    show_default=True,
-    metavar="N[,N...]",
-    callback=lambda context, parameter, value: levels(value),
-    help="Processes of this node that run an operator at once, one of which is measured; each number in turn.",
-)
-load_option = click.option(
-    "--load",
-    type=click.Choice([Load.BURST.value, Load.SUSTAINED.value]),
-    callback=lambda context, parameter, value: None if value is None else Load(value),
-    help="Of the device: some repetitions in a burst, or sustained, at its clocks after seconds of full work.  "
-    "[default: the plan's, else burst]",
-)
-site_option = click.option("--site", default="", help="Your site's name, stored as free text.")
-
-
-def levels(text: str) -> tuple[int, ...]:
-    """Different whole numbers from 1, from `1,2`.
-
-    Raises:
-        UsageError: something else.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    numbers = tuple(int(part) for part in parts if part.isdecimal() and part.isascii() and len(part) < 6)
-    if len(numbers) < len(parts) or min(numbers) < 1 or len(set(numbers)) < len(numbers):
-        raise UsageError(
-            f"--procs-per-node is {text!r}, expected different whole numbers from 1, such as 1,2"
-        )
-    return numbers
+def count_option(name: str, default: int, help_text: str) -> Callable[[F], F]:
+    """An option whose value is a whole number from 1."""
+    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=help_text)
 
 
 def database_option(help_text: str) -> Callable[[F], F]:
@@ -325,7 +277,7 @@ def database_option(help_text: str) -> Callable[[F], F]:
         "--db",
         "database_path",
         required=True,
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=FILE,
         help=help_text,
     )
 
@@ -356,9 +308,7 @@ def time_option(
     )
 
 
-database_argument = click.argument(
-    "database_path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
-)
+database_argument = click.argument("database_path", metavar="FILE", type=FILE)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 warnings_option = click.option("--warnings", "lists_warnings", is_flag=True, help="List every warning.")
 

@@ -15,7 +15,7 @@ from kernelcast.cli.frameworks import (
     as_option,
     check_alone,
     layout_option,
-    open_layout,
+    model_of,
     print_layout,
     read_fields,
 )
@@ -29,11 +29,10 @@ from kernelcast.cli.options import (
     memory_options,
     model_option,
     no_calibration_option,
-    print_notes,
     take_memory,
     warnings_option,
 )
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_again, warning
+from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
@@ -42,9 +41,7 @@ from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.open_request import read_open_request
 from kernelcast.runtime.intent.wish import Wish
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import REQUEST, SAMPLES
-from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.stack import find_stack
 
 
@@ -107,14 +104,9 @@ def predict(
     memory = take_memory(fields)
     given = {name: value for name, value in fields.items() if value is not None} | memory
     check_alone(framework, as_json=as_json, explain=explained)
-    sequence_length = fields["sequence_length"]
-    if layout is not None:
-        file = open_layout(layout)
-        sequence_length = sequence_length or file.sequence_length()
-    found_model = find_model(model_name, sequence_length=sequence_length)
+    found_model, file = model_of(model_name, layout, fields["sequence_length"])
     model = found_model.model
-    print_notes(found_model)
-    if layout is not None:
+    if file is not None:
         if wish.days is not None or wish.largest is not None:
             raise UsageError(
                 "--layout is given with --days or --largest, expected not: it leaves nothing open"
@@ -141,7 +133,7 @@ def predict(
         }
         comparison = compare(requests, wish)
         if as_json:
-            click.echo(json_text(comparison.to_dict(), indent=2))
+            print_json(comparison.to_dict())
         else:
             click.echo(render_comparison(comparison, is_brief=is_quiet()))
             print_next(_alone(comparison.compared[0].hardware, wish))
@@ -164,7 +156,7 @@ def predict(
             values["other_software"] = list(others)
         if explained is not None:
             values["explanations"] = [explanation.to_dict() for explanation in explanations]
-        click.echo(json_text(values, indent=2))
+        print_json(values)
     elif explained is not None:
         click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
     else:

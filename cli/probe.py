@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import device_option, threads_option
-from kernelcast.cli.terminal import say
+from kernelcast.cli.measuring_options import device_option, threads_option
+from kernelcast.cli.options import json_option
+from kernelcast.cli.terminal import print_json, say
 from kernelcast.collector.machine.peaks import measure_peaks
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
-from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import amount
 
 FORMAT = "kernelcast.fingerprints/1"
@@ -20,7 +20,7 @@ FORMAT = "kernelcast.fingerprints/1"
 @click.command()
 @device_option
 @threads_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def probe(device: str, threads: int, as_json: bool) -> None:
     """Show what decides speed here: the compute, fabric and software fingerprints, and peaks of the device.
 
@@ -33,17 +33,13 @@ def probe(device: str, threads: int, as_json: bool) -> None:
     """
     where = resolve_device(device)
     found, peaks = probe_machine(where, threads=threads), measure_peaks(where, threads=threads)
-    parts: dict[str, ComputeFingerprint | FabricFingerprint | SoftwareFingerprint] = {
-        "compute": found.compute,
-        "fabric": found.fabric,
-        "software": found.software,
-    }
+    parts = values_of(found, "compute", "fabric", "software")
     if as_json:
         document = {
             name: {"digest": part.digest, "description": part.description, "fields": part.to_dict()}
             for name, part in parts.items()
         }
-        click.echo(json_text({"format": FORMAT, **document, "peaks": asdict(peaks)}, indent=2))
+        print_json({"format": FORMAT, **document, "peaks": asdict(peaks)})
         return
     for name, part in parts.items():
         say(f"{name:9} {part.digest}  {part.description}")

@@ -27,13 +27,20 @@ from kernelcast.cli.options import (
 )
 from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, title, typed_again, warning
+from kernelcast.cli.terminal import (
+    command_line,
+    is_quiet,
+    print_json,
+    print_next,
+    title,
+    typed_again,
+    warning,
+)
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.errors import needs_extra, shown
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import (
     DEGREES,
     EXPERT_DEGREES,
@@ -158,7 +165,7 @@ def search_(
         else:
             result = _on_dask(scheduler, estimator, question, report)
     if as_json:
-        click.echo(json_text(found.with_notes(result.to_dict(tokens=tokens)), indent=2))
+        print_json(found.with_notes(result.to_dict(tokens=tokens)))
     if result.best is None:
         raise DataError(result.why_nothing())
     if framework is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import bundle_option, chosen_bundle, no_calibration_option, time_option
+from kernelcast.cli.options import bundle_option, check_one, chosen_bundle, no_calibration_option, time_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import UsageError
@@ -98,9 +98,7 @@ def serve(
     \b
     kernelcast serve --bundle here.kcast --socket /run/kernelcast/socket
     """
-    if (socket_path is None) == (listen is None):
-        given = "neither" if socket_path is None else "both"
-        raise UsageError(f"{given} of --socket and --listen given, expected one of them")
+    check_one("--socket", socket_path, "--listen", listen)
     limits = Limits(
         workers=workers or usual_workers(),
         waiting=waiting,

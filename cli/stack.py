@@ -1,17 +1,15 @@
 """`kernelcast stack`: each of its verbs is in a file of its own, imported when it is used."""
 
-from types import MappingProxyType
+from collections.abc import Mapping
 
 import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
 
-VERBS = MappingProxyType(
-    {
-        "list": Verb("stack_list", "list_", "", "List the software stacks that ship."),
-        "fit": Verb("stack_fit", "fit", "", "Fit a stack's factors to measured steps."),
-    }
-)
+VERBS: Mapping[str, Verb] = {
+    "list": Verb("stack_list", "list_", "", "List the software stacks that ship."),
+    "fit": Verb("stack_fit", "fit", "", "Fit a stack's factors to measured steps."),
+}
 
 
 @click.group(cls=LazyGroup, verbs=VERBS)

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.completion import fabric_names
-from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
+from kernelcast.cli.options import FILE, bundle_option, chosen_bundle, json_option, runs_fabric_option
 from kernelcast.cli.stack_list import factor_texts
-from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.tables import percent, signed_percent, table_of, text_table
+from kernelcast.cli.terminal import is_quiet, print_json, say
 from kernelcast.runtime.errors import UsageError, one_line, shown
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.request.fields import LAYOUT, OPTIONS
+from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.kinds import read_decimal
 from kernelcast.runtime.stack import NAMES, stack_toml
 from kernelcast.validate.stack_runs import FittedStack, StackScore, fit_stack
@@ -21,19 +19,12 @@ from kernelcast.validate.steps import Score
 
 FORMAT = "kernelcast.stack/1"
 _KERNELS = LAYOUT["attention_kernel"].kind.values[1:]
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(short_help="Fit a stack's factors to measured steps.")
-@click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=_FILE)
+@click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=FILE)
 @bundle_option
-@click.option(
-    "--fabric",
-    metavar="NAME|FILE",
-    default="",
-    shell_complete=fabric_names,
-    help=f"{OPTIONS['fabric'].help}  [default: the file's]",
-)
+@runs_fabric_option
 @click.option(
     "--fix",
     "fixed",
@@ -51,7 +42,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.Choice(_KERNELS),
     help=f"Kernel of fused attention in the steps ({', '.join(_KERNELS)}).  [default: not stated]",
 )
-@click.option("--output", "-o", type=_FILE, help="Write the stack (TOML).  [default: only report]")
+@click.option("--output", "-o", type=FILE, help="Write the stack (TOML).  [default: only report]")
 @json_option
 def fit(
     *,
@@ -89,7 +80,7 @@ def fit(
     if output is not None:
         write_pieces(output, [stack_toml(found.stack)])
     if as_json:
-        click.echo(json_text(_document(found), indent=2))
+        print_json(_document(found))
         return
     say(_shown(found))
     if output is not None:
@@ -139,37 +130,18 @@ def _shown(found: FittedStack) -> str:
 
 
 def _left_out(by: str, scores: tuple[StackScore, ...]) -> str:
-    heads = (
-        by,
-        "steps",
-        "error before",
-        "absolute",
-        "in interval",
-        "left out",
-        "absolute",
-        "in interval",
-        "half-width",
+    return table_of(
+        scores,
+        (by, lambda one: one.before.model),
+        ("steps", lambda one: f"{one.before.steps}"),
+        ("error before", lambda one: signed_percent(one.before.mean_error or 0)),
+        ("absolute", lambda one: percent(one.before.mean_abs_error or 0)),
+        ("in interval", lambda one: _inside(one.before)),
+        ("left out", lambda one: signed_percent(one.left_out.mean_error or 0)),
+        ("absolute", lambda one: percent(one.left_out.mean_abs_error or 0)),
+        ("in interval", lambda one: _inside(one.left_out)),
+        ("half-width", lambda one: percent(one.left_out.median_half_width or 0)),
     )
-    rows = []
-    for one in scores:
-        before, left_out = one.before, one.left_out
-        rows.append(
-            (
-                before.model,
-                f"{before.steps}",
-                *(
-                    text
-                    for score in (before, left_out)
-                    for text in (
-                        signed_percent(score.mean_error or 0),
-                        percent(score.mean_abs_error or 0),
-                        _inside(score),
-                    )
-                ),
-                percent(left_out.median_half_width or 0),
-            )
-        )
-    return text_table(heads, rows)
 
 
 def _inside(score: Score) -> str:

@@ -7,8 +7,7 @@ import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import percent, text_table
-from kernelcast.cli.terminal import say
-from kernelcast.runtime.json_text import json_text
+from kernelcast.cli.terminal import print_json, say
 from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named
 
 _NORMAL_95 = 1.6448536269514722
@@ -24,7 +23,7 @@ def list_(as_json: bool) -> None:
     """
     found = [stack_named(name) for name in shipped_stacks()]
     if as_json:
-        click.echo(json_text([asdict(one) for one in found], indent=2))
+        print_json([asdict(one) for one in found])
         return
     heads = (
         "name",

@@ -5,13 +5,16 @@ left out (and named), texts broken, and at last every row stands alone, a line f
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from textwrap import wrap
+from typing import TypeVar
 
 from kernelcast.cli import terminal
 from kernelcast.runtime.views.formatting import seconds
+
+T = TypeVar("T")
 
 _GAP = "  "
 _ROWS_FOR_WIDTHS = 1_000
@@ -41,6 +44,17 @@ def text_table(
     return "\n".join(indent + line if line else "" for line in lines)
 
 
+def table_of(
+    rows: Iterable[T],
+    *columns: tuple[str, Callable[[T], str]],
+    indent: str = "",
+    optional: Sequence[str] = (),
+) -> str:
+    """A table with a row for each of some values: every column is a head, and what it shows of a value."""
+    cells = [[text(row) for _, text in columns] for row in rows]
+    return text_table([head for head, _ in columns], cells, indent=indent, optional=optional)
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """`1.2 %`; a dash where it is not known."""
     return "-" if share is None else f"{share:.{digits}%}".replace("%", " %")
@@ -53,21 +67,14 @@ def signed_percent(share: float | None, digits: int = 1) -> str:
 
 def component_table(rows: Iterable[tuple[str, float, float | None]]) -> str:
     """Components of a step: name, predicted and measured seconds, and the error."""
-    cells = [
-        (
-            name,
-            seconds(predicted_s),
-            seconds(measured_s) if measured_s else "-",
-            f"{predicted_s / measured_s - 1:+.1%}" if measured_s else "-",
-        )
-        for name, predicted_s, measured_s in rows
-    ]
-    return text_table(("component", "predicted", "measured", "error"), cells, indent="  ")
-
-
-def shortened(name: str, most: int) -> str:
-    """A name in at most so many columns."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+    return table_of(
+        rows,
+        ("component", lambda row: row[0]),
+        ("predicted", lambda row: seconds(row[1])),
+        ("measured", lambda row: seconds(row[2]) if row[2] else "-"),
+        ("error", lambda row: f"{row[1] / row[2] - 1:+.1%}" if row[2] else "-"),
+        indent="  ",
+    )
 
 
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], *, width: int) -> Iterator[str]:

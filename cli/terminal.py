@@ -13,6 +13,8 @@ from textwrap import wrap
 
 import click
 
+from kernelcast.runtime.json_text import json_text
+
 MOST_TEXT = 100
 """Columns of running text at most, and of all output that goes to no terminal, unless COLUMNS says another number."""
 _LEAST = 40
@@ -84,6 +86,11 @@ def note(text: str, *, err: bool = False) -> None:
     """Print running text that is not the answer: nothing with --quiet."""
     if not is_quiet():
         say(text, err=err)
+
+
+def print_json(document: object) -> None:
+    """Print a document as JSON."""
+    click.echo(json_text(document, indent=2))
 
 
 def coloured() -> bool | None:

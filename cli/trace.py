@@ -6,31 +6,25 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import RenamedOption, json_option
-from kernelcast.cli.tables import shortened, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.options import PATH, RenamedOption, count_option, json_option
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import is_quiet, print_json, say
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
+from kernelcast.runtime.views.formatting import shortened
 from kernelcast.store import Database
 from kernelcast.store.trace_comparison import Change, TraceComparison, compare_traces
 from kernelcast.store.trace_export import write_trace
 from kernelcast.store.trace_page import PART_TITLES, write_trace_page
-from kernelcast.store.trace_report import Rows, TraceReport, trace_report, traced_runs
+from kernelcast.store.trace_report import TABLES, Rows, TraceReport, trace_report, traced_runs
 
 REPORT_FORMAT = "kernelcast.trace_report/1"
 DIFF_FORMAT = "kernelcast.trace_difference/1"
 _LONGEST_NAME = 70
 
-_path = click.Path(path_type=Path)
-_top_option = click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=15,
-    show_default=True,
-    help="Rows of tables that may be long.",
-)
+_top_option = count_option("--top", 15, "Rows of tables that may be long.")
 _run_option = click.option(
     "--run", "run_id", default="", metavar="ID", help="Start of the run's id.  [default: all]"
 )
@@ -49,7 +43,7 @@ def trace() -> None:
 
 
 @trace.command(short_help="Where the steps' time goes.")
-@click.argument("traces", nargs=-1, required=True, metavar="DB|TRACE...", type=_path)
+@click.argument("traces", nargs=-1, required=True, metavar="DB|TRACE...", type=PATH)
 @_run_option
 @_top_option
 @click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
@@ -59,7 +53,7 @@ def trace() -> None:
     cls=RenamedOption,
     old=["--page"],
     metavar="FILE",
-    type=_path,
+    type=PATH,
     help="Write a page of HTML too.",
 )
 @json_option
@@ -86,9 +80,7 @@ def report(
         if page_path is not None:
             write_trace_page(database, reports[0], page_path)
     if as_json:
-        click.echo(
-            json_text({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}, indent=2)
-        )
+        print_json({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]})
         return
     for one in reports:
         _show(one)
@@ -97,8 +89,8 @@ def report(
 
 
 @trace.command(short_help="What became slower between two runs.")
-@click.argument("a", metavar="A", type=_path)
-@click.argument("b", metavar="B", type=_path)
+@click.argument("a", metavar="A", type=PATH)
+@click.argument("b", metavar="B", type=PATH)
 @click.option(
     "--run-a", default="", metavar="ID", help="Start of the run's id in A, where A is a database of several."
 )
@@ -120,16 +112,14 @@ def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, as_json: bool) -> N
             one, _only_run(one, run_a, "--run-a"), two, _only_run(two, run_b, "--run-b")
         )
     if as_json:
-        click.echo(json_text(_difference(compared), indent=2))
+        print_json(_difference(compared))
     else:
         _show_difference(compared, top)
 
 
 @trace.command(short_help="A stored trace as a Chrome trace.")
-@click.argument("database_path", metavar="DB|TRACE", type=_path)
-@click.option(
-    "-o", "--output", "target", required=True, metavar="FILE", type=_path, help="The file to write."
-)
+@click.argument("database_path", metavar="DB|TRACE", type=PATH)
+@click.option("-o", "--output", "target", required=True, metavar="FILE", type=PATH, help="The file to write.")
 @_run_option
 @click.option("--rank", type=int, help="Rank to export, where the run has several.")
 @click.option("--step", default="", help="Only this step: its name, or the number in it.")
@@ -156,17 +146,9 @@ def _only_run(database: Database, run_id: str, option: str) -> str:
 
 def _document(one: TraceReport) -> dict[str, Any]:
     return {
-        "run_id": one.run_id,
-        "hardware": one.hardware,
-        "software": one.software,
+        **values_of(one, "run_id", "hardware", "software"),
         "mean_step": one.parts_ms,
-        "steps": one.steps,
-        "ranks": one.ranks,
-        "kernels": one.kernels,
-        "host_operators": one.host_operators,
-        "products": one.products,
-        "collectives": one.collectives,
-        "streams": one.streams,
+        **values_of(one, *TABLES),
     }
 
 
@@ -184,12 +166,9 @@ def _show(one: TraceReport) -> None:
         return
     _print("steps", one.steps, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
                                 "idle_ms", "idle_host_ms", "overlapped_percent"))  # fmt: skip
-    if len(one.ranks) > 1:
-        _print("ranks", one.ranks)
-    _print("kernels", one.kernels)
-    _print("operators of the host", one.host_operators)
-    _print("matrix products", one.products)
-    _print("collectives", one.collectives)
+    for name, title in TABLES.items():
+        if name not in ("steps", "streams") and (name != "ranks" or len(one.ranks) > 1):
+            _print(title, getattr(one, name))
     click.echo()
 
 
@@ -215,11 +194,7 @@ def _difference(compared: TraceComparison) -> dict[str, Any]:
             "name": change.name,
             "class": change.class_,
             "change": change.kind,
-            "one_ms": change.one_ms,
-            "two_ms": change.two_ms,
-            "change_ms": change.change_ms,
-            "one_launches": change.one_launches,
-            "two_launches": change.two_launches,
+            **values_of(change, "one_ms", "two_ms", "change_ms", "one_launches", "two_launches"),
         }
 
     return {
@@ -250,8 +225,7 @@ def _show_difference(compared: TraceComparison, top: int) -> None:
         (
             *row(shortened(one.name, _LONGEST_NAME), one),
             one.kind,
-            _launches(one.one_launches),
-            _launches(one.two_launches),
+            *map(_launches, (one.one_launches, one.two_launches)),
         )
         for one in kernels
     ]

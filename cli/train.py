@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import RenamedOption, database_option, id_option, json_option
+from kernelcast.cli.options import FILE, PATH, RenamedOption, database_option, id_option, json_option
 from kernelcast.cli.prior import prior_option, read_prior
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
+from kernelcast.cli.tables import table_of, text_table
+from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
@@ -25,12 +24,18 @@ from kernelcast.train.report.page import check_directory, write_report
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.report.table import columns
 
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    default=DEFAULT_SEED,
+    show_default=True,
+    help="Seed of the splits and the trees.",
+)
+
 
 @click.command()
 @database_option("The database with the measurements.")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The bundle."
-)
+@click.option("-o", "--output", required=True, type=FILE, help="The bundle.")
 @click.option(
     "--statistic",
     type=click.Choice(STATISTICS),
@@ -42,13 +47,7 @@ from kernelcast.train.report.table import columns
 @id_option("software", "Start of a software id, where the database holds several.")
 @id_option("fabric", "Start of a fabric id, where the database holds several.")
 @click.option("--traces", is_flag=True, help="Also train on what was ingested from traces of real runs.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED),
-    default=DEFAULT_SEED,
-    show_default=True,
-    help="Seed of the splits and the trees.",
-)
+@seed_option
 @click.option(
     "--jobs",
     type=click.IntRange(min=0),
@@ -59,7 +58,7 @@ from kernelcast.train.report.table import columns
     "--from",
     "earlier_path",
     metavar="OLD",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Take over the regressors of an earlier bundle whose rows and settings have not changed.",
 )
 @prior_option
@@ -67,7 +66,7 @@ from kernelcast.train.report.table import columns
     "--report",
     "report_directory",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write a page with tables and plots there (DIR/index.html).",
 )
 @click.option(
@@ -76,7 +75,7 @@ from kernelcast.train.report.table import columns
     cls=RenamedOption,
     old=["--reference"],
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Compare with the errors that the method's authors published in DIR.",
 )
 @json_option
@@ -118,7 +117,7 @@ def train(
     found = figures(trained, reference)
     page = write(found) if write else None
     if as_json:
-        click.echo(json_text(found.to_dict(), indent=2))
+        print_json(found.to_dict())
         return
     _show(found, is_brief=is_quiet())
     if reference and all(
@@ -163,18 +162,18 @@ def show_loads(found: TrainingFigures) -> None:
     if any(operator.entry.load for operator in found.operators):
         say(f"load of the device: {found.trained.manifest.loads} (of regressors)")
     if ratios := found.trained.load_ratios:
-        rows = [
+        table = table_of(
+            ratios,
+            ("operator", lambda one: one.operator),
             (
-                one.operator,
-                one.direction.value + (f" ×{one.processes_per_node}" if one.processes_per_node > 1 else ""),
-                f"{one.workloads:,}",
-                f"{one.median:.3f}",
-                f"{one.low:.3f} to {one.high:.3f}",
-            )
-            for one in ratios
-        ]
-        headers = ("operator", "direction", "measured both ways", "sustained / burst", "80 % of them")
-        click.echo(text_table(headers, rows))
+                "direction",
+                lambda one: f"{one.direction}{f' ×{n}' if (n := one.processes_per_node) > 1 else ''}",
+            ),
+            ("measured both ways", lambda one: f"{one.workloads:,}"),
+            ("sustained / burst", lambda one: f"{one.median:.3f}"),
+            ("80 % of them", lambda one: f"{one.low:.3f} to {one.high:.3f}"),
+        )
+        click.echo(table)
 
 
 def show_doubts(found: TrainingFigures) -> None:

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.options import FILE
 from kernelcast.cli.validate_steps import shown_file
 from kernelcast.runtime.errors import one_line
 from kernelcast.validate.own_runs import add_runs
 
 
 @click.command(short_help="Add your own measured steps to those that are scored.")
-@click.argument("path", metavar="RUNS", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("path", metavar="RUNS", type=FILE)
 @click.option("--replace", is_flag=True, help="Take the place of an added file of the same name.")
 def add(path: Path, replace: bool) -> None:
     """Check a file of measured steps (TOML, docs/validation.md), predict them, and keep a copy.

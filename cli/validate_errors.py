@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli.options import FILE, json_option
 from kernelcast.cli.tables import percent, signed_percent, text_table
+from kernelcast.cli.terminal import print_json
 from kernelcast.runtime.answers.step_errors import StepErrors
 from kernelcast.runtime.errors import DataError, one_line, shown_path
-from kernelcast.runtime.json_text import json_text
 from kernelcast.validate.step_errors import step_errors, step_errors_toml
 
 FORMAT = "kernelcast.step-errors/1"
@@ -18,9 +18,7 @@ _LEVELS = (0.05, 0.5, 0.95)
 
 
 @click.command(short_help="What sums of operators get wrong in measured steps: what intervals are made of.")
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write the table (TOML)."
-)
+@click.option("--output", "-o", type=FILE, help="Write the table (TOML).")
 @json_option
 def errors(output: Path | None, as_json: bool) -> None:
     """Predict the measured steps that ship, and show quantiles of measured / predicted by source and timeline.
@@ -38,7 +36,7 @@ def errors(output: Path | None, as_json: bool) -> None:
         except OSError as error:
             raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
     if as_json:
-        click.echo(json_text({"format": FORMAT, **asdict(found)}, indent=2))
+        print_json({"format": FORMAT, **asdict(found)})
         return
     click.echo(_shown(found))
     if output is not None:

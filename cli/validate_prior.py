@@ -4,13 +4,12 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli.options import FILE, json_option
 from kernelcast.cli.prior import read_prior
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet
+from kernelcast.cli.tables import table_of
+from kernelcast.cli.terminal import is_quiet, print_json
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.store import Database
 from kernelcast.validate.prior import PriorValidation, validate_prior
@@ -39,7 +38,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 @click.command(short_help="Predict a device's operators from a few of its points and another device.")
 @click.argument("donor", metavar="NAME|FILE")
-@click.argument("database_path", metavar="DB", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("database_path", metavar="DB", type=FILE)
 @click.option(
     "--points",
     default="5,20",
@@ -81,34 +80,24 @@ def prior(
             bundle, database, points=points, without=without, draws=draws, on_progress=report
         )
     if as_json:
-        click.echo(json_text(found.to_dict(), indent=2))
+        print_json(found.to_dict())
         return
     _show(found)
 
 
 def _show(found: PriorValidation) -> None:
-    rows = []
-    for one in (found.uncorrected, *found.found):
-        values = one.to_dict()
-        rows.append(
-            (
-                str(one.points),
-                one.way if one.points else "prior alone",
-                *(
-                    percent(values[name])
-                    for name in (
-                        "median_error",
-                        "mean_error",
-                        "median_role_error",
-                        "mean_role_error",
-                        "coverage",
-                    )
-                ),
-                f"{one.minutes:.1f} min" if one.points else "-",
-            )
-        )
-    heads = ("points", "way", "median", "mean", "median of roles", "mean of roles", "in 90 %", "calls")
-    click.echo(text_table(heads, rows))
+    table = table_of(
+        [(one, one.to_dict()) for one in (found.uncorrected, *found.found)],
+        ("points", lambda row: str(row[0].points)),
+        ("way", lambda row: row[0].way if row[0].points else "prior alone"),
+        ("median", lambda row: percent(row[1]["median_error"])),
+        ("mean", lambda row: percent(row[1]["mean_error"])),
+        ("median of roles", lambda row: percent(row[1]["median_role_error"])),
+        ("mean of roles", lambda row: percent(row[1]["mean_role_error"])),
+        ("in 90 %", lambda row: percent(row[1]["coverage"])),
+        ("calls", lambda row: f"{row[0].minutes:.1f} min" if row[0].points else "-"),
+    )
+    click.echo(table)
     count = len(found.uncorrected.operators)
     click.echo(
         f"{found.prior} → {found.target}, scaled by {found.scaled_by}: {count} operators and directions, "

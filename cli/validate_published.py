@@ -5,22 +5,20 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import RenamedOption, json_option
+from kernelcast.cli.options import FILE, PATH, RenamedOption, json_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import is_quiet, say
-from kernelcast.cli.train import show_doubts
+from kernelcast.cli.tables import percent, signed_percent, table_of, text_table
+from kernelcast.cli.terminal import is_quiet, print_json, say
+from kernelcast.cli.train import seed_option, show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.estimate.doubts import warning_lines
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import seconds
-from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED
 from kernelcast.validate.comparison import ComparedRun
 from kernelcast.validate.published import Published, published_runs, validate_published
 
 
 @click.command(short_help="Predict steps that the method's authors published, from their data.")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=PATH)
 @click.option(
     "--runs",
     "runs_name",
@@ -32,32 +30,21 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
     "--db",
     "database_path",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Keep the imported rows in this database.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep the trained bundle.",
-)
+@click.option("-o", "--output", type=FILE, help="Keep the trained bundle.")
 @click.option(
     "--from",
     "earlier_path",
     cls=RenamedOption,
     old=["--bundle"],
     metavar="OLD",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Take over the regressors of a bundle kept earlier, where rows and settings have not changed.",
 )
 @click.option("--dtype", default="", metavar="NAME", help="Which dtype, where DIR holds several.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED),
-    default=DEFAULT_SEED,
-    show_default=True,
-    help="Seed of the splits and the trees.",
-)
+@seed_option
 @click.option(
     "--jobs", type=click.IntRange(min=0), default=0, help="Processes that fit at once; 0: one per core."
 )
@@ -96,7 +83,7 @@ def published(
             on_imply=on_imply,
         )
     if as_json:
-        click.echo(json_text(found.to_dict(), indent=2))
+        print_json(found.to_dict())
         return
     _show(found)
 
@@ -153,19 +140,17 @@ def _show_components(run: ComparedRun) -> None:
     components = run.components()
     if all(one.measured_s is None for one in components):
         return
-    rows = [
-        (
-            one.name,
-            seconds(one.predicted_s),
-            f"{'≈ ' if one.implied else ''}{seconds(one.measured_s)}" if one.measured_s else "-",
-            signed_percent(one.error, 2),
-            signed_percent(one.published_error, 2),
-        )
-        for one in components
-    ]
+    table = table_of(
+        components,
+        ("component", lambda one: one.name),
+        ("predicted", lambda one: seconds(one.predicted_s)),
+        ("measured", lambda one: f"{'≈ ' * one.implied}{seconds(one.measured_s)}" if one.measured_s else "-"),
+        ("error", lambda one: signed_percent(one.error, 2)),
+        ("published error", lambda one: signed_percent(one.published_error, 2)),
+        indent="  ",
+    )
     say(f"\n{run.run.label}")
-    heads = ("component", "predicted", "measured", "error", "published error")
-    click.echo(text_table(heads, rows, indent="  "))
+    click.echo(table)
     for line in warning_lines(run.closed_form.doubts):
         say(f"  note: {line}")
     if run.implied_step_s is not None:

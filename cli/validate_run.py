@@ -6,64 +6,45 @@ from typing import Any
 
 import click
 
+from kernelcast.cli.measuring_options import device_option, dtype_option, threads_option
 from kernelcast.cli.options import (
+    FILE,
     RenamedOption,
+    bundle_path_option,
+    count_option,
     database_option,
-    device_option,
-    dtype_option,
     json_option,
-    threads_option,
+    no_calibration_option,
     time_option,
 )
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import component_table, text_table
-from kernelcast.cli.terminal import is_quiet, note, say
+from kernelcast.cli.tables import component_table, table_of
+from kernelcast.cli.terminal import is_quiet, note, print_json, say
 from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.estimate.doubts import warning_lines
-from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run
 from kernelcast.validate.run_config import RunConfig
 from kernelcast.validate.run_report import ComparedJob, RunReport
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
 _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 
 
 @click.command("run")
-@click.option(
-    "--bundle",
-    "bundle_path",
-    metavar="FILE",
-    required=True,
-    type=_FILE,
-    help="Bundle of regressors (.kcast).",
-)
+@bundle_path_option
 @database_option("The database for the steps; created if missing.")
 @click.option(
     "--config",
     "config_path",
-    type=_FILE,
+    type=FILE,
     help="Configurations: here, modern, or a file like validate/here.toml.  [default: here]",
 )
-@click.option(
-    "--repetitions",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Repetitions of the whole validation.",
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Timed steps of a configuration in each repetition.",
-)
+@count_option("--repetitions", 3, "Repetitions of the whole validation.")
+@count_option("--steps", 20, "Timed steps of a configuration in each repetition.")
 @click.option("--only", multiple=True, metavar="PP-TP-DP", help="Train only these layouts; may be repeated.")
 @device_option
 @dtype_option
@@ -74,7 +55,7 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
     help="Refuse layouts with more.  [default: cores / threads, or devices with CUDA]",
 )
 @time_option("--timeout", "timeout_s", 300, "End workers after this time without a finished turn.")
-@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
+@no_calibration_option
 @click.option("--again", is_flag=True, help="Train again what the database already has.")
 @click.option(
     "--by-operator",
@@ -121,11 +102,9 @@ def run(
         Database.open(database_path, create=True) as database,
         progress("training") as report,
     ):
-        result = validate_run(
-            database, config, estimator, keys_of, options, lambda p: report(p.done, p.total, p.label)
-        )
+        result = validate_run(database, config, estimator, keys_of, options, report)
     if as_json:
-        click.echo(json_text(result.to_dict(), indent=2))
+        print_json(result.to_dict())
         return
     for job in result.jobs:
         if not is_quiet():
@@ -166,38 +145,23 @@ def _show_components(job: ComparedJob) -> None:
 
 
 def _show_operators(job: ComparedJob) -> None:
-    rows, rest_s, rest = [], 0.0, 0
-    for one in job.operators():
-        if one.share < _LEAST_SHARE and not one.calls:
-            rest_s, rest = rest_s + one.measured_s, rest + 1
-            continue
-        values = one.to_dict()
-        measured_us, predicted_us = values["measured_us_per_call"], values["predicted_us_per_call"]
-        rows.append(
-            (
-                one.name if one.known else f"({one.name})",
-                one.direction,
-                str(one.calls or "-"),
-                f"{measured_us:.1f}" if measured_us else "-",
-                f"{predicted_us:.1f}" if predicted_us else "-",
-                "-" if one.error is None else f"{one.error:+.1%}",
-                f"{one.share:.2%}",
-                f"{1e3 * (one.predicted_s - one.measured_s):+.2f}",
-            )
-        )
-    heads = (
-        "operator",
-        "direction",
-        "calls",
-        "measured µs",
-        "predicted µs",
-        "error",
-        "share",
-        "ms in the step",
+    operators = job.operators()
+    rest_s = [one.measured_s for one in operators if one.share < _LEAST_SHARE and not one.calls]
+    table = table_of(
+        [one for one in operators if one.share >= _LEAST_SHARE or one.calls],
+        ("operator", lambda one: one.name if one.known else f"({one.name})"),
+        ("direction", lambda one: one.direction),
+        ("calls", lambda one: str(one.calls or "-")),
+        ("measured µs", lambda one: _per_call(one.measured_s, one.calls)),
+        ("predicted µs", lambda one: _per_call(one.predicted_s, one.calls)),
+        ("error", lambda one: "-" if one.error is None else f"{one.error:+.1%}"),
+        ("share", lambda one: f"{one.share:.2%}"),
+        ("ms in the step", lambda one: f"{1e3 * (one.predicted_s - one.measured_s):+.2f}"),
+        indent="  ",
     )
-    click.echo(text_table(heads, rows, indent="  "))
-    if rest:
-        say(f"  and {rest} kernels of no operator, {1e3 * rest_s:.2f} ms together")
+    click.echo(table)
+    if rest_s:
+        say(f"  and {len(rest_s)} kernels of no operator, {1e3 * sum(rest_s):.2f} ms together")
     if job.traced is not None:
         traced_s, gaps_s = job.traced
         say(
@@ -206,26 +170,26 @@ def _show_operators(job: ComparedJob) -> None:
         )
 
 
+def _per_call(time_s: float, calls: int) -> str:
+    return f"{time_s * (1e6 / calls):.1f}" if time_s and calls else "-"
+
+
 def _show_summary(result: RunReport) -> None:
-    rows = [
-        (
-            _title(job),
-            seconds(job.simulated.step_time_s),
-            seconds(job.minimum_s),
-            seconds(job.p10_s),
-            seconds(job.median_s),
-            f"{job.error:+.1%}",
-            f"{job.closed_form_error:+.1%}",
-            {True: "inside", False: "outside", None: "-"}[job.inside],
-            "-" if job.noise is None else f"{job.noise:.1%}",
-        )
-        for job in result.jobs
-    ]
-    heads = (
-        "configuration", "predicted", "minimum", "p10", "median", "error", "closed form", "interval", "noise",
-    )  # fmt: skip
+    table = table_of(
+        result.jobs,
+        ("configuration", _title),
+        ("predicted", lambda job: seconds(job.simulated.step_time_s)),
+        ("minimum", lambda job: seconds(job.minimum_s)),
+        ("p10", lambda job: seconds(job.p10_s)),
+        ("median", lambda job: seconds(job.median_s)),
+        ("error", lambda job: f"{job.error:+.1%}"),
+        ("closed form", lambda job: f"{job.closed_form_error:+.1%}"),
+        ("interval", lambda job: {True: "inside", False: "outside", None: "-"}[job.inside]),
+        ("noise", lambda job: "-" if job.noise is None else f"{job.noise:.1%}"),
+        indent="  ",
+    )
     say("\nstep time, predicted from the operators' times against the fastest real step")
-    click.echo(text_table(heads, rows, indent="  "))
+    click.echo(table)
     say(
         f"mean of absolute errors {result.mean_abs_error:.1%}, worst {result.worst.error:+.1%} "
         f"({_title(result.worst)})"

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
+from kernelcast.cli.options import FILE, bundle_option, chosen_bundle, json_option, runs_fabric_option
 from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import is_quiet, print_json, say
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.json_text import json_text
@@ -22,15 +22,9 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
 
 
 @click.command(short_help="Score predictions against training steps that others measured.")
-@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=FILE)
 @bundle_option
-@click.option(
-    "--fabric",
-    metavar="NAME|FILE",
-    default="",
-    shell_complete=completion.fabric_names,
-    help=f"{OPTIONS['fabric'].help}  [default: the file's]",
-)
+@runs_fabric_option
 @click.option(
     "--stack", metavar="NAME|FILE", shell_complete=completion.stack_names, help=OPTIONS["stack"].help
 )
@@ -42,7 +36,7 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
 )
 @click.option(
     "--picture",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Draw predicted against measured steps, and errors by size and layout (.png, .svg or .pdf).",
 )
 @click.option(
@@ -104,7 +98,7 @@ def steps(
     if picture is not None:
         _draw(picture, document)
     if as_json:
-        click.echo(json_text(document, indent=2))
+        print_json(document)
     else:
         say("\n\n".join(shown_file(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):

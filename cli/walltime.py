@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from kernelcast.cli.options import field_options, no_calibration_option
+from kernelcast.cli.options import PATH, field_options, no_calibration_option
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, is_quiet, say
 from kernelcast.runtime import Estimator, UsageError
@@ -86,13 +86,7 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     help="JOB is a Kubernetes manifest: print it with the time limits of its Jobs.",
 )
 @click.option("--overwrite", is_flag=True, help="With --k8s: replace time limits that Jobs have.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="With --k8s: write the manifest to FILE.",
-)
+@click.option("--output", "-o", type=PATH, metavar="FILE", help="With --k8s: write the manifest to FILE.")
 @no_calibration_option
 @click.option(
     "--format",

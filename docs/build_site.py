@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, STAGE = ROOT / "docs", ROOT / "build" / "site-pages"
 BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-_ASSETS = ("*.png", "*.svg", "*.toml", "small/*.toml", "site/*", "training_step.py")
+_ASSETS = ("*.png", "*.svg", "*-gpt.toml", "small/*.toml", "site/*", "training_step.py")
 # Of pages written by a tool from what is not in this project: nothing is fetched from elsewhere.
 _FOREIGN = re.compile(r"""(?:src|href)="https?://(?!zensical\.org)[^"]*\.(?:js|css|woff2?)[^"]*\"""")
 

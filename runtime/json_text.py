@@ -19,3 +19,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(one) for name, one in value.items()}
     return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def values_of(one: object, *names: str) -> dict[str, Any]:
+    """Some attributes of an object, by their names and in this order."""
+    return {name: getattr(one, name) for name in names}

@@ -59,9 +59,9 @@ def check_writable(path: Path, name: str) -> None:
         raise DataError(f"{name}: {error}") from error
 
 
-def write_pieces(path: Path, pieces: Iterable[str], name: str = "") -> None:
+def write_pieces(path: Path, pieces: Iterable[str]) -> None:
     """Write texts one after the other, as UTF-8; errors as in `write_bytes`."""
-    _write(path, (piece.encode() for piece in pieces), name or one_line(str(path)))
+    _write(path, (piece.encode() for piece in pieces), one_line(str(path)))
 
 
 def write_bytes(path: Path, content: bytes, name: str) -> None:

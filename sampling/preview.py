@@ -57,7 +57,7 @@ class Preview:
         return self.settling_s + sum(row.seconds for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; docs/plans.md explains it."""
+        """Plain values, form `kernelcast.plan/1` (docs/json.md)."""
         plain = {
             name: getattr(self, name)
             for name in ("plan", "device", "dtype", "load", "memory_bytes", "source")

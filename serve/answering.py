@@ -4,8 +4,22 @@ from typing import Any
 
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import shown
+from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.serve.bodies import require_field
+from kernelcast.serve.models import find_model
 from kernelcast.serve.warm import Warm
+
+
+def model_of(warm: Warm, values: dict[str, Any]) -> FoundModel:
+    """The model that a request names or describes, with its length of a sequence.
+
+    Raises:
+        UsageError: it is missing, unknown or wrong.
+    """
+    return find_model(
+        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
+    )
 
 
 def of_request(warm: Warm, values: dict[str, Any]) -> tuple[Estimator, dict[str, Any]]:

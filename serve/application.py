@@ -90,7 +90,7 @@ class Application:
         self.version = version("kernelcast")
         self._path, self._environment = path, environment
         self._reloading, self._reloads = asyncio.Lock(), 0
-        self._refusal: KernelcastError | None = None
+        self._refusal: Exception | None = None
         self._pools = {
             name: Pool(
                 name,
@@ -149,10 +149,11 @@ class Application:
                 calibrated = self.warm.estimator.predictor.calibrated
                 load = partial(Warm.load, self._path, self._environment, calibrated=calibrated)
                 warm = await asyncio.to_thread(load)
-            except KernelcastError as error:
-                self.metrics.reloads.labels("refused").inc()
-                _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")
-                self._refusal = error
+            except Exception as error:
+                self._refusal = error  # whatever it is: those that wait must not be told that all is well
+                if isinstance(error, KernelcastError):
+                    self.metrics.reloads.labels("refused").inc()
+                    _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")
                 raise
             self.warm, self._remembered = warm, Answers(SENT_BYTES)
             self.metrics.answers_with(warm)

@@ -9,12 +9,12 @@ from kernelcast.runtime.hardware.attention_kernels import all_kernels, kernels_o
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_named, shipped_fabrics
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
-from kernelcast.serve.bodies import known_fields, require_field
-from kernelcast.serve.models import find_model
+from kernelcast.serve.answering import model_of
+from kernelcast.serve.bodies import known_fields
 from kernelcast.serve.warm import Warm
 
 CATALOGUE_FORMAT, MODEL_FORMAT = "kernelcast.catalogue/1", "kernelcast.model/1"
@@ -48,9 +48,7 @@ def model_fields(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
         UsageError: no such model, or a field of it is unknown, missing or wrong.
     """
     values = known_fields(values, MODEL_REQUEST)
-    found: FoundModel = find_model(
-        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
-    )
+    found = model_of(warm, values)
     return {
         "format": MODEL_FORMAT,
         "model": asdict(found.model),
@@ -76,8 +74,5 @@ def _sizes(model: ModelConfig) -> dict[str, Any]:
     return {
         "parameters": total_parameters(model),
         "active_parameters": active_parameters(model),
-        "layers": model.layers,
-        "sequence_length": model.sequence_length,
-        "experts": model.experts,
-        "attention": model.attention,
+        **values_of(model, "layers", "sequence_length", "experts", "attention"),
     }

@@ -5,9 +5,8 @@ from typing import Any
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.search.choices import choices
-from kernelcast.serve.answering import of_request
-from kernelcast.serve.bodies import known_fields, require_field
-from kernelcast.serve.models import find_model
+from kernelcast.serve.answering import model_of, of_request
+from kernelcast.serve.bodies import known_fields
 from kernelcast.serve.schemas import PREDICT
 from kernelcast.serve.warm import Warm
 
@@ -21,9 +20,7 @@ def layout_choices(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
         UsageError: a field is unknown, missing or wrong, or the layout itself is not valid.
     """
     values = known_fields(values, PREDICT)
-    model = find_model(
-        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
-    ).model
+    model = model_of(warm, values).model
     estimator, values = of_request(warm, values)
     asked = read_request(values)
     bundle = estimator.bundle

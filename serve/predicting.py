@@ -8,10 +8,9 @@ from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.views.chrome_trace import trace_lines
 from kernelcast.runtime.views.estimate_page import page
 from kernelcast.runtime.views.pictures import pictures
-from kernelcast.serve.answering import of_request
-from kernelcast.serve.bodies import known_fields, require_field
+from kernelcast.serve.answering import model_of, of_request
+from kernelcast.serve.bodies import known_fields
 from kernelcast.serve.fabrics import find_fabric
-from kernelcast.serve.models import find_model
 from kernelcast.serve.schemas import PREDICT
 from kernelcast.serve.warm import Warm
 
@@ -44,9 +43,7 @@ def predict_trace(warm: Warm, values: dict[str, Any]) -> bytes:
 
 def _estimate(warm: Warm, values: dict[str, Any]) -> tuple[FoundModel, Estimate]:
     values = known_fields(values, PREDICT)
-    found = find_model(
-        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
-    )
+    found = model_of(warm, values)
     estimator, values = of_request(warm, values)
     estimate = estimator.predict(
         model=found.model,

@@ -1,7 +1,6 @@
 """The fields of every request as JSON Schema: for /openapi.json and to check field names."""
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.catalogue.hardware import all_hardware
@@ -76,49 +75,46 @@ _HARDWARE: Schema = {
     "enum": list(all_hardware()),
 }
 
-PREDICT: Mapping[str, Schema] = MappingProxyType(
-    {
-        "model": _MODEL,
-        "hardware": _HARDWARE,
-        **{name: field.schema for name, field in REQUEST.items()},
-        "fabric": _FABRIC,
-        **{name: field.schema for name, field in MEMORY.items()},
-    }
-)
+PREDICT: Mapping[str, Schema] = {
+    "model": _MODEL,
+    "hardware": _HARDWARE,
+    **{name: field.schema for name, field in REQUEST.items()},
+    "fabric": _FABRIC,
+    **{name: field.schema for name, field in MEMORY.items()},
+}
 
-SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
-    {
-        "model": _MODEL,
-        "hardware": _HARDWARE,
-        **{
-            name: REQUEST[name].schema
-            for name in (
-                "sequence_length",
-                "global_batch",
-                "gpus_per_node",
-                "stack",
-                "timeline",
-                "bucket_entries",
-            )
-        },
-        **{name: field.schema for name, field in SHARED.items()},
-        "fabric": _FABRIC,
-        "gpus": _one_or_several(SEARCH["gpus"]),
-        **{name: field.schema for name, field in MEMORY.items()},
-        GPU_MEMORY.name: {
-            **GPU_MEMORY.schema,
-            "type": ["integer", "null"],
-            "description": "Memory of a device; null leaves no layout out. Not given: the bundle's.",
-        },
-        **{name: _one_or_several(field, USUAL.get(name, "any")) for name, field in LIMITS.items()},
-        "rank_by": SEARCH["rank_by"].schema,
-        "top": {**SEARCH["top"].schema, "maximum": MAX_TOP},
-    }
-)
+SEARCH_FIELDS: Mapping[str, Schema] = {
+    "model": _MODEL,
+    "hardware": _HARDWARE,
+    **{
+        name: REQUEST[name].schema
+        for name in (
+            "sequence_length",
+            "global_batch",
+            "gpus_per_node",
+            "stack",
+            "timeline",
+            "bucket_entries",
+        )
+    },
+    **{name: field.schema for name, field in SHARED.items()},
+    "fabric": _FABRIC,
+    "gpus": _one_or_several(SEARCH["gpus"]),
+    **{name: field.schema for name, field in MEMORY.items()},
+    GPU_MEMORY.name: {
+        **GPU_MEMORY.schema,
+        "type": ["integer", "null"],
+        "description": "Memory of a device; null leaves no layout out. Not given: the bundle's.",
+    },
+    **{name: _one_or_several(field, USUAL.get(name, "any")) for name, field in LIMITS.items()},
+    "rank_by": SEARCH["rank_by"].schema,
+    "top": {**SEARCH["top"].schema, "maximum": MAX_TOP},
+}
 
-LAYOUTS_FIELDS: Mapping[str, Schema] = MappingProxyType(
-    {**SEARCH_FIELDS, "top": {**SEARCH["top"].schema, "maximum": MAX_LAYOUTS}}
-)
+LAYOUTS_FIELDS: Mapping[str, Schema] = {
+    **SEARCH_FIELDS,
+    "top": {**SEARCH["top"].schema, "maximum": MAX_LAYOUTS},
+}
 
 _JOB: dict[str, Schema] = {
     name: {
@@ -129,25 +125,23 @@ _JOB: dict[str, Schema] = {
     if name not in ("bundle", "hardware", "model")
 }
 
-WALLTIME: Mapping[str, Schema] = MappingProxyType(
-    {
-        "model": _MODEL,
-        "hardware": _HARDWARE,
-        **_JOB,
-        "fabric": _FABRIC,
-        "script": {
-            "type": "string",
-            "description": "A batch script: its #KERNELCAST and #SBATCH lines count; fields of the request go before.",
-        },
-        "slurm": {
-            "type": "object",
-            "description": "What the job asks of Slurm, by long option names: the layout must fit it.",
-            "properties": {name: {"type": "string"} for name in OPTIONS},
-            "additionalProperties": False,
-        },
-        "asked": {
-            "type": "string",
-            "description": "A time limit that the job has; the answer warns when it is too short.",
-        },
-    }
-)
+WALLTIME: Mapping[str, Schema] = {
+    "model": _MODEL,
+    "hardware": _HARDWARE,
+    **_JOB,
+    "fabric": _FABRIC,
+    "script": {
+        "type": "string",
+        "description": "A batch script: its #KERNELCAST and #SBATCH lines count; fields of the request go before.",
+    },
+    "slurm": {
+        "type": "object",
+        "description": "What the job asks of Slurm, by long option names: the layout must fit it.",
+        "properties": {name: {"type": "string"} for name in OPTIONS},
+        "additionalProperties": False,
+    },
+    "asked": {
+        "type": "string",
+        "description": "A time limit that the job has; the answer warns when it is too short.",
+    },
+}

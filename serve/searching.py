@@ -13,11 +13,10 @@ from kernelcast.runtime.search.compact import compact_search
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.space import divisors
-from kernelcast.serve.answering import of_request
-from kernelcast.serve.bodies import known_fields, require_field
+from kernelcast.serve.answering import model_of, of_request
+from kernelcast.serve.bodies import known_fields
 from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.models import find_model
 from kernelcast.serve.schemas import MAX_LAYOUTS, MAX_TOP, SEARCH_FIELDS
 from kernelcast.serve.warm import Warm
 
@@ -62,9 +61,7 @@ def _question(
 ) -> tuple[FoundModel, Estimator, Question]:
     check()
     values = known_fields(values, SEARCH_FIELDS, may_be_null=("gpu_memory_bytes",))
-    found = find_model(
-        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
-    ).require_length()
+    found = model_of(warm, values).require_length()
     require_integer("top", values.get("top", 1), low=1, high=most)
     estimator, values = of_request(warm, values)
     question = read_question(

@@ -140,8 +140,10 @@ class _Copy:
         except sqlite3.Error as error:
             raise DataError(f"{self.target_path}: {explanation(error)}") from error
 
-    def _corrupt(self, table: str, row_id: str, problem: str) -> DataError:
-        return DataError(f"{self.source_path}: {table} {one_line(row_id)}: {problem}; nothing was stored")
+    def _corrupt(self, table: str, row_id: object, problem: str) -> DataError:
+        return DataError(
+            f"{self.source_path}: {table} {one_line(str(row_id))}: {problem}; nothing was stored"
+        )
 
     def _conflict(self, table: str, row_id: str) -> DataError:
         return DataError(

@@ -36,6 +36,7 @@ _SMALLEST_ERROR = 1e-3
 _DECADE = 10.0
 _FLAT = 1.1
 _FEWEST_FLAT = 5
+_MOST_IMPOSSIBLE = 0.5
 
 Doubt = tuple[str, str]
 """A flag and what was found, in one line."""
@@ -65,10 +66,11 @@ def find_doubts(
     """Doubtful samples by their position, of samples of one device and fabric.
 
     A time is *impossible* when it is shorter than a limit of the device or its links allows, or when five impossible
-    ones of ten times the work took as long: something else was timed then, whatever the size. It is an *outlier* when
-    it is off by more than `FAR` from a robust power law through the possible times of its operator, direction and
-    layout, and by more than `FAR` from the limits of the device, which explain a thin product of a large weight and the
-    largest product of all. Samples without a time are never doubtful.
+    ones of ten times the work took as long: something else was timed then, whatever the size. Where more than half of
+    an operator's, direction's and layout's are impossible, all are: the rest are those that were slow enough not to be
+    found out. It is an *outlier* when it is off by more than `FAR` from a robust power law through the possible times
+    of its operator, direction and layout, and by more than `FAR` from the limits of the device, which explain a thin
+    product of a large weight and the largest product of all. Samples without a time are never doubtful.
     """
     device = device_named(compute.device_name) if compute is not None else None
     cards = node_bytes_per_s(fabric.nics) if fabric is not None else None
@@ -105,6 +107,10 @@ def find_doubts(
         for row, why in _plateau(work, times_us, impossible):
             found[positions[row]] = (IMPOSSIBLE, why)
             impossible[row] = True
+        if (most := int(np.count_nonzero(impossible))) > _MOST_IMPOSSIBLE * len(own):
+            why = f"{most:,} of {len(own):,} such samples are impossible by themselves"
+            found.update((positions[row], (IMPOSSIBLE, why)) for row in np.flatnonzero(~impossible))
+            impossible[:] = True
         possible = np.flatnonzero(~impossible)
         for row, why in _far(own, work, times_us, possible, FAR * least_us[positions]):
             found[positions[row]] = (OUTLIER, why)

@@ -8,7 +8,6 @@ keeps its statement of then where it was created.
 
 import sqlite3
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import version_3, version_4
@@ -32,15 +31,13 @@ def _new_tables(*names: str) -> Upgrade:
 
 _TIMELINES = ("timeline", "traced_step", "event_kind", "event_scope", "traced_event")
 
-MIGRATIONS: Mapping[int, Upgrade] = MappingProxyType(
-    {
-        2: _new_tables("sample_flag", "trace", "unrecognised_kernel"),
-        3: version_3.upgrade,
-        4: version_4.upgrade,
-        5: _new_tables("device_peak", *_TIMELINES),
-        6: _new_tables(),  # views alone: they tell the causes of idle time apart
-    }
-)
+MIGRATIONS: Mapping[int, Upgrade] = {
+    2: _new_tables("sample_flag", "trace", "unrecognised_kernel"),
+    3: version_3.upgrade,
+    4: version_4.upgrade,
+    5: _new_tables("device_peak", *_TIMELINES),
+    6: _new_tables(),  # views alone: they tell the causes of idle time apart
+}
 """The migrations by the version that they lead to."""
 
 

@@ -10,12 +10,10 @@ OUT/traces.sql                             the views of traces, for DuckDB
 
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.output_file import unfinished_beside
@@ -25,9 +23,8 @@ from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.export import Subset, check_operators
 from kernelcast.store.rows import CONTENT_TABLES
 from kernelcast.store.sqlite_errors import reading
-from kernelcast.store.trace_parquet import write_trace_events
+from kernelcast.store.trace_parquet import write_rows, write_trace_events
 
-_ROWS_AT_ONCE = 100_000
 _SMALL_TABLES = ("operator", "device_peak", *(table for table in CONTENT_TABLES if table != "sample"))
 _TYPES = {"TEXT": pa.string(), "REAL": pa.float64(), "INTEGER": pa.int64()}
 
@@ -99,42 +96,24 @@ def _write_all(connection: sqlite3.Connection, folder: Path, subset: Subset) -> 
     for table in _SMALL_TABLES:
         where, parameters = selection.of(table)
         schema = _schema(connection, table)
-        batches = _batches(connection, f"SELECT * FROM {table} WHERE {where} ORDER BY 1", parameters, schema)
-        rows[table] = _write_small(folder / f"{table}.parquet", batches, schema)
+        cursor = connection.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY 1", parameters)
+        rows[table] = write_rows(folder / f"{table}.parquet", cursor, schema)
     columns = [field for field in _schema(connection, "sample") if field.name not in ("number", "operator")]
     sample_schema = pa.schema([*columns, ("fabric_id", pa.string()), ("software_id", pa.string())])
     sample_sql = _SAMPLE_SQL.format(columns=", ".join(f"sample.{field.name}" for field in columns))
     condition = subset.sample_condition()
     where, parameters = condition
-    flags = _batches(connection, _FLAG_SQL.format(where=where), parameters, _FLAG_SCHEMA)
-    rows["sample_flag"] = _write_small(folder / "sample_flag.parquet", flags, _FLAG_SCHEMA)
+    flags = connection.execute(_FLAG_SQL.format(where=where), parameters)
+    rows["sample_flag"] = write_rows(folder / "sample_flag.parquet", flags, _FLAG_SCHEMA)
     rows["sample"] = _write_partitions(connection, folder / "sample", sample_sql, condition, sample_schema)
     rows["kernel"] = _write_partitions(connection, folder / "kernel", _KERNEL_SQL, condition, _KERNEL_SCHEMA)
     rows["trace_event"] = write_trace_events(connection, folder, selection.of("timeline"))
     return rows
 
 
-def _write_small(file: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
-    content = pa.Table.from_batches(batches, schema)
-    pq.write_table(content, file)
-    return int(content.num_rows)
-
-
 def _schema(connection: sqlite3.Connection, table: str) -> pa.Schema:
     columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
     return pa.schema([(name, _TYPES[kind]) for name, kind in columns])
-
-
-def _batches(
-    connection: sqlite3.Connection, sql: str, parameters: Sequence[object], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    cursor = connection.execute(sql, parameters)
-    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-        arrays = [
-            pa.array(column, field.type)
-            for column, field in zip(zip(*rows, strict=True), schema, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _write_partitions(
@@ -153,14 +132,9 @@ def _write_partitions(
         # Quoted: names in another's file must not lead out of the folder.
         part = folder / f"compute_id={quote(compute_id, safe='')}" / f"operator={quote(operator, safe='')}"
         part.mkdir(parents=True)
-        rows = _batches(
-            connection,
+        cursor = connection.execute(
             f"{sql} WHERE {where} AND run.compute_id = ? AND sample.operator = ?",
             (*parameters, compute_id, operator),
-            schema,
         )
-        with pq.ParquetWriter(part / "part-0.parquet", schema) as writer:
-            for batch in rows:
-                writer.write_batch(batch)
-                written += batch.num_rows
+        written += write_rows(part / "part-0.parquet", cursor, schema)
     return written

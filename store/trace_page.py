@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.views.formatting import seconds
+from kernelcast.runtime.views.formatting import seconds, shortened
 from kernelcast.runtime.views.markup import Markup, element, number
 from kernelcast.runtime.views.page import document, legend, picture, region, section, table, tile
 from kernelcast.store.database import Database
-from kernelcast.store.trace_report import Rows, TraceReport
+from kernelcast.store.trace_report import TABLES, Rows, TraceReport
 
 PART_TITLES = {
     "compute_ms": "compute",
@@ -67,29 +67,19 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
         yield section(
             "The first step, stream by stream", region("lanes of the first step", lanes), legend(_LEGEND)
         )
-    for title, rows in (
-        ("Steps", report.steps),
-        ("Ranks", report.ranks),
-        ("Kernels", report.kernels),
-        ("Operators of the host", report.host_operators),
-        ("Matrix products", report.products),
-        ("Collectives", report.collectives),
-        ("Streams", report.streams),
-    ):
-        if rows:
-            yield section(title, _table(title, rows))
+    for name, title in TABLES.items():
+        if rows := getattr(report, name):
+            yield section(title.capitalize(), _table(title.capitalize(), rows))
 
 
 def _table(caption: str, rows: Rows) -> Markup:
     columns = [name for name in rows[0] if not name.endswith("_id") and name != "step_index"]
     texts = {place for place, name in enumerate(columns) if any(isinstance(row[name], str) for row in rows)}
-    cells = [["" if row[name] is None else _short(str(row[name])) for name in columns] for row in rows]
+    cells = [
+        ["" if row[name] is None else shortened(str(row[name]), _LONGEST) for name in columns] for row in rows
+    ]
     heads = [name.replace("_", " ") for name in columns]
     return table(heads, cells, caption=caption, text_columns=texts)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:

@@ -52,16 +52,23 @@ def write_trace_events(connection: sqlite3.Connection, folder: Path, condition: 
         cursor = connection.execute(
             "SELECT * FROM trace_event WHERE trace_id = ? ORDER BY sequence", (trace_id,)
         )
-        with pq.ParquetWriter(part / f"{quote(trace_id, safe='')}.parquet", schema) as writer:
-            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-                arrays = [
-                    pa.array(column, field.type)
-                    for column, field in zip(zip(*rows, strict=True), schema, strict=True)
-                ]
-                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-                written += len(rows)
+        written += write_rows(part / f"{quote(trace_id, safe='')}.parquet", cursor, schema)
     if traces:
         (folder / QUESTIONS).write_text(_questions(connection), encoding="utf-8")
+    return written
+
+
+def write_rows(file: Path, cursor: sqlite3.Cursor, schema: pa.Schema) -> int:
+    """Write what a statement answers, some rows at a time; answers how many."""
+    written = 0
+    with pq.ParquetWriter(file, schema) as writer:
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            arrays = [
+                pa.array(column, field.type)
+                for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            written += len(rows)
     return written
 
 

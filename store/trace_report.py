@@ -54,6 +54,17 @@ _RANKS = f"""
 """
 _STREAMS = f"SELECT * FROM stream_idle WHERE {_OF_RUN} ORDER BY rank, device, busy_ms DESC LIMIT :top"
 
+TABLES: Mapping[str, str] = {
+    "steps": "steps",
+    "ranks": "ranks",
+    "kernels": "kernels",
+    "host_operators": "operators of the host",
+    "products": "matrix products",
+    "collectives": "collectives",
+    "streams": "streams",
+}
+"""Titles of a report's tables by their names, in the order in which they are shown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReport:

@@ -7,7 +7,6 @@ and training sets stay. A row whose old id does not match its content keeps that
 
 import sqlite3
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json
@@ -16,33 +15,31 @@ from kernelcast.store.rows import JSON_COLUMNS, Row, insert, json_value, rows, s
 from kernelcast.store.sample_rows import meaning_digest, stored_samples
 from kernelcast.store.schema import definitions
 
-OPERATORS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "qkv_linear": ("gemm", "qkv"),
-        "attention_output_linear": ("gemm", "attention_output"),
-        "mlp_up_linear": ("gemm", "mlp_up"),
-        "mlp_gate_up_linear": ("gemm", "mlp_gate_up"),
-        "mlp_down_linear": ("gemm", "mlp_down"),
-        "logits_linear": ("gemm", "logits"),
-        "attention_scores": ("batched_gemm", "attention_scores"),
-        "attention_values": ("batched_gemm", "attention_values"),
-        "rope": ("rope", ""),
-        "grouped_rope": ("rope", ""),
-        "flash_attention": ("flash_attention", ""),
-        "grouped_flash_attention": ("flash_attention", ""),
-        "mp_all_reduce": ("all_reduce", "tensor"),
-        "mp_all_gather": ("all_gather", "tensor"),
-        "mp_reduce_scatter": ("reduce_scatter", "tensor"),
-        "dp_all_reduce": ("all_reduce", "data"),
-        "dp_all_gather": ("all_gather", "data"),
-        "dp_reduce_scatter": ("reduce_scatter", "data"),
-        "pp_p2p": ("point_to_point", "pipeline"),
-        "ep_all_to_all": ("all_to_all", "expert"),
-        "optimizer_first_stage": ("adam", "first_stage"),
-        "optimizer_middle_stage": ("adam", "middle_stage"),
-        "optimizer_last_stage": ("adam", "last_stage"),
-    }
-)
+OPERATORS: Mapping[str, tuple[str, str]] = {
+    "qkv_linear": ("gemm", "qkv"),
+    "attention_output_linear": ("gemm", "attention_output"),
+    "mlp_up_linear": ("gemm", "mlp_up"),
+    "mlp_gate_up_linear": ("gemm", "mlp_gate_up"),
+    "mlp_down_linear": ("gemm", "mlp_down"),
+    "logits_linear": ("gemm", "logits"),
+    "attention_scores": ("batched_gemm", "attention_scores"),
+    "attention_values": ("batched_gemm", "attention_values"),
+    "rope": ("rope", ""),
+    "grouped_rope": ("rope", ""),
+    "flash_attention": ("flash_attention", ""),
+    "grouped_flash_attention": ("flash_attention", ""),
+    "mp_all_reduce": ("all_reduce", "tensor"),
+    "mp_all_gather": ("all_gather", "tensor"),
+    "mp_reduce_scatter": ("reduce_scatter", "tensor"),
+    "dp_all_reduce": ("all_reduce", "data"),
+    "dp_all_gather": ("all_gather", "data"),
+    "dp_reduce_scatter": ("reduce_scatter", "data"),
+    "pp_p2p": ("point_to_point", "pipeline"),
+    "ep_all_to_all": ("all_to_all", "expert"),
+    "optimizer_first_stage": ("adam", "first_stage"),
+    "optimizer_middle_stage": ("adam", "middle_stage"),
+    "optimizer_last_stage": ("adam", "last_stage"),
+}
 """Operators of version 2 with another name or vector in version 3: name → operator and role."""
 
 _FEATURES = {

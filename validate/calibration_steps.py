@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Run, Status
 from kernelcast.validate.calibration_configurations import Configuration, distinctly_labelled
@@ -97,7 +98,7 @@ def _run(step: MeasuredStep) -> MeasuredRun:
     # Steps that do not say their layers are of versions that knew no other split.
     layout.setdefault("layer_split", "paper")
     layout.setdefault("recompute", "full" if step.recomputation else "none")
-    layout |= {name: getattr(step, name) for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")}
+    layout |= values_of(step, "pp", "tp", "dp", "micro_batch", "micro_batches")
     if step.schedule:
         layout["schedule"] = step.schedule.lower()
     model = ModelConfig.from_document(dict(step.model), where="model", name=str(step.model.get("name", "")))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime import Estimate, Estimator, KernelcastError
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.validate.runs import MeasuredRun
 
@@ -31,14 +32,7 @@ class ComparedComponent:
         return self.predicted_s / self.measured_s - 1 if self.measured_s else None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "predicted_s": self.predicted_s,
-            "measured_s": self.measured_s,
-            "implied": self.implied,
-            "error": self.error,
-            "published_error": self.published_error,
-        }
+        return values_of(self, "name", "predicted_s", "measured_s", "implied", "error", "published_error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +92,7 @@ class ComparedRun:
         return {
             "label": self.run.label,
             "model": self.run.model.name,
-            **{name: getattr(layout, name) for name in DEGREES},
-            "micro_batch": layout.micro_batch,
-            "micro_batches": layout.micro_batches,
+            **values_of(layout, *DEGREES, "micro_batch", "micro_batches"),
             "measured_s": self.run.measured_s,
             "predicted_s": self.closed_form.step_time_s,
             "interval_s": list(interval_s) if interval_s else None,

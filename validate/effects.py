@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.request.fields import LAYOUT, STACK
@@ -13,16 +12,14 @@ from kernelcast.validate.steps import AskedFile, asked_files, shipped_runs
 
 FORMAT = "kernelcast.effects/1"
 
-_NUMBERS: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {
-        "exposed_share": (0, 0.5, 1),
-        "shard_group": (8,),
-        "recompute_layers": (1,),
-        "dropout": (0.1,),
-        "vocabulary_multiple": (1, 128),
-        "host_launch_us": (10,),
-    }
-)
+_NUMBERS: Mapping[str, tuple[float, ...]] = {
+    "exposed_share": (0, 0.5, 1),
+    "shard_group": (8,),
+    "recompute_layers": (1,),
+    "dropout": (0.1,),
+    "vocabulary_multiple": (1, 128),
+    "host_launch_us": (10,),
+}
 """Values to try of options that have more than a few."""
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import Key
 from kernelcast.store import Database
 from kernelcast.train.candidates import CANDIDATES
@@ -86,8 +87,7 @@ class PointsErrors:
             "mean_error": float(np.mean(self.of_directions)),
             "median_role_error": float(np.median(self.of_roles)),
             "mean_role_error": float(np.mean(self.of_roles)),
-            "coverage": self.coverage,
-            "minutes": self.minutes,
+            **values_of(self, "coverage", "minutes"),
             "operators": [{**asdict(one), "roles": dict(one.roles)} for one in self.operators],
         }
 
@@ -108,10 +108,7 @@ class PriorValidation:
         """The JSON form `kernelcast.prior_validation/1` (docs/json.md)."""
         return {
             "format": FORMAT,
-            "prior": self.prior,
-            "target": self.target,
-            "scaled_by": self.scaled_by,
-            "draws": self.draws,
+            **values_of(self, "prior", "target", "scaled_by", "draws"),
             "left_out": list(self.left_out),
             "uncorrected": self.uncorrected.to_dict(),
             "found": [one.to_dict() for one in self.found],

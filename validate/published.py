@@ -11,6 +11,7 @@ from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
 from kernelcast.runtime.answers.asking import question
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.json_text import values_of
 from kernelcast.store import Database
 from kernelcast.store.importers import (
     PublishedError,
@@ -76,13 +77,9 @@ class Published:
         manifest = self.trained.manifest
         return {
             "format": FORMAT,
-            "site": self.file.site,
-            "hardware": self.file.hardware,
-            "source": self.file.source,
+            **values_of(self.file, "site", "hardware", "source"),
             "runs_digest": self.file.digest,
-            "mean_abs_error": self.mean_abs_error,
-            "mean_abs_simulated_error": self.mean_abs_simulated_error,
-            "mean_abs_published_error": self.mean_abs_published_error,
+            **values_of(self, "mean_abs_error", "mean_abs_simulated_error", "mean_abs_published_error"),
             "runs": [run.to_dict() for run in self.runs],
             "regressors": len(manifest.regressors),
             "taken_over": self.taken_over,
@@ -90,11 +87,7 @@ class Published:
             "training": self.training.to_dict(),
             "provenance": {
                 "bundle_digest": self.trained.digest,
-                "dataset_digest": manifest.dataset_digest,
-                "kernelcast_version": manifest.kernelcast_version,
-                "dtype": manifest.dtype,
-                "statistic": manifest.statistic,
-                "seed": manifest.seed,
+                **values_of(manifest, "dataset_digest", "kernelcast_version", "dtype", "statistic", "seed"),
             },
         }
 

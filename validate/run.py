@@ -14,14 +14,8 @@ from kernelcast.validate.run_config import RunConfig
 from kernelcast.validate.run_report import ComparedJob, RunReport
 from kernelcast.validate.run_steps import known_steps, new_run, step_of, store_predictions
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Reported after every turn: turns done and in total, over all repetitions, and the layout of the last one."""
-
-    done: int
-    total: int
-    label: str
+Progress = Callable[[int, int, str], None]
+"""Called after every turn: turns done and in total, over all repetitions, and the layout of the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +65,7 @@ def validate_run(
     estimator: Estimator,
     keys_of: Callable[[int], Fingerprints],
     options: RunOptions,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Progress = lambda done, total, label: None,
 ) -> RunReport:
     """Train configurations missing from the database, store each repetition, and compare with predictions.
 
@@ -139,7 +133,7 @@ class _Recorder:
         keys_of: Callable[[int], Fingerprints],
         config: RunConfig,
         total: int,
-        on_progress: Callable[[Progress], None],
+        on_progress: Progress,
     ) -> None:
         self._database, self._keys_of, self._config = database, keys_of, config
         self._total, self._done, self._on_progress = total, 0, on_progress
@@ -162,8 +156,7 @@ class _Recorder:
         if len(turns) == self._config.rounds:
             self._store(turn.job)
         self._done += 1
-        label = self._jobs[turn.job].label
-        self._on_progress(Progress(done=self._done, total=self._total, label=label))
+        self._on_progress(self._done, self._total, self._jobs[turn.job].label)
 
     def keep_unfinished(self) -> None:
         """Store the turns of jobs that did not get all of them."""

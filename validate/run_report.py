@@ -10,6 +10,7 @@ from kernelcast.collector.training.marks import called
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.store import MeasuredStep
@@ -46,11 +47,7 @@ class ComparedOperator:
         per_call = 1e6 / self.calls if self.calls else None
         return {
             "operator": self.name,
-            "direction": self.direction,
-            "known": self.known,
-            "calls": self.calls,
-            "measured_s": self.measured_s,
-            "predicted_s": self.predicted_s,
+            **values_of(self, "direction", "known", "calls", "measured_s", "predicted_s"),
             "measured_us_per_call": self.measured_s * per_call if per_call else None,
             "predicted_us_per_call": self.predicted_s * per_call if per_call else None,
             "error": self.error,
@@ -170,21 +167,13 @@ class ComparedJob:
         layout, traced = self.job.parallelism, self.traced
         return {
             "model": self.job.model.name,
-            **{name: getattr(layout, name) for name in (*DEGREES, *EXPERT_DEGREES)},
-            "micro_batch": layout.micro_batch,
-            "micro_batches": layout.micro_batches,
-            "schedule": layout.schedule,
-            "virtual_stages": layout.virtual_stages,
-            "zero": layout.zero,
-            "recompute": layout.recompute,
+            **values_of(layout, *DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches", "schedule"),
+            **values_of(layout, "virtual_stages", "zero", "recompute"),
             "dtype": self.job.dtype,
             "predicted_s": self.simulated.step_time_s,
             "closed_form_s": self.closed_form.step_time_s,
             "measured_s": self.minimum_s,
-            "p10_s": self.p10_s,
-            "median_s": self.median_s,
-            "error": self.error,
-            "closed_form_error": self.closed_form_error,
+            **values_of(self, "p10_s", "median_s", "error", "closed_form_error"),
             "interval_s": None if self.simulated.interval_s is None else list(self.simulated.interval_s),
             "inside": self.inside,
             "noise": self.noise,
@@ -272,13 +261,8 @@ class RunReport:
         provenance = self.jobs[0].simulated.provenance
         return {
             "format": FORMAT,
-            "hardware": self.hardware,
-            "software": self.software,
-            "same_hardware": self.same_hardware,
-            "kernelcast_version": provenance.kernelcast_version,
-            "bundle": provenance.bundle,
-            "bundle_digest": provenance.bundle_digest,
-            "statistic": provenance.statistic,
+            **values_of(self, "hardware", "software", "same_hardware"),
+            **values_of(provenance, "kernelcast_version", "bundle", "bundle_digest", "statistic"),
             "calibration": None if self.calibration is None else asdict(self.calibration),
             "measured_at": max(step.measured_at or "" for one in self.jobs for step in one.steps),
             "mean_abs_error": self.mean_abs_error,

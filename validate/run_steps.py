@@ -10,6 +10,7 @@ from kernelcast.collector.own_run import own_run
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.runtime import Estimate, Parallelism
+from kernelcast.runtime.json_text import values_of
 from kernelcast.store import Database, MeasuredStep, Prediction, Run, Status, utc_now
 from kernelcast.store.canonical import plain_mapping
 
@@ -63,7 +64,7 @@ def step_of(
 def layout_columns(layout: Parallelism) -> dict[str, Any]:
     """The columns of a stored step that a layout fills."""
     return {
-        **{name: getattr(layout, name) for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")},
+        **values_of(layout, "pp", "tp", "dp", "micro_batch", "micro_batches"),
         "schedule": "1F1B" if layout.schedule == "1f1b" else layout.schedule,
         "recomputation": layout.recompute != "none",
     }
@@ -79,9 +80,7 @@ def _options(job: TrainingJob) -> dict[str, Any]:
     if layout.cp > 1:
         further["context_exchange"] = layout.context_exchange
     return further | {
-        "recompute": layout.recompute,
-        "virtual_stages": layout.virtual_stages,
-        "zero": layout.zero,
+        **values_of(layout, "recompute", "virtual_stages", "zero"),
         "layer_counts": list(job.chunk_layers),
         "bucket_entries": job.bucket_entries,
         "gpus_per_node": layout.world_size,

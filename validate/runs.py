@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.toml_text import toml_fields
@@ -57,12 +58,7 @@ class MeasuredRun:
     @property
     def asked(self) -> dict[str, Any]:
         """What `Estimator.predict` takes of it."""
-        return {
-            "model": self.model,
-            "parallelism": self.parallelism,
-            "cluster": self.cluster,
-            "bucket_entries": self.bucket_entries,
-        }
+        return values_of(self, "model", "parallelism", "cluster", "bucket_entries")
 
     @property
     def is_steady(self) -> bool:

@@ -12,6 +12,7 @@ from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack import Stack
 from kernelcast.validate.runs import MeasuredRun, RunsFile
@@ -99,18 +100,14 @@ class ScoredStep:
             "measured_s": run.measured_s,
             "predicted_s": None if estimate is None else estimate.step_time_s,
             "interval_s": None if interval_s is None else list(interval_s),
-            "error": self.error,
-            "is_inside": self.is_inside,
-            "is_steady": run.is_steady,
-            "published_error": run.published_error,
+            **values_of(self, "error", "is_inside"),
+            **values_of(run, "is_steady", "published_error"),
             "measured_memory_gib": None if run.memory_gib is None else max(run.memory_gib),
             "predicted_memory_gib": None
             if estimate is None
             else estimate.memory.largest_bytes / _BYTES_PER_GIB,
             "memory_errors": list(self.memory_errors),
-            "fits": self.fits,
-            "margin_gib": self.margin_gib,
-            "reason": self.reason,
+            **values_of(self, "fits", "margin_gib", "reason"),
         }
 
 
@@ -196,11 +193,8 @@ class ScoredFile:
             "runs_file": self.path.name,
             "runs_digest": self.file.digest,
             "is_shipped": self.path.parent == _FOLDER,
-            **{name: getattr(self.file, name) for name in ("site", "hardware", "stack", "source", "licence")},
-            "asked": self.asked,
-            "bundle_digest": self.bundle_digest,
-            "fabric": self.fabric,
-            "timeline": self.timeline,
+            **values_of(self.file, "site", "hardware", "stack", "source", "licence"),
+            **values_of(self, "asked", "bundle_digest", "fabric", "timeline"),
             "applied_stack": None if self.stack is None else self.stack.name,
             "is_fitted": self.is_fitted,
             "scores": [asdict(score) for score in self.scores],

@@ -13,6 +13,7 @@ from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
 from kernelcast.runtime.answers.warnings import Cause
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.models import (
     FoundModel,
     built_in_name,
@@ -21,8 +22,7 @@ from kernelcast.runtime.request.models import (
     unknown_model,
 )
 from kernelcast.runtime.request.reading import read_request
-from kernelcast.runtime.stack import Stack
-from kernelcast.runtime.stack import find_stack as stack_of
+from kernelcast.runtime.stack import Stack, find_stack
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
@@ -90,19 +90,14 @@ class Answer:
             "format": WALLTIME_FORMAT,
             "walltime_s": found.walltime_s,
             "slurm": self.slurm,
-            "jobs": found.jobs,
-            "expected_s": found.expected_s,
+            **values_of(found, "jobs", "expected_s"),
             "interval_s": [found.low_s, found.high_s],
-            "margin": found.margin,
-            "needed_s": found.needed_s,
-            "max_time_s": found.max_time_s,
+            **values_of(found, "margin", "needed_s", "max_time_s"),
             "asked_s": self.asked_s,
             "steps": found.steps,
             "step_time_s": found.step.expected_s,
             "step_interval_s": [found.step.low_s, found.step.high_s],
-            "gpus": self.gpus,
-            "nodes": self.nodes,
-            "price": self.price,
+            **values_of(self, "gpus", "nodes", "price"),
             "expected": asdict(self.expected),
             "requested": asdict(self.requested),
             "settings": {
@@ -122,14 +117,12 @@ def answer(
     load: Callable[[str], Estimator] = Estimator.load,
     find_model: Callable[[Settings], FoundModel] | None = None,
     find_fabric: Callable[[Settings], FabricChoice | None] | None = None,
-    find_stack: Callable[[Settings], Stack | None] | None = None,
 ) -> Answer:
     """Predict a job's walltime.
 
     `allocation` is what the scheduler gives the job, `asked_s` its present time limit (too short gives a warning).
     `load` makes an estimator from a bundle's path; a server passes one that it keeps warm. `find_model` makes the
-    model where settings do not name a file or a built-in model, `find_fabric` the fabric,
-    `find_stack` the software stack.
+    model where settings do not name a file or a built-in model, `find_fabric` the fabric.
 
     Raises:
         UsageError: a setting is missing or fits neither the others nor the allocation; names where it stands.
@@ -138,7 +131,7 @@ def answer(
     settings, given = job.settings, allocation or Allocation()
     _check_complete(settings)
     with settings.blamed():
-        stack = (find_stack or _stack)(settings)
+        stack = _stack(settings)
         values = {name: one.value for name, one in settings.given.items()}
         asked = read_request(values if stack is None else stack.fill(values))
         layout: Parallelism = asked["parallelism"]
@@ -249,7 +242,7 @@ def _fabric(settings: Settings) -> FabricChoice | None:
 def _stack(settings: Settings) -> Stack | None:
     """The software stack by path or shipped name; None where none is given."""
     wanted = settings.text("stack")
-    return None if wanted is None else stack_of(wanted)
+    return None if wanted is None else find_stack(wanted)
 
 
 def _names_in(models: str | None) -> list[str]:

@@ -17,17 +17,15 @@ MAX_HEAD_BYTES = 1 << 20
 _LIKE_MARK = re.compile(r"# ?KERNELCAST\s+(?:off\b|\w+=)", re.IGNORECASE)
 
 # What a job gets, with the short form of the option; the others are Slurm's own business.
-_SBATCH_OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "nodes": "-N",
-        "ntasks": "-n",
-        "ntasks-per-node": "",
-        "gpus": "-G",
-        "gpus-per-node": "",
-        "gpus-per-task": "",
-        "gres": "",
-    }
-)
+_SBATCH_OPTIONS: Mapping[str, str] = {
+    "nodes": "-N",
+    "ntasks": "-n",
+    "ntasks-per-node": "",
+    "gpus": "-G",
+    "gpus-per-node": "",
+    "gpus-per-task": "",
+    "gres": "",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """`collect comm`: times collectives in the groups that processes of a launcher form; process 0 stores each at once."""
 
+import math
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import torch
@@ -35,7 +36,7 @@ from kernelcast.store.statistics import inner_mean_us, quiet_us
 
 TIMEOUT_S = 300.0
 """How long a process waits for the others."""
-# Mean over quiet time. Two processes that wait for each other reach 2.7 on a machine that has nothing else to do.
+# Mean over quiet time. Two processes that wait for each other reach about 2 with nothing else on the machine.
 _MOST_STALLED = 3.0
 _MOST_AGAIN = 2
 
@@ -199,16 +200,8 @@ class _Recorder:
             self._runs[groups_per_node] = replace(own, started_at=self._started_at)
         return self._runs[groups_per_node]
 
-    def store(
-        self,
-        point: CommPoint,
-        found: list[Repetition] | Untimed,
-        *,
-        measured_at: str,
-        reference_us: float,
-        flags: Flags,
-    ) -> Sample:
-        run = self._run(point.layout.groups_per_node)
+    def store(self, point: CommPoint, measured: "_Measured") -> Sample:
+        run, found = self._run(point.layout.groups_per_node), measured.found
         if isinstance(found, Untimed):
             sample = Sample.without_time(
                 run_id=run.id,
@@ -218,7 +211,7 @@ class _Recorder:
                 vector=point.vector,
                 status=found.status,
                 reason=found.reason[:500],
-                measured_at=measured_at,
+                measured_at=measured.measured_at,
             )
         else:
             sample = Sample.from_repetitions(
@@ -228,14 +221,36 @@ class _Recorder:
                 dtype=self._settings.dtype,
                 vector=point.vector,
                 repetitions=found,
-                reference_us=reference_us,
-                measured_at=measured_at,
-                flags=flags,
+                reference_us=measured.reference_us,
+                measured_at=measured.measured_at,
+                flags=measured.flags,
             )
         self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
         [sample] = flagged([sample], self._keys.compute, self._keys.fabric)
         self._database.add_samples([sample])
         return sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """One measurement of a point; its repetitions are the same on all processes."""
+
+    found: list[Repetition] | Untimed
+    measured_at: str
+    reference_us: float
+    flags: Flags
+
+    @property
+    def mean_us(self) -> float:
+        """What training takes of it; infinite without a time."""
+        return math.inf if isinstance(self.found, Untimed) else inner_mean_us([r.time_us for r in self.found])
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether something else took the cores during too many repetitions."""
+        if isinstance(self.found, Untimed):
+            return False
+        return self.mean_us > _MOST_STALLED * quiet_us([r.time_us for r in self.found])
 
 
 def _measure_all(
@@ -256,45 +271,55 @@ def _measure_all(
     except Untimed as error:
         raise DataError(f"collect comm: {error.reason}") from error
     waiting, attempts = deque(todo), Counter[CommPoint]()
-    while waiting:
-        point = waiting.popleft()
-        attempts[point] += 1
-        measured_at, before = utc_now(), watch.look()
-        found: list[Repetition] | Untimed
-        try:
-            found = time_point(point, peers, place.dtype, effort)
-        except Untimed as error:
-            found = error
-        after = watch.look()
-        # Something else took the cores: after the other points it may be over. Training takes the lower median.
-        if not isinstance(found, Untimed) and _is_stalled(found) and attempts[point] <= _MOST_AGAIN:
-            waiting.append(point)
-        said = peers.gather((watch.flags(before, after), peers.interrupted))
-        noticed = _of_all([flags for flags, _ in said])
+    stalled: dict[CommPoint, _Measured] = {}
+    try:
+        while waiting:
+            point = waiting.popleft()
+            attempts[point] += 1
+            measured, is_interrupted = _measure(point, peers, place, effort, watch)
+            if point in stalled:
+                measured = min(stalled.pop(point), measured, key=lambda one: one.mean_us)
+            if measured.is_stalled and attempts[point] <= _MOST_AGAIN:
+                # After the other points it may be over.
+                waiting.append(point)
+                stalled[point] = measured
+            elif recorder:
+                collected.count([recorder.store(point, measured)])
+                done = len(todo) - len(waiting)
+                on_progress(Progress(done=done, total=len(todo), operator=point.operator))
+            else:
+                collected.measured += 1
+            # Together: none is left waiting for one that ended.
+            if waiting and is_interrupted:
+                raise KeyboardInterrupt
+    finally:
+        # Ended before their turn came again: better these than none.
         if recorder:
-            flags = noticed if isinstance(found, Untimed) else (*noticed, *unstable(found, effort))
-            sample = recorder.store(
-                point,
-                found,
-                measured_at=measured_at,
-                reference_us=mean_reference_us(before, after),
-                flags=flags,
-            )
-            if attempts[point] == 1:
-                collected.count([sample])
-            done = len(todo) - len(waiting)
-            on_progress(Progress(done=done, total=len(todo), operator=point.operator))
-        elif attempts[point] == 1:
-            collected.measured += 1
-        # Together: none is left waiting for one that ended.
-        if waiting and any(interrupted for _, interrupted in said):
-            raise KeyboardInterrupt
+            for point, measured in stalled.items():
+                recorder.store(point, measured)
     return collected
 
 
-def _is_stalled(found: list[Repetition]) -> bool:
-    times_us = [repetition.time_us for repetition in found]
-    return inner_mean_us(times_us) > _MOST_STALLED * quiet_us(times_us)
+def _measure(
+    point: CommPoint, peers: Peers, place: Place, effort: Effort, watch: Watch
+) -> tuple[_Measured, bool]:
+    """A measurement, and whether one of the processes was interrupted meanwhile."""
+    measured_at, before = utc_now(), watch.look()
+    found: list[Repetition] | Untimed
+    try:
+        found = time_point(point, peers, place.dtype, effort)
+    except Untimed as error:
+        found = error
+    after = watch.look()
+    said = peers.gather((watch.flags(before, after), peers.interrupted))
+    noticed = _of_all([flags for flags, _ in said])
+    measured = _Measured(
+        found=found,
+        measured_at=measured_at,
+        reference_us=mean_reference_us(before, after),
+        flags=noticed if isinstance(found, Untimed) else (*noticed, *unstable(found, effort)),
+    )
+    return measured, any(interrupted for _, interrupted in said)
 
 
 def _watch(place: Place) -> Watch:

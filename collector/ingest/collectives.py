@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
@@ -13,16 +12,14 @@ from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whol
 from kernelcast.runtime.operators import OPERATORS
 
 # Entries count as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
-        "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
-        "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all", "all_to_allv": "all_to_all",
-        "send": "point_to_point", "recv": "point_to_point", "_all_gather_base": "all_gather",
-        "_reduce_scatter": "reduce_scatter", "all_gather_into_tensor": "all_gather",
-        "reduce_scatter_tensor": "reduce_scatter",
-    }
-)  # fmt: skip
+_NAMES: Mapping[str, str] = {
+    "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
+    "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all", "all_to_allv": "all_to_all",
+    "send": "point_to_point", "recv": "point_to_point", "_all_gather_base": "all_gather",
+    "_reduce_scatter": "reduce_scatter", "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+}  # fmt: skip
 # The first whose words are all in a group's name.
 _ROLES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"expert", "data"}), "expert_data"), (frozenset({"dp", "ep"}), "expert_data"),

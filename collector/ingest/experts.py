@@ -6,7 +6,6 @@ alone: what is given as a number (how many rows go to an expert) is not there.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from kernelcast.collector.ingest.points import OTHER_SHAPE, Found, Point, Shapes, Unclear
 
@@ -113,19 +112,17 @@ def _router(name: str, dims: Shapes, around: OfExperts) -> Found:
     return Point("router", "", dims[0]) if len(dims[0]) == 2 else OTHER_SHAPE
 
 
-RULES: Mapping[str, Callable[[str, Shapes, OfExperts], Found]] = MappingProxyType(
-    {
-        GROUPED_MM: _grouped,
-        "_GroupedLinear": _grouped,
-        "_moe_permute_index_map": _permuted_by_index,
-        "_moe_permute_mask_map": _permuted_by_mask,
-        "_moe_unpermute_index_map": _unpermuted,
-        "_moe_unpermute_mask_map": _unpermuted,
-        "_moe_chunk_sort": _sorted_again,
-        "FusedTopkScoreFunction": _router,
-        TOP_K: lambda *_: _PART_OF_ROUTER,
-    }
-)
+RULES: Mapping[str, Callable[[str, Shapes, OfExperts], Found]] = {
+    GROUPED_MM: _grouped,
+    "_GroupedLinear": _grouped,
+    "_moe_permute_index_map": _permuted_by_index,
+    "_moe_permute_mask_map": _permuted_by_mask,
+    "_moe_unpermute_index_map": _unpermuted,
+    "_moe_unpermute_mask_map": _unpermuted,
+    "_moe_chunk_sort": _sorted_again,
+    "FusedTopkScoreFunction": _router,
+    TOP_K: lambda *_: _PART_OF_ROUTER,
+}
 """By the name of a call."""
 
 

@@ -2,16 +2,18 @@
 
 from collections import Counter
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 
-_UNKNOWN = MappingProxyType(
-    {"cpu": "unknown CPU", "cuda": "unknown GPU", "rocm": "unknown GPU", "accelerator": "unknown accelerator"}
-)
+_UNKNOWN = {
+    "cpu": "unknown CPU",
+    "cuda": "unknown GPU",
+    "rocm": "unknown GPU",
+    "accelerator": "unknown accelerator",
+}
 # What the profiler's categories of other devices begin with.
 _FOREIGN = ("mtia", "xpu", "hpu", "privateuse1")
 # Drivers reserve some memory: what is missing to the next multiple of 4 GiB, up to this part of it, is theirs.

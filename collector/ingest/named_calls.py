@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from types import MappingProxyType
 
 from kernelcast.collector.ingest.points import OTHER_SHAPE, Found, Point, Shapes, Unclear
 
@@ -182,7 +181,7 @@ NAMED_CALLS = (
         ("LigerCrossEntropyFunction",), "cross_entropy", rows
     ),
 )  # fmt: skip
-BY_NAME: Mapping[str, NamedCall] = MappingProxyType({name: row for row in NAMED_CALLS for name in row.names})
+BY_NAME: Mapping[str, NamedCall] = {name: row for row in NAMED_CALLS for name in row.names}
 
 # What torch.compile fused, in its order of names, without what only changes layouts and types.
 _FUSED = (
@@ -199,9 +198,9 @@ _COMPILED = re.compile(r"triton_[a-z]+_fused_(.+?)(?:_\d+)?")
 _LAYOUT_ONLY = re.compile(
     r"(?:^|_)(?:_to_copy|_unsafe_view|view|clone|transpose|permute|expand|unsqueeze|convert_element_type|detach|t)(?=_|$)"
 )
-BY_FUSED: Mapping[str, NamedCall] = MappingProxyType(
-    {fused: NamedCall((), operator, reading, "inductor") for fused, operator, reading in _FUSED}
-)
+BY_FUSED: Mapping[str, NamedCall] = {
+    fused: NamedCall((), operator, reading, "inductor") for fused, operator, reading in _FUSED
+}
 
 
 def is_compiled(name: str) -> bool:

@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
-DTYPES: Mapping[str, str] = MappingProxyType(
-    {
-        # as the profiler writes the types of tensors …
-        "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-        "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
-        "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-        # … and those of messages
-        "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
-    }
-)  # fmt: skip
+DTYPES: Mapping[str, str] = {
+    # as the profiler writes the types of tensors …
+    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
+    # … and those of messages
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
+}  # fmt: skip
 """The profiler's names of element types, and torch's."""
 
 

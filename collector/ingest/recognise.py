@@ -6,7 +6,6 @@ A call counts as the outermost recognised one around its kernels: the cross-entr
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from types import MappingProxyType
 
 from kernelcast.collector.ingest import experts
 from kernelcast.collector.ingest.experts import OfExperts
@@ -166,15 +165,13 @@ _LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
 _NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
 _OF_INTEREST = _PRODUCTS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
 _OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
-_RULES: Mapping[str, Callable[[str, Shapes, Surroundings], Found]] = MappingProxyType(
-    {
-        **dict.fromkeys(_PRODUCTS, _product),
-        **dict.fromkeys(_NORMS, _norm),
-        "aten::bmm": _batched_product,
-        "aten::add": _add,
-        "aten::add_": _add,
-    }
-)
+_RULES: Mapping[str, Callable[[str, Shapes, Surroundings], Found]] = {
+    **dict.fromkeys(_PRODUCTS, _product),
+    **dict.fromkeys(_NORMS, _norm),
+    "aten::bmm": _batched_product,
+    "aten::add": _add,
+    "aten::add_": _add,
+}
 _RECOGNISED = frozenset(_RULES) | frozenset(BY_NAME) | _OPTIMIZERS | experts.RULES.keys()
 
 

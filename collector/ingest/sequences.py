@@ -7,7 +7,6 @@ it stands inside. A product between a gate's activation and its multiplication s
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from kernelcast.collector.ingest.named_calls import rows
 from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Found, Point, Shapes
@@ -60,12 +59,10 @@ _INSIDE = frozenset(
     )
 )  # fmt: skip
 _BETWEEN = frozenset({"aten::linear", "aten::mm", "aten::addmm", "aten::matmul", "aten::t"})
-_BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = MappingProxyType(
-    {
-        first: tuple(row for row in SEQUENCES if row.names[0] == first)
-        for first in {row.names[0] for row in SEQUENCES}
-    }
-)
+_BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = {
+    first: tuple(row for row in SEQUENCES if row.names[0] == first)
+    for first in {row.names[0] for row in SEQUENCES}
+}
 
 
 def sequences_of(tree: CallTree) -> dict[int, tuple[int, Found]]:

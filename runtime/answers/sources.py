@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
 
 # What 90 % of substitutes are within, where the operator itself was measured too (docs/trust.md, Substitutes).
@@ -103,8 +104,9 @@ class Source:
     def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """A workload inside the trained range that moves about as much, and the factor for the rest."""
         (name, direction), (by, asked) = self.key, self.answered_by
-        row = OPERATORS[by]
-        moved = OPERATORS[name].moved_bytes(direction, vector, 1)
+        row, own = OPERATORS[by], OPERATORS[name]
+        width = ELEMENT_BYTES.get(entry.dtype, own.fewest_entry_bytes)
+        moved = own.moved_bytes(direction, vector, 1) * max(own.fewest_entry_bytes / width, 1)
         per_element = row.moved_bytes(asked, (1,) * len(row.features), 1)
         alike = _within(entry.training_range, moved / per_element)
         return alike, self.factor * moved / row.moved_bytes(asked, alike, 1)

@@ -53,7 +53,7 @@ class BundleDifference:
     unchanged: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, see docs/bundle.md."""
+        """Plain values; with `format`, `a` and `b` the form `kernelcast.bundle_difference/1` (docs/json.md)."""
         return {
             "same_bytes": self.same_bytes,
             "settings": [{"name": s.name, "a": s.a, "b": s.b} for s in self.settings],

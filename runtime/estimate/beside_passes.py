@@ -89,6 +89,7 @@ def update_overlap(
     forward_us: Times,
     send_us: Times,
     completing_us: Times,
+    links_us: tuple[Times, Times],
     gradients_us: Times | None,
     gather_us: Times | None,
     buckets: Times,
@@ -96,10 +97,10 @@ def update_overlap(
 ) -> Overlap:
     """What collectives of an update do to the passes that they run beside (docs/timeline.md).
 
-    `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks];
-    `gradients_us` and
-    `gather_us`, None where they overlap with nothing, and `buckets` [configs, stages]. The chunks of a stage share its
-    collectives evenly.
+    `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks],
+    and so are both of `links_us`, how long these passes use the same links for their own collectives. `gradients_us`
+    and `gather_us`, None where they overlap with nothing, and `buckets` are [configs, stages]. The chunks of a stage
+    share its collectives evenly.
     """
     of_chunk, nothing = structure.per_chunk(buckets), np.zeros_like(forward_us)
 
@@ -110,14 +111,16 @@ def update_overlap(
     if gather_us is not None and structure.virtual_stages > 1:
         stages = buckets.shape[1]
         first_us = gathered_together_us(
-            forward_us, send_us, shared(gather_us), of_chunk, exposed_share, stages
+            forward_us, send_us, shared(gather_us), of_chunk, exposed_share, links_us[0], stages
         )
     elif gather_us is not None:
-        first_us = gathered_us(forward_us, shared(gather_us), of_chunk, exposed_share)
+        first_us = gathered_us(forward_us, shared(gather_us), of_chunk, exposed_share, links_us[0])
     if gradients_us is not None:
-        last_us = slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share)
+        last_us = slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share, links_us[1])
     return Overlap(
         first_us=first_us,
         last_us=last_us,
         buckets=np.ones_like(buckets) if gradients_us is None else buckets,
+        # The chunks of a stage are nearly alike.
+        link_us=structure.per_stage(links_us[1]) / structure.virtual_stages,
     )

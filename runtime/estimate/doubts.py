@@ -7,6 +7,7 @@ from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
+from kernelcast.runtime.json_text import values_of
 
 LEAST_SHARE = 0.001
 """What concerns a smaller share of the operators' time has no influence; it is not shown, and stays in JSON."""
@@ -39,9 +40,7 @@ class Doubt:
         """Plain values; `warnings` is their number."""
         return {
             "cause": self.cause.value,
-            "summary": self.summary,
-            "share": self.share,
-            "has_influence": self.has_influence,
+            **values_of(self, "summary", "share", "has_influence"),
             "warnings": len(self.warnings),
         }
 

@@ -14,6 +14,7 @@ from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.catalogue.power import PowerLaw
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 
 _J_PER_KWH = 3.6e6
@@ -35,13 +36,9 @@ class Energy:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "step_j": self.step_j,
-            "step_kwh": self.step_kwh,
-            "mean_power_w": self.mean_power_w,
+            **values_of(self, "step_j", "step_kwh", "mean_power_w"),
             "operators_j": dict(self.operators_j),
-            "rows": self.law.rows,
-            "median_error": self.law.median_error,
-            "source": self.law.source,
+            **values_of(self.law, "rows", "median_error", "source"),
         }
 
 

@@ -5,7 +5,7 @@ micro_batch, sequence_parallel and recompute, say. The pieces are those of `Deco
 together, and every regressor is asked once for all of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -179,7 +179,8 @@ class Engine:
         if structure.pairs:
             arrays |= passes.saved(together, cuts.chunks, whose)
         gradients, optimizer, gather = self._updates(cuts, updates, of_update)
-        overlap = self._overlap(layouts, structure, rows, arrays, gradients, gather)
+        links_us = partial(passes.links_us, cuts.chunks, whose)
+        overlap = self._overlap(layouts, structure, rows, arrays, links_us, gradients, gather)
         if layouts.of_stack("overlap_parameters"):
             gather = np.zeros_like(gather)
         arrays |= {
@@ -269,6 +270,7 @@ class Engine:
         structure: Structure,
         rows: Rows,
         passes: dict[str, Times],
+        links_us: Callable[[], tuple[Times, Times]],
         gradients: Times,
         gather: Times,
     ) -> Overlap | None:
@@ -286,6 +288,7 @@ class Engine:
             forward_us=passes["forward_us"],
             send_us=passes["send_forward_us"],
             completing_us=passes["weight_us" if structure.is_split else "backward_us"],
+            links_us=links_us(),
             gradients_us=gradients if combines else None,
             gather_us=gather if gathers else None,
             buckets=np.repeat(counts[whose[rows]], 1 + self.draws, axis=0),
@@ -318,7 +321,7 @@ class Engine:
             passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         link_us = (
             [self._link_us(prices, 2 * index + direction, rows, spans) for direction in range(2)]
-            if structure.is_sharded
+            if ON_LINKS.name in prices.times_us
             else (nothing, nothing)
         )
         return BlockTimes(

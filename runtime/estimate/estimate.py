@@ -17,6 +17,7 @@ from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
@@ -299,24 +300,16 @@ class Estimate:
             "format": ESTIMATE_FORMAT,
             "step_time_s": self.step_time_s,
             "interval_s": None if self.interval_s is None else list(self.interval_s),
-            "timeline": self.timeline,
-            "bubble_share": self.bubble_share,
-            "tokens_per_s": self.tokens_per_s,
-            "model_flops": self.model_flops,
+            **values_of(self, "timeline", "bubble_share", "tokens_per_s", "model_flops"),
             "tflops_per_device": self.flops_per_s_per_device / 1e12,
-            "mfu": self.mfu,
-            "hfu": self.hfu,
+            **values_of(self, "mfu", "hfu"),
             "peak": None if self.peak is None else self.peak.to_dict(),
             "components": self.components.to_dict(),
             "layer_counts": list(self.layer_counts),
             "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],
             "memory": {
-                "gpu_memory_bytes": memory.gpu_memory_bytes,
-                "source": memory.source,
-                "reserved_bytes": memory.reserved_bytes,
-                "largest_bytes": memory.largest_bytes,
-                "margin_bytes": memory.margin_bytes,
-                "fits": memory.fits,
+                **values_of(memory, "gpu_memory_bytes", "source", "reserved_bytes", "largest_bytes"),
+                **values_of(memory, "margin_bytes", "fits"),
                 "stages": [
                     {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}
                     for stage in memory.stages
@@ -350,9 +343,5 @@ def _row_values(row: OperatorRow) -> dict[str, Any]:
         "role": row.role,
         "direction": row.direction.value,
         "vector": list(row.vector),
-        "count": row.count,
-        "time_us": row.time_us,
-        "low_us": row.low_us,
-        "high_us": row.high_us,
-        "total_s": row.total_s,
+        **values_of(row, "count", "time_us", "low_us", "high_us", "total_s"),
     }

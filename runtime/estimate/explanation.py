@@ -12,6 +12,7 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS, Direction, role_name
 from kernelcast.runtime.spelling import alternatives
 
@@ -33,9 +34,7 @@ class AskedFeature:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "name": self.name,
-            "unit": self.unit,
-            "value": self.value,
+            **values_of(self, "name", "unit", "value"),
             "range": [self.minimum, self.maximum],
             "inside": self.inside,
         }
@@ -89,18 +88,12 @@ class Explanation:
             "interval_us": [self.low_us, self.high_us],
             "calibration_factor": self.calibration_factor,
             "kernel_factor": 1.0 if self.kernel is None else self.kernel.values["factor"],
-            "calls": self.calls,
-            "total_s": self.total_s,
-            "share": self.share,
+            **values_of(self, "calls", "total_s", "share"),
             "regressor": {
                 "operator": entry.operator,
                 "direction": entry.direction.value,
                 "factor": self.factor,
-                "algorithm": entry.algorithm,
-                "form": entry.form,
-                "rows": entry.rows,
-                "validation_error": entry.validation_error,
-                "extrapolation_error": entry.extrapolation_error,
+                **values_of(entry, "algorithm", "form", "rows", "validation_error", "extrapolation_error"),
                 "interval_coverage": entry.interval_coverage,
                 "layouts": [list(layout) for layout in entry.layouts],
                 "processes_per_node": entry.processes_per_node,

@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.estimate.cuts import columns_of
-from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times
+from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, sum_of
 from kernelcast.runtime.step.chunks import Chunk
 
 Times = NDArray[np.float64]
+ChunkKind = tuple[bool, tuple[int, ...], tuple[int, ...], bool]
+"""Whether a chunk has the model's first end, its layers of each kind, those kept, whether it has the last end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +32,44 @@ class Passes:
 
     def through(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> ChunkTimes:
         """Passes through a chunk with so many layers of each kind, some not recomputed, perhaps an end of the model."""
-        recomputed = [
-            (layer, count - own) for layer, count, own in zip(self.layers, counts, kept, strict=True)
-        ]
         return chunk_times(
-            [
-                (self.first, int(first)),
-                *recomputed,
-                *zip(self.kept_layers, kept, strict=True),
-                (self.last, int(last)),
-            ],
+            self._blocks(first, counts, kept, last),
             sharded=self.structure.is_sharded,
             split=self.structure.is_split,
             exposed_share=self.exposed_share,
         )
+
+    def _blocks(
+        self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool
+    ) -> list[tuple[BlockTimes, int]]:
+        recomputed = [
+            (layer, count - own) for layer, count, own in zip(self.layers, counts, kept, strict=True)
+        ]
+        whole = zip(self.kept_layers, kept, strict=True)
+        return [(self.first, int(first)), *recomputed, *whole, (self.last, int(last))]
+
+    def links_us(self, cuts: Sequence[tuple[Chunk, ...]], whose: NDArray[np.intp]) -> tuple[Times, Times]:
+        """How long the first forward pass and the one that completes gradients use the links of data parallelism for
+        their own collectives, [configs, chunks] each. Passes that only make weights' gradients have none.
+        """
+        kinds = [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
+        nothing = np.zeros_like(self.first.forward_us)
+        forward, completing = dict[ChunkKind, Times](), dict[ChunkKind, Times]()
+        for kind in dict.fromkeys(kind for cut in kinds for kind in cut):
+            # What a chunk lacks is left out, not multiplied by 0: it may have no answer.
+            blocks = [(block, count) for block, count in self._blocks(*kind) if count]
+            forward[kind] = sum_of(
+                [nothing, *(count * np.minimum(one.forward_link_us, one.forward_us) for one, count in blocks)]
+            )
+            completing[kind] = nothing
+            if not self.structure.is_split:
+                completing[kind] = sum_of(
+                    [
+                        nothing,
+                        *(count * np.minimum(one.backward_link_us, one.backward_us) for one, count in blocks),
+                    ]
+                )
+        return columns_of(forward, kinds, whose), columns_of(completing, kinds, whose)
 
     def whole_us(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> Times:
         """Forward and backward passes together, [configs]."""

@@ -97,5 +97,6 @@ class Prices:
 def pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
     """What passes through the blocks depend on."""
     some = (RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
-    shared = (ON_LINKS,) if (layouts["zero"] >= 2).any() else ()
+    overlaps = any(layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
+    shared = (ON_LINKS,) if overlaps or (layouts["zero"] >= 2).any() else ()
     return (MICRO_BATCH, SHARDS, *shared, *some)

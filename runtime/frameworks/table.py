@@ -1,13 +1,12 @@
 """The frameworks by name."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.megatron import MEGATRON
 from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
 
-FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
-    {framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)}
-)
+FRAMEWORKS: Mapping[str, Framework] = {
+    framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)
+}

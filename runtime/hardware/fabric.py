@@ -7,16 +7,13 @@ those of measured fabrics of the same kind (docs/fabrics.md, Defaults).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.record import Record
 
 SWITCH, MESH, BUS = "switch", "mesh", "bus"
-INSIDE_KINDS: Mapping[str, str] = MappingProxyType(
-    {"NVSwitch": SWITCH, "NVLink mesh": MESH, "xGMI mesh": MESH, "PCIe": BUS}
-)
+INSIDE_KINDS: Mapping[str, str] = {"NVSwitch": SWITCH, "NVLink mesh": MESH, "xGMI mesh": MESH, "PCIe": BUS}
 """Kinds of links inside a node. Of a mesh, a group reaches only the links between its own devices."""
 BETWEEN_KINDS = ("InfiniBand", "RoCE", "Slingshot", "EFA", "Ethernet")
 TOPOLOGIES = ("rails", "switch")

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
@@ -38,29 +37,23 @@ class Defaults(NamedTuple):
 # it compares with.
 _NVLINK = "all-reduce, all-gather and reduce-scatter in nodes of A100, H100, H200 and B200"
 _RDMA = "H100 and GH200 nodes on 400 Gbit/s InfiniBand"
-DEFAULTS: Mapping[str, Defaults] = MappingProxyType(
-    {
-        "NVSwitch": Defaults(1.2, 40, Efficiency(0.72, 0.62, 0.80), _NVLINK),
-        "NVLink mesh": Defaults(1.2, 40, Efficiency(0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
-        "xGMI mesh": Defaults(
-            1.5, 40, Efficiency(0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"
-        ),
-        "PCIe": Defaults(5, 15, Efficiency(0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
-        "InfiniBand": Defaults(2.5, 40, Efficiency(0.95, 0.85, 0.98), _RDMA),
-        "RoCE": Defaults(
-            3, 40, Efficiency(0.92, 0.75, 0.97), "not measured: as InfiniBand, with a wider range"
-        ),
-        "Slingshot": Defaults(
-            4, 40, Efficiency(0.85, 0.60, 0.95), "not measured: as InfiniBand, with a wider range"
-        ),
-        "EFA": Defaults(
-            8, 60, Efficiency(0.80, 0.60, 0.92), "not measured: as InfiniBand, with a wider range"
-        ),
-        "Ethernet": Defaults(
-            25, 60, Efficiency(0.70, 0.30, 0.92), "not measured: as InfiniBand, with a wider range"
-        ),
-    }
-)
+DEFAULTS: Mapping[str, Defaults] = {
+    "NVSwitch": Defaults(1.2, 40, Efficiency(0.72, 0.62, 0.80), _NVLINK),
+    "NVLink mesh": Defaults(1.2, 40, Efficiency(0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
+    "xGMI mesh": Defaults(
+        1.5, 40, Efficiency(0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"
+    ),
+    "PCIe": Defaults(5, 15, Efficiency(0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
+    "InfiniBand": Defaults(2.5, 40, Efficiency(0.95, 0.85, 0.98), _RDMA),
+    "RoCE": Defaults(3, 40, Efficiency(0.92, 0.75, 0.97), "not measured: as InfiniBand, with a wider range"),
+    "Slingshot": Defaults(
+        4, 40, Efficiency(0.85, 0.60, 0.95), "not measured: as InfiniBand, with a wider range"
+    ),
+    "EFA": Defaults(8, 60, Efficiency(0.80, 0.60, 0.92), "not measured: as InfiniBand, with a wider range"),
+    "Ethernet": Defaults(
+        25, 60, Efficiency(0.70, 0.30, 0.92), "not measured: as InfiniBand, with a wider range"
+    ),
+}
 """Latency and start-up in µs, efficiency with its range, by kind of link."""
 IN_SWITCH = Efficiency(usual=0.60, low=0.50, high=0.64)
 """Share of the links' rate at which NVSwitch adds up an all-reduce (H100, H200, B200 nodes of 8)."""

@@ -10,7 +10,7 @@ from kernelcast.runtime.hardware.devices import Device, device
 from kernelcast.runtime.shipped import SUSTAINED
 
 _FLOAT8 = "-float8"
-_SHARES = MappingProxyType({"bfloat16": "", "float16": "", "float8_e4m3fn": _FLOAT8, "float8_e5m2": _FLOAT8})
+_SHARES = {"bfloat16": "", "float16": "", "float8_e4m3fn": _FLOAT8, "float8_e5m2": _FLOAT8}
 """Element types that shares are known of, and what is added to the device's name."""
 
 

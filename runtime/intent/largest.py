@@ -8,6 +8,7 @@ from typing import Any
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.intent.best import require_answer
 from kernelcast.runtime.intent.open_request import OpenRequest
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import MAX_DEGREE, MAX_SIZE
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import look_for_fitting
@@ -31,9 +32,7 @@ class Largest:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "field": self.field,
-            "value": self.value,
-            "step": self.step,
+            **values_of(self, "field", "value", "step"),
             "micro_batches": list(self.micro_batches) or None,
         }
 

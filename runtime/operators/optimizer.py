@@ -27,6 +27,7 @@ ADAM = Operator(
     ),
     per_update=True,
     fewest_entry_bytes=4,
+    substitute=Substitute(operator="residual_add", alike=True),
 )
 
 

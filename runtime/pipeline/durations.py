@@ -17,6 +17,8 @@ MAX_US = 1e100
 PER_CHUNK = ("forward_us", "backward_us", "weight_us", "send_forward_us", "send_backward_us")
 PER_STAGE = ("all_reduce_us", "update_us")
 SAVED = ("saved_forward_us", "saved_backward_us")
+OVERLAPPING = ("first_us", "last_us", "link_us")
+"""Times of an `Overlap`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Durations:
                 ("first_us", "forward_us"),
                 ("last_us", "forward_us"),
                 ("buckets", "all_reduce_us"),
+                ("link_us", "all_reduce_us"),
             ):
                 array, expected = getattr(self.overlap, name), getattr(self, like).shape
                 if array.shape != expected:
@@ -121,7 +124,7 @@ class Durations:
                 times: Times = getattr(self, name)[:, used.get(name, slice(None))]
                 longest += repeats * times.max(axis=1, initial=0.0)
         if self.overlap is not None:
-            longest += self.overlap.first_us.sum(axis=1) + self.overlap.last_us.sum(axis=1)
+            longest += sum(getattr(self.overlap, name).sum(axis=1) for name in OVERLAPPING)
         _, exponent = np.frexp(longest)  # longest < 2^exponent, so 2^(exponent − 52) leaves a bit to spare
         grid = np.ldexp(1.0, np.maximum(exponent - 52, -900))[:, None]  # dividing by it stays finite
 
@@ -130,7 +133,7 @@ class Durations:
             return on_grid
 
         overlap = self.overlap and replace(
-            self.overlap, first_us=rounded(self.overlap.first_us), last_us=rounded(self.overlap.last_us)
+            self.overlap, **{name: rounded(getattr(self.overlap, name)) for name in OVERLAPPING}
         )
         arrays = (*PER_CHUNK, *PER_STAGE, *self._saved)
         return type(self)(**{name: rounded(getattr(self, name)) for name in arrays}, overlap=overlap)

@@ -3,7 +3,7 @@
 See docs/timeline.md, Data-parallel collectives during passes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -17,46 +17,62 @@ class Overlap:
     """What collectives beside the first and the last passes of an update do to them.
 
     In µs, arrays [configs, chunks]: `first_us` is what the first forward pass of a chunk takes longer, `last_us` what
-    the pass that completes its gradients does. `buckets` [configs, stages]: pieces that the gradients of each of a
-    stage's chunks are combined in.
+    the pass that completes its gradients does. [configs, stages]: `buckets` are pieces that the gradients of each of a
+    stage's chunks are combined in, `link_us` is how long the pass that completes them uses the same links itself.
     """
 
     first_us: Times
     last_us: Times
     buckets: Times
+    link_us: Times
 
     def take(self, rows: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Self:
         """Some of the configurations."""
-        return type(self)(
-            first_us=self.first_us[rows], last_us=self.last_us[rows], buckets=self.buckets[rows]
-        )
+        return type(self)(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
 
-def slowed_us(pass_us: Times, network_us: Times, buckets: Times, exposed_share: float) -> Times:
+def slowed_us(
+    pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
+) -> Times:
     """What a pass takes longer because `buckets` pieces of a collective run beside it, in µs.
 
-    One bucket in n runs before or after the pass, the others beside it as long as it lasts. Computing takes
-    `exposed_share` of the time beside it longer: a pass of d then takes min(d + k · a, d / (1 − k)) with
-    k = share · (n − 1) / n, beside a collective of a.
+    One bucket in n runs before or after the pass, the others beside it as long as it lasts, but for the time `link_us`
+    in which it uses the same links itself. Computing takes `exposed_share` of the time beside it longer: a pass of d
+    then takes min(d + k · a, (d − k · l) / (1 − k)) with k = share · (n − 1) / n, beside a collective of a.
     """
     slower = exposed_share * (buckets - 1) / buckets
-    longer: Times = np.minimum(slower * network_us, pass_us * slower / (1 - slower))
+    longer: Times = np.minimum(slower * network_us, (pass_us - link_us) * slower / (1 - slower))
     return longer
 
 
-def gathered_us(pass_us: Times, network_us: Times, buckets: Times, exposed_share: float) -> Times:
+def gathered_us(
+    pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
+) -> Times:
     """What a pass takes longer whose parameters arrive in `buckets` pieces while it runs, in µs.
 
     It starts when the first piece is there; then either it or the network is never idle, and of the other one piece
-    is left: max(a / n + d, a + d / n), with d as `slowed_us` makes it.
+    is left: max(a / n + d, a + l · (n − 1) / n + d / n), with d as `slowed_us` makes it.
     """
-    slowed = pass_us + slowed_us(pass_us, network_us, buckets, exposed_share)
-    whole: Times = np.maximum(network_us / buckets + slowed, network_us + slowed / buckets)
+    slowed = pass_us + slowed_us(pass_us, network_us, buckets, exposed_share, link_us)
+    busy_us = network_us + waiting_us(link_us, buckets)
+    whole: Times = np.maximum(network_us / buckets + slowed, busy_us + slowed / buckets)
     return whole - pass_us
 
 
+def waiting_us(link_us: Times, buckets: Times) -> Times:
+    """How long pieces beside a pass wait for its own collectives on the same links: the piece that is left does not."""
+    waits: Times = link_us * (buckets - 1) / buckets
+    return waits
+
+
 def gathered_together_us(
-    pass_us: Times, send_us: Times, network_us: Times, buckets: Times, exposed_share: float, stages: int
+    pass_us: Times,
+    send_us: Times,
+    network_us: Times,
+    buckets: Times,
+    exposed_share: float,
+    link_us: Times,
+    stages: int,
 ) -> Times:
     """The same where all stages begin their gathers with the step, as interleaved schedules do; [configs, chunks].
 
@@ -65,11 +81,12 @@ def gathered_together_us(
     """
     longer, arrival_us = np.empty_like(pass_us), np.zeros(len(pass_us))
     for chunk in range(pass_us.shape[1]):
-        own, whole, pieces = pass_us[:, chunk], network_us[:, chunk], buckets[:, chunk]
+        own, whole, pieces, link = (of[:, chunk] for of in (pass_us, network_us, buckets, link_us))
         begin_us = chunk // stages * whole
         left_us = np.clip(begin_us + whole - np.maximum(arrival_us, begin_us), 0, whole)
-        slowed = own + slowed_us(own, left_us, pieces, exposed_share)
+        slowed = own + slowed_us(own, left_us, pieces, exposed_share, link)
         first_us, last_us = begin_us + whole / pieces, begin_us + whole
+        last_us = last_us + np.where(left_us > 0, waiting_us(link, pieces), 0)
         end_us = np.maximum(np.maximum(arrival_us, first_us) + slowed, last_us + slowed / pieces)
         longer[:, chunk] = end_us - arrival_us - own
         arrival_us = end_us + send_us[:, chunk]

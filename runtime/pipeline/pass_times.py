@@ -105,7 +105,8 @@ def step_timeline(
     stages = []
     for stage, order in enumerate(orders):
         completing = _completing(order, starts[stage], ends[stage])
-        reduces = _all_reduces(completing, float(on_grid.all_reduce_us[0, stage]), pieces[stage])
+        link_us = 0.0 if on_grid.overlap is None else float(on_grid.overlap.link_us[0, stage])
+        reduces = _all_reduces(completing, float(on_grid.all_reduce_us[0, stage]), pieces[stage], link_us)
         free_us = max([ends[stage][-1], *(span.end_us for span in reduces)])
         stages.append(
             StageTimeline(
@@ -205,7 +206,9 @@ def _completing(order: tuple[Pass, ...], starts: _Floats, ends: _Floats) -> list
     return list(spans.values())[::-1]
 
 
-def _all_reduces(completing: list[Span], all_reduce_us: float, buckets: int) -> tuple[Span, ...]:
+def _all_reduces(
+    completing: list[Span], all_reduce_us: float, buckets: int, link_us: float
+) -> tuple[Span, ...]:
     if not all_reduce_us:
         return ()
     ends = Ends(
@@ -213,9 +216,8 @@ def _all_reduces(completing: list[Span], all_reduce_us: float, buckets: int) -> 
         last_end_us=np.array([[[span.end_us]] for span in completing]),
         idle_from_us=np.array([[completing[-1].end_us]]),
     )
-    reduced = all_reduce_ends(ends, np.array([[all_reduce_us]]), np.array([[float(buckets)]]))[
-        :, 0, 0
-    ].tolist()
+    of_stage = (np.array([[value]]) for value in (all_reduce_us, float(buckets), link_us))
+    reduced = all_reduce_ends(ends, *of_stage)[:, 0, 0].tolist()
     spans = []
     for span, before_us, end_us in zip(completing, [0.0, *reduced], reduced, strict=False):
         ready_us = span.start_us + span.duration_us / buckets

@@ -12,6 +12,7 @@ from kernelcast.runtime.pipeline.gpipe import gpipe
 from kernelcast.runtime.pipeline.in_levels import in_levels
 from kernelcast.runtime.pipeline.interleaved import interleaved
 from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one_backward
+from kernelcast.runtime.pipeline.overlap import waiting_us
 from kernelcast.runtime.pipeline.schedules import check_shape
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -123,7 +124,8 @@ def _simulate(
         longest_path_passes(schedule, durations.stages, micro_batches, virtual_stages)
     )
     ends = _evaluate(schedule, micro_batches, virtual_stages, durations)
-    reduced = all_reduce_ends(ends, durations.all_reduce_us.T, pieces.T)[-1]
+    link_us = np.zeros_like(pieces) if durations.overlap is None else durations.overlap.link_us
+    reduced = all_reduce_ends(ends, durations.all_reduce_us.T, pieces.T, link_us.T)[-1]
     end = np.maximum(ends.idle_from_us, reduced) + durations.update_us.T
     return Simulated(
         step_us=end.max(axis=0),
@@ -144,18 +146,21 @@ def _evaluate(schedule: Schedule, micro_batches: int, virtual_stages: int, durat
     return one_forward_one_backward(durations, micro_batches, zero_bubble=schedule == "zero_bubble")
 
 
-def all_reduce_ends(ends: Ends, all_reduce_us: Times, pieces: Times) -> Times:
+def all_reduce_ends(ends: Ends, all_reduce_us: Times, pieces: Times, link_us: Times) -> Times:
     """When the all-reduce of every chunk ends [virtual stages, stages, configs], chunks as in `ends`.
 
     Piece k of n is ready a share k/n into the last pass, and the network takes one piece after the other. Both
     run at an even pace, so what comes last is either the network's work after the first piece, or the last
-    piece after the pass; or the network was not yet through with the chunk before.
+    piece after the pass; or the network was not yet through with the chunk before. Pieces beside a pass wait while it
+    uses the links itself, for `link_us`.
     """
     share = all_reduce_us / len(ends.last_end_us)
+    waits_us = np.where(share > 0, waiting_us(link_us, pieces), 0)
     network = np.zeros_like(share)
     reduced = np.empty_like(ends.last_end_us)
     for turn, (start, end) in enumerate(zip(ends.last_start_us, ends.last_end_us, strict=True)):
         first_ready = start + (end - start) / pieces
-        network = np.maximum(np.maximum(network, first_ready) + share, end + share / pieces)
+        network_us = np.maximum(network, first_ready) + share + waits_us
+        network = np.maximum(network_us, end + share / pieces)
         reduced[turn] = network
     return reduced

@@ -277,9 +277,9 @@ SAMPLES = ("dp", "micro_batch", "micro_batches")
 """Their product is the global batch."""
 STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
 """What all layouts of a search have in common."""
-SHARED: Mapping[str, Field] = MappingProxyType({
+SHARED: Mapping[str, Field] = {
     name: replace(LAYOUT[name], default="balanced") if name == "layer_split" else LAYOUT[name] for name in STACK
-})
+}
 """Those fields as a search has them: it spreads layers by time unless another split is asked for."""
 SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
 """What a search chooses."""
@@ -299,7 +299,7 @@ OPTIONS = table(
     Field("timeline", choice(get_args(TimelineKind)), "Exact simulation of the schedule, or the paper's eq. 7.",
           "simulate"),
 )
-REQUEST: Mapping[str, Field] = MappingProxyType({"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS})
+REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS}
 """Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
 
 GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")

@@ -9,6 +9,7 @@ import numpy as np
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import EXPERT_DEGREES, OPTIONS, SEARCH, SEARCHED, STACK
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
@@ -35,14 +36,8 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; of the layout what a search chooses."""
-        layout = None if self.layout is None else {name: getattr(self.layout, name) for name in SEARCHED}
-        return {
-            "value": self.value,
-            "layout": layout,
-            "problem": self.problem,
-            "memory_bytes": self.memory_bytes,
-            "fits": self.fits,
-        }
+        layout = None if self.layout is None else values_of(self.layout, *SEARCHED)
+        return {"value": self.value, "layout": layout, **values_of(self, "problem", "memory_bytes", "fits")}
 
 
 def choices(

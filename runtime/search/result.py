@@ -7,6 +7,7 @@ from kernelcast.runtime.data_frame import data_frame
 from kernelcast.runtime.errors import shown_size
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import training
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts
@@ -147,7 +148,7 @@ class SearchResult:
             "seconds": self.seconds,
             **asdict(self.counts),
             "invalid": {
-                name: {"count": refusal.count, "example": refusal.example}
+                name: values_of(refusal, "count", "example")
                 for name, refusal in self.refusals.by_field.items()
             },
             "problems": list(self.problems),
@@ -166,11 +167,8 @@ class SearchResult:
                 "global_batch": space.global_batch,
                 "gpus_per_node": space.gpus_per_node,
                 "fabric": None if self.question.fabric is None else self.question.fabric.name,
-                "gpu_memory_bytes": self.question.gpu_memory_bytes,
-                "reserved_memory_bytes": self.question.reserved_memory_bytes,
-                "timeline": self.question.timeline,
-                "rank_by": self.question.rank_by,
-                "bucket_entries": self.question.bucket_entries,
+                **values_of(self.question, "gpu_memory_bytes", "reserved_memory_bytes", "timeline"),
+                **values_of(self.question, "rank_by", "bucket_entries"),
                 "layer_split": space.common["layer_split"],
             },
         }
@@ -190,7 +188,7 @@ def _row_values(answer: Answer) -> dict[str, Any]:
         "memory_bytes": answer.memory_bytes,
         "doubtful_share": estimate.doubtful_share,
         "gpus": layout.world_size,
-        **{name: getattr(layout, name) for name in SEARCHED},
+        **values_of(layout, *SEARCHED),
         "layer_counts": estimate.layer_counts,
     }
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline import StepTimeline
@@ -32,8 +31,8 @@ from kernelcast.runtime.views.page import (
     table,
     tile,
 )
-from kernelcast.runtime.views.simulated_step import simulated_step
-from kernelcast.runtime.views.step_breakdown import operator_totals, step_shares
+from kernelcast.runtime.views.simulated_step import step_or_reason
+from kernelcast.runtime.views.step_breakdown import OPERATOR_HEADS, operator_cells, step_shares
 from kernelcast.runtime.views.timeline_picture import timeline_legend, timeline_picture
 
 _TOP_OPERATORS = 15
@@ -119,12 +118,7 @@ def _tiles(estimate: Estimate) -> Iterator[Markup]:
 def _sections(estimate: Estimate) -> Iterator[Markup]:
     if estimate.warnings:
         yield from _warnings(estimate)
-    timeline: StepTimeline | None = None
-    too_long = ""
-    try:
-        timeline = simulated_step(estimate)
-    except UsageError as error:
-        too_long = str(error)
+    timeline, too_long = step_or_reason(estimate)
     yield _question(estimate)
     yield _timeline(estimate, timeline, too_long)
     yield _shares(estimate, timeline)
@@ -280,21 +274,7 @@ def _memory(estimate: Estimate) -> Markup:
 
 
 def _operators(estimate: Estimate) -> Markup:
-    totals = operator_totals(estimate)
-    whole_s = sum(total.time_s for total in totals)
-    rows = [
-        (
-            total.operator,
-            total.role,
-            total.direction,
-            f"{total.calls:,}",
-            seconds(total.time_s / total.calls),
-            seconds(total.time_s),
-            percent(total.time_s / whole_s),
-        )
-        for total in totals
-    ]
-    headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
+    rows, headers = operator_cells(estimate), OPERATOR_HEADS
     caption = "One device of every stage, all micro-batches of a step; overlapping calls count in full"
     parts = [table(headers, rows[:_TOP_OPERATORS], caption=caption, text_columns=(0, 1, 2))]
     if rest := rows[_TOP_OPERATORS:]:

@@ -85,6 +85,11 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what if count == 1 else plural}"
 
 
+def shortened(name: str, most: int) -> str:
+    """A name in at most so many characters."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def value_range(low: float, high: float) -> str:
     """A range of whole numbers, exact below 100,000: `1024–5120`, `20.9 M–134 M`; one value alone."""
     ends = [f"{value:g}" if value < 1e5 else amount(value) for value in (low, high)]

@@ -4,11 +4,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.pipeline import StepTimeline
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
-from kernelcast.runtime.views.simulated_step import simulated_step
+from kernelcast.runtime.views.simulated_step import step_or_reason
 from kernelcast.runtime.views.step_breakdown import operator_totals, step_shares
 from kernelcast.runtime.views.timeline_picture import legend_entries, timeline_picture
 
@@ -18,12 +16,8 @@ _TOP_OPERATORS = 15
 
 def pictures(estimate: Estimate) -> dict[str, Any]:
     """Plain values, form `kernelcast.pictures/1` (docs/json.md). SVG is coloured by the classes of `COLOURS`."""
-    timeline: StepTimeline | None = None
-    drawn: dict[str, Any] = {"svg": "", "notes": []}
-    try:
-        timeline = simulated_step(estimate)
-    except UsageError as error:
-        drawn["notes"] = [f"not drawn: {error}"]
+    timeline, too_long = step_or_reason(estimate)
+    drawn: dict[str, Any] = {"svg": "", "notes": [f"not drawn: {too_long}"]}
     if timeline is not None:
         picture = timeline_picture(estimate, timeline)
         drawn = {"svg": picture.svg, "notes": list(picture.notes)}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, step_timeline
 
@@ -34,6 +35,14 @@ def simulated_step(estimate: Estimate) -> StepTimeline:
         virtual_stages=layout.virtual_stages,
         durations=estimate.durations,
     )
+
+
+def step_or_reason(estimate: Estimate) -> tuple[StepTimeline | None, str]:
+    """The simulated step, or None and why it is not listed."""
+    try:
+        return simulated_step(estimate), ""
+    except UsageError as error:
+        return None, str(error)
 
 
 def transfers(stage: StageTimeline, timeline: StepTimeline, kind: Kind) -> Iterator[Transfer]:

@@ -12,6 +12,7 @@ from kernelcast.runtime.pipeline.passes import Pass, units
 from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.request.schedule import chunks_on
 from kernelcast.runtime.step.calls import Component
+from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.runtime.views.inside_passes import NAMES, style_of
 
 _PASS_PARTS = {  # name, colour's class
@@ -85,6 +86,27 @@ class OperatorTotal:
     direction: str
     calls: int
     time_s: float
+
+
+OPERATOR_HEADS = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
+
+
+def operator_cells(estimate: Estimate) -> list[tuple[str, ...]]:
+    """The rows of `operator_totals` as texts under `OPERATOR_HEADS`."""
+    totals = operator_totals(estimate)
+    whole_s = sum(total.time_s for total in totals)
+    return [
+        (
+            total.operator,
+            total.role,
+            total.direction,
+            f"{total.calls:,}",
+            seconds(total.time_s / total.calls),
+            seconds(total.time_s),
+            percent(total.time_s / whole_s),
+        )
+        for total in totals
+    ]
 
 
 def operator_totals(estimate: Estimate) -> list[OperatorTotal]:

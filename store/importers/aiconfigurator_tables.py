@@ -14,7 +14,6 @@ Tables are told apart by `op_name`; `latency` is in ms. Source: ai-dynamo/aiconf
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.importers.csv_table import CsvRow
@@ -49,9 +48,7 @@ class Table:
     optional: tuple[str, ...] = ()
 
 
-_FLOATS = MappingProxyType(
-    {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
-)
+_FLOATS = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
 
 
 def _dtype(name: str) -> str:
@@ -66,7 +63,7 @@ def _variant(row: CsvRow, dtype: str, *more: str) -> str:
     return ", ".join((*scaled, row.text("kernel_source"), *more))
 
 
-_LINEARS = MappingProxyType({"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block"})
+_LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block"}
 
 
 def _gemm(row: CsvRow) -> Measured:
@@ -106,14 +103,12 @@ def _attention(row: CsvRow) -> Measured:
     )
 
 
-_COLLECTIVES = MappingProxyType(
-    {
-        "all_reduce": "all_reduce",
-        "all_gather": "all_gather",
-        "reduce_scatter": "reduce_scatter",
-        "alltoall": "all_to_all",
-    }
-)
+_COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
 
 
 def _nccl(row: CsvRow) -> Measured:
@@ -173,38 +168,36 @@ def _moe(row: CsvRow) -> Measured:
 
 _NCCL = Table(columns=("nccl_dtype", "num_gpus", "message_size"), read=_nccl)
 
-TABLES: Mapping[str, Table] = MappingProxyType(
-    {
-        "gemm": Table(columns=("gemm_dtype", "m", "n", "k"), read=_gemm, optional=("power", "power_limit")),
-        "context_attention": Table(
-            columns=(
-                "batch_size",
-                "isl",
-                "num_heads",
-                "num_key_value_heads",
-                "head_dim",
-                "attn_dtype",
-                "kv_cache_dtype",
-            ),
-            read=_attention,
-            optional=("step", "window_size", "power", "power_limit"),
+TABLES: Mapping[str, Table] = {
+    "gemm": Table(columns=("gemm_dtype", "m", "n", "k"), read=_gemm, optional=("power", "power_limit")),
+    "context_attention": Table(
+        columns=(
+            "batch_size",
+            "isl",
+            "num_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "attn_dtype",
+            "kv_cache_dtype",
         ),
-        "moe": Table(
-            columns=(
-                "moe_dtype",
-                "num_tokens",
-                "hidden_size",
-                "inter_size",
-                "topk",
-                "num_experts",
-                "moe_tp_size",
-                "moe_ep_size",
-                "distribution",
-            ),
-            read=_moe,
-            optional=("power", "power_limit"),
+        read=_attention,
+        optional=("step", "window_size", "power", "power_limit"),
+    ),
+    "moe": Table(
+        columns=(
+            "moe_dtype",
+            "num_tokens",
+            "hidden_size",
+            "inter_size",
+            "topk",
+            "num_experts",
+            "moe_tp_size",
+            "moe_ep_size",
+            "distribution",
         ),
-        **dict.fromkeys(_COLLECTIVES, _NCCL),
-    }
-)
+        read=_moe,
+        optional=("power", "power_limit"),
+    ),
+    **dict.fromkeys(_COLLECTIVES, _NCCL),
+}
 """Tables by `op_name`."""

@@ -44,15 +44,13 @@ class _RowFields:
     variant: str = ""
 
 
-_TABLES: Mapping[str, type] = MappingProxyType(
-    {
-        "hardware": ComputeFingerprint,
-        "fabric": FabricFingerprint,
-        "software": SoftwareFingerprint,
-        "source": _SourceFields,
-        "rows": _RowFields,
-    }
-)
+_TABLES: Mapping[str, type] = {
+    "hardware": ComputeFingerprint,
+    "fabric": FabricFingerprint,
+    "software": SoftwareFingerprint,
+    "source": _SourceFields,
+    "rows": _RowFields,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

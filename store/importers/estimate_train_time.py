@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction, operator
@@ -34,25 +33,21 @@ from kernelcast.store.statistics import PAPER_REPETITIONS
 VOCABULARY = 50_257
 """Tokens of the GPT-NeoX-20B tokenizer, which all of the authors' vocabularies are padded from."""
 
-_TIMES = MappingProxyType(
-    {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD, "dur(us)": Direction.ONCE}
-)
-_COLUMN_OF = MappingProxyType({"d": "dim", "tp": "mp", "layers": "encoders"})  # where it is not the symbol
+_TIMES = {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD, "dur(us)": Direction.ONCE}
+_COLUMN_OF = {"d": "dim", "tp": "mp", "layers": "encoders"}  # where it is not the symbol
 _WHAT = "a file of estimate-train-time"
 
 # What is published about their sites, elsewhere than in the files.
-_SITES = MappingProxyType(
-    {
-        "Perlmutter": Description(
-            fabric={"gpus_per_node": 4, "links": ("NVLink 3",), "nics": ("200 Gb/s Slingshot 11 ×4",)},
-            source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Perlmutter"},
-        ),
-        "Vista": Description(
-            fabric={"gpus_per_node": 1, "nics": ("400 Gb/s InfiniBand NDR ×1",)},
-            source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Vista"},
-        ),
-    }
-)
+_SITES = {
+    "Perlmutter": Description(
+        fabric={"gpus_per_node": 4, "links": ("NVLink 3",), "nics": ("200 Gb/s Slingshot 11 ×4",)},
+        source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Perlmutter"},
+    ),
+    "Vista": Description(
+        fabric={"gpus_per_node": 1, "nics": ("400 Gb/s InfiniBand NDR ×1",)},
+        source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Vista"},
+    ),
+}
 
 
 @dataclass(slots=True, kw_only=True)

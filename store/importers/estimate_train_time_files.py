@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators.attention import WITHOUT_MASK
@@ -23,44 +22,40 @@ class Function:
 # At both sites the forward pass does twice the causal FLOPs: 237 TFLOP/s at most on an A100, 396 on a GH200.
 _VARIANTS = {"flash_atten": WITHOUT_MASK}
 
-FUNCTIONS: Mapping[str, Function] = MappingProxyType(
-    {
-        name: Function(operator, role, tuple(parameters.split()), _VARIANTS.get(name, ""))
-        for name, operator, role, parameters in (
-            ("embedding", "embedding", "", "b l d"),
-            ("layernorm", "layer_norm", "", "b l d"),
-            ("RMSlayernorm", "rms_norm", "", "b l d"),
-            ("linear1", "gemm", "qkv", "b l d"),
-            ("RoPE", "rope", "", "b l h d"),
-            ("baddbmm", "batched_gemm", "attention_scores", "b l h d"),
-            ("fillmask", "causal_mask_fill", "", "b l h"),
-            ("softmax", "softmax", "", "b l h"),
-            ("ScaledUpperTriangMaskedSoftmax", "fused_causal_softmax", "", "b l h"),
-            ("bmm", "batched_gemm", "attention_values", "b l h d"),
-            ("flash_atten", "flash_attention", "", "b l h d"),
-            ("linear2", "gemm", "attention_output", "b l d"),
-            ("linear3", "gemm", "mlp_up", "b l d"),
-            ("gelu", "gelu", "", "b l d"),
-            ("linear4", "gemm", "mlp_down", "b l d"),
-            ("res_add", "residual_add", "", "b l d"),
-            ("linear_final", "gemm", "logits", "b l d"),
-            ("parallel_cross_entropy_128", "cross_entropy", "", "b l"),
-            ("firstStage_optimizer", "adam", "first_stage", "d layers"),
-            ("middleStage_optimizer", "adam", "middle_stage", "d layers"),
-            ("lastStage_optimizer", "adam", "last_stage", "d layers"),
-        )
-    }
-)
-COLLECTIVES: Mapping[str, Function] = MappingProxyType(
-    {
-        "allreduce": Function("all_reduce", "tensor", ()),
-        "allreduce_large": Function("all_reduce", "data", ()),
-        "allgather_large": Function("all_gather", "data", ()),
-        "p2p": Function("point_to_point", "pipeline", ()),
-    }
-)
+FUNCTIONS: Mapping[str, Function] = {
+    name: Function(operator, role, tuple(parameters.split()), _VARIANTS.get(name, ""))
+    for name, operator, role, parameters in (
+        ("embedding", "embedding", "", "b l d"),
+        ("layernorm", "layer_norm", "", "b l d"),
+        ("RMSlayernorm", "rms_norm", "", "b l d"),
+        ("linear1", "gemm", "qkv", "b l d"),
+        ("RoPE", "rope", "", "b l h d"),
+        ("baddbmm", "batched_gemm", "attention_scores", "b l h d"),
+        ("fillmask", "causal_mask_fill", "", "b l h"),
+        ("softmax", "softmax", "", "b l h"),
+        ("ScaledUpperTriangMaskedSoftmax", "fused_causal_softmax", "", "b l h"),
+        ("bmm", "batched_gemm", "attention_values", "b l h d"),
+        ("flash_atten", "flash_attention", "", "b l h d"),
+        ("linear2", "gemm", "attention_output", "b l d"),
+        ("linear3", "gemm", "mlp_up", "b l d"),
+        ("gelu", "gelu", "", "b l d"),
+        ("linear4", "gemm", "mlp_down", "b l d"),
+        ("res_add", "residual_add", "", "b l d"),
+        ("linear_final", "gemm", "logits", "b l d"),
+        ("parallel_cross_entropy_128", "cross_entropy", "", "b l"),
+        ("firstStage_optimizer", "adam", "first_stage", "d layers"),
+        ("middleStage_optimizer", "adam", "middle_stage", "d layers"),
+        ("lastStage_optimizer", "adam", "last_stage", "d layers"),
+    )
+}
+COLLECTIVES: Mapping[str, Function] = {
+    "allreduce": Function("all_reduce", "tensor", ()),
+    "allreduce_large": Function("all_reduce", "data", ()),
+    "allgather_large": Function("all_gather", "data", ()),
+    "p2p": Function("point_to_point", "pipeline", ()),
+}
 OLDER_FORMAT = "optimizer"
-DTYPES: Mapping[str, str] = MappingProxyType({"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"})
+DTYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 _FILE_NAME = re.compile(
     r"(?P<gpu>[^_]+)_(?P<function>\w+?)_(?P<precision>[a-z]+\d+)(?:_(?P<nodes>\d+)_(?P<gpus>\d+))?\.csv",

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.errors import DataError
@@ -34,13 +33,11 @@ _PLAIN = (
 _FEATURES = tuple(dict.fromkeys(name for row in OPERATORS.values() for name in row.features))
 _RAW = (*SYMBOLS, RAW_VOCABULARY)
 # Columns as they were called before operators had roles.
-_OLD_COLUMNS = MappingProxyType({"mp": "tp", "encoders": "layers"})
-_OLD_FEATURES: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "attention_scores": {"batch_heads": "batch", "l_query": "m", "head_size": "k", "l_key": "n"},
-        "attention_values": {"batch_heads": "batch", "l_query": "m", "l_key": "k", "head_size": "n"},
-    }
-)
+_OLD_COLUMNS = {"mp": "tp", "encoders": "layers"}
+_OLD_FEATURES: Mapping[str, Mapping[str, str]] = {
+    "attention_scores": {"batch_heads": "batch", "l_query": "m", "head_size": "k", "l_key": "n"},
+    "attention_values": {"batch_heads": "batch", "l_query": "m", "l_key": "k", "head_size": "n"},
+}
 _KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_OLD_COLUMNS))
 _OWN_PREFIX = "x_"  # columns for the site's own use
 _MAX_REPETITIONS = 100_000

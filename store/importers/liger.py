@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.operators import OPERATORS, Direction, Vector
@@ -103,38 +102,36 @@ def _embedding(sizes: _Sizes) -> Vector:
 
 
 _WITH_FORWARD = "holds the forward pass and a sum"
-_KERNELS: Mapping[str, _Kernel] = MappingProxyType(
-    {
-        "layer_norm": _Kernel(operator="layer_norm", vector=lambda s: (*_tokens(s), s("N", "hidden_size"))),
-        "rms_norm": _Kernel(operator="rms_norm", vector=lambda s: (*_tokens(s), s("H", "hidden_size"))),
-        "megatron_rms_norm": _Kernel(
-            operator="rms_norm",
-            vector=lambda s: (s("B"), s("S"), s("H")),
-            dtype="bfloat16",
-            why_forward_only=_WITH_FORWARD,
-        ),
-        "megatron_swiglu": _Kernel(
-            operator="swiglu",
-            vector=lambda s: (s("B"), s("S"), s("ffn_local")),
-            dtype="bfloat16",
-            why_forward_only=_WITH_FORWARD,
-        ),
-        "rope": _Kernel(operator="rope", vector=_rope),
-        "cross_entropy": _Kernel(
-            operator="cross_entropy",
-            vector=lambda s: (*_tokens(s), s("V", "vocab_size")),
-            dtype="float32",
-        ),
-        "embedding": _Kernel(
-            operator="embedding", vector=_embedding, why_forward_only="holds the drawing of random gradients"
-        ),
-        "fused_moe": _Kernel(
-            operator="moe",
-            vector=lambda s: (s("T"), s("T") * s("K"), s("H"), s("intermediate_dim"), s("E")),
-            why_forward_only="has no direction here",
-        ),
-    }
-)
+_KERNELS: Mapping[str, _Kernel] = {
+    "layer_norm": _Kernel(operator="layer_norm", vector=lambda s: (*_tokens(s), s("N", "hidden_size"))),
+    "rms_norm": _Kernel(operator="rms_norm", vector=lambda s: (*_tokens(s), s("H", "hidden_size"))),
+    "megatron_rms_norm": _Kernel(
+        operator="rms_norm",
+        vector=lambda s: (s("B"), s("S"), s("H")),
+        dtype="bfloat16",
+        why_forward_only=_WITH_FORWARD,
+    ),
+    "megatron_swiglu": _Kernel(
+        operator="swiglu",
+        vector=lambda s: (s("B"), s("S"), s("ffn_local")),
+        dtype="bfloat16",
+        why_forward_only=_WITH_FORWARD,
+    ),
+    "rope": _Kernel(operator="rope", vector=_rope),
+    "cross_entropy": _Kernel(
+        operator="cross_entropy",
+        vector=lambda s: (*_tokens(s), s("V", "vocab_size")),
+        dtype="float32",
+    ),
+    "embedding": _Kernel(
+        operator="embedding", vector=_embedding, why_forward_only="holds the drawing of random gradients"
+    ),
+    "fused_moe": _Kernel(
+        operator="moe",
+        vector=lambda s: (s("T"), s("T") * s("K"), s("H"), s("intermediate_dim"), s("E")),
+        why_forward_only="has no direction here",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ reduce-scatters count their input. An all-to-all's count is what goes to one pro
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
@@ -19,33 +18,29 @@ from kernelcast.store.importers.parsed import Parsed, imported_sample
 from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
-OPERATORS_OF: Mapping[str, str] = MappingProxyType(
-    {
-        "all_reduce": "all_reduce",
-        "all_gather": "all_gather",
-        "reduce_scatter": "reduce_scatter",
-        "alltoall": "all_to_all",
-        "sendrecv": "point_to_point",
-    }
-)
+OPERATORS_OF: Mapping[str, str] = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "point_to_point",
+}
 """Their tests: which operator each times, in no particular role."""
 # Their type names: torch's, and bytes. Integers have no dtype of a training step, but bytes are bytes.
-_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
-    {
-        "double": ("float64", 8),
-        "float": ("float32", 4),
-        "half": ("float16", 2),
-        "bfloat16": ("bfloat16", 2),
-        "f8e4m3": ("float8_e4m3fn", 1),
-        "f8e5m2": ("float8_e5m2", 1),
-        "int8": ("", 1),
-        "uint8": ("", 1),
-        "int32": ("", 4),
-        "uint32": ("", 4),
-        "int64": ("", 8),
-        "uint64": ("", 8),
-    }
-)
+_TYPES: Mapping[str, tuple[str, int]] = {
+    "double": ("float64", 8),
+    "float": ("float32", 4),
+    "half": ("float16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "f8e4m3": ("float8_e4m3fn", 1),
+    "f8e5m2": ("float8_e5m2", 1),
+    "int8": ("", 1),
+    "uint8": ("", 1),
+    "int32": ("", 4),
+    "uint32": ("", 4),
+    "int64": ("", 8),
+    "uint64": ("", 8),
+}
 _GATHERING = ("all_gather", "reduce_scatter", "alltoall")  # size is count × processes
 _WHOLE = ("reduce_scatter", "alltoall")  # our entries are those of the larger buffer
 _ORDINARY_REDUCTIONS = ("", "sum", "none")

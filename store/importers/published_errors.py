@@ -19,8 +19,8 @@ from kernelcast.store.importers.estimate_train_time_files import (
 )
 from kernelcast.store.importers.text_file import Malformed, Skipped, read_text_file
 
-_ALGORITHMS = MappingProxyType({"rforest": "random_forest", "xgboost": "xgboost"})
-_DIRECTIONS = MappingProxyType({"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD, "dur": Direction.ONCE})
+_ALGORITHMS = {"rforest": "random_forest", "xgboost": "xgboost"}
+_DIRECTIONS = {"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD, "dur": Direction.ONCE}
 _LONGEST_SETTINGS = 2_000
 _WHAT = "a list of the authors' regressors"
 

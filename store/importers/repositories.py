@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store.importers.description import Description
@@ -30,13 +29,9 @@ class Repository:
         return Description(source={"licence": self.licence, "reference": reference})
 
 
-REPOSITORIES: Mapping[str, Repository] = MappingProxyType(
-    {
-        "aiconfigurator": Repository(
-            address="https://github.com/ai-dynamo/aiconfigurator", licence="Apache-2.0"
-        ),
-        "simumax": Repository(address="https://github.com/MooreThreads/SimuMax", licence="Apache-2.0"),
-        "liger": Repository(address="https://github.com/linkedin/Liger-Kernel", licence="BSD-2-Clause"),
-    }
-)
+REPOSITORIES: Mapping[str, Repository] = {
+    "aiconfigurator": Repository(address="https://github.com/ai-dynamo/aiconfigurator", licence="Apache-2.0"),
+    "simumax": Repository(address="https://github.com/MooreThreads/SimuMax", licence="Apache-2.0"),
+    "liger": Repository(address="https://github.com/linkedin/Liger-Kernel", licence="BSD-2-Clause"),
+}
 """By the importer's name."""

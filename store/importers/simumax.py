@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
@@ -41,7 +40,7 @@ from kernelcast.store.records import Sample
 
 _WHAT = "a system of SimuMax"
 # Names of systems begin with their device's; the driver calls it as on the right.
-_DEVICES = MappingProxyType({"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"})
+_DEVICES = {"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,13 +188,11 @@ def _matmul(row: CsvRow) -> _Measured:
     )
 
 
-_STAGES = MappingProxyType(
-    {
-        "fwd": Direction.FORWARD,
-        "bwd_grad_act": Direction.INPUT_GRADIENT,
-        "bwd_grad_w": Direction.WEIGHT_GRADIENT,
-    }
-)
+_STAGES = {
+    "fwd": Direction.FORWARD,
+    "bwd_grad_act": Direction.INPUT_GRADIENT,
+    "bwd_grad_w": Direction.WEIGHT_GRADIENT,
+}
 
 
 def _group_matmul(row: CsvRow) -> _Measured:
@@ -241,13 +238,11 @@ class _Kind:
     dtype: str = "bfloat16"
 
 
-_KINDS: Mapping[str, _Kind] = MappingProxyType(
-    {
-        "matmul": _Kind(_matmul),
-        "fp8_matmul": _Kind(_matmul, "float8_e4m3fn"),
-        "group_matmul": _Kind(_group_matmul),
-        "fp8_group_matmul": _Kind(_group_matmul, "float8_e4m3fn"),
-        "sdp_fwd": _Kind(_attention(Direction.FORWARD, 2)),
-        "sdp_bwd": _Kind(_attention(Direction.BACKWARD, 5)),
-    }
-)
+_KINDS: Mapping[str, _Kind] = {
+    "matmul": _Kind(_matmul),
+    "fp8_matmul": _Kind(_matmul, "float8_e4m3fn"),
+    "group_matmul": _Kind(_group_matmul),
+    "fp8_group_matmul": _Kind(_group_matmul, "float8_e4m3fn"),
+    "sdp_fwd": _Kind(_attention(Direction.FORWARD, 2)),
+    "sdp_bwd": _Kind(_attention(Direction.BACKWARD, 5)),
+}

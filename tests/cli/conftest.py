@@ -1,4 +1,4 @@
-"""What tests of `kernelcast predict` share: a small model, and the command."""
+"""What tests of commands share: a small model, a bundle, and `kernelcast predict`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kernelcast.cli.main import kernelcast
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
+from kernelcast.runtime.operators import OPERATORS
 
 MODEL = """
 [model]
@@ -25,6 +27,16 @@ def model_file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(MODEL)
     return path
+
+
+@pytest.fixture
+def bundle(make_bundle: Callable[..., Path], linear_model: Callable[..., bytes]) -> Path:
+    """Times that depend on the workload, on nodes of 4 devices."""
+    times = {
+        operator.name: linear_model([1e-3] * len(operator.features), number)
+        for number, operator in enumerate(OPERATORS.values(), start=1)
+    }
+    return make_bundle(times, fabric=[FabricFingerprint(backend="nccl", gpus_per_node=4)])
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
-"""What tests of `kernelcast search` share: a small model, a bundle, and the command."""
+"""What tests of `kernelcast search` share: a small model, and the command."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from kernelcast.cli.main import kernelcast
-from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
-from kernelcast.runtime.operators import OPERATORS
 
 MODEL = """
 name = "tiny"
@@ -26,15 +23,6 @@ def small_model(folder: Path) -> Path:
     path = folder / "tiny.toml"
     path.write_text(MODEL)
     return path
-
-
-def small_bundle(make_bundle: Callable[..., Path], linear_model: Callable[..., bytes]) -> Path:
-    """Times that depend on the workload, on nodes of 4 devices."""
-    times = {
-        operator.name: linear_model([1e-3] * len(operator.features), number)
-        for number, operator in enumerate(OPERATORS.values(), start=1)
-    }
-    return make_bundle(times, fabric=[FabricFingerprint(backend="nccl", gpus_per_node=4)])
 
 
 def arguments(bundle: Path, model_file: Path, *more: str) -> list[str]:

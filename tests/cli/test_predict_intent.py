@@ -18,7 +18,6 @@ from tests.cli.printed import next_commands, without_next
 
 pytestmark = pytest.mark.usefixtures("wide")
 
-ROOT = Path(__file__).parent.parent.parent
 MODEL = ["--model", "llama-2-7b"]
 A100 = ["--hardware", "a100-sxm", *MODEL]
 BOTH = ["--hardware", "gh200,a100-sxm", *MODEL]
@@ -275,20 +274,3 @@ def test_a_bundle_without_nodes_needs_them(make_bundle: Callable[..., Path]) -> 
     assert str(refusal(*arguments)) == (
         "gpus_per_node is not given and the bundle knows none, expected it with days"
     )
-
-
-def test_every_key_is_documented() -> None:
-    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    tokens = ["--tokens", "1B"]
-    documents = [
-        values(*A100, "--global-batch", "64", *tokens, "--days", "3", "--recompute", "none"),
-        values(*A100, "--gpus", "8", "--largest", "global-batch"),
-    ]
-    comparison = values(*BOTH, *BATCH, *tokens)
-    keys = {key for one in (*documents, comparison, *comparison["hardware"]) for key in one}
-    for one in documents:
-        for name in ("fabric_rate_sensitivity", "fewest_gpus", "largest", "search"):
-            keys |= set(one.get(name) or {})
-        keys |= {key for other in one["runners_up"] for key in other}
-    missing = {key for key in keys if f"`{key}`" not in page}
-    assert not missing

@@ -16,7 +16,7 @@ from kernelcast.cli.predict import predict
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from tests.cli.printed import ended, next_commands
-from tests.cli.searching import arguments, document, run, small_bundle, small_model
+from tests.cli.searching import arguments, document, run, small_model
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -27,12 +27,6 @@ Make = Callable[..., Path]
 def model_file(tmp_path: Path) -> Path:
     """A model of 6 layers."""
     return small_model(tmp_path)
-
-
-@pytest.fixture
-def bundle(make_bundle: Make, linear_model: Callable[..., bytes]) -> Path:
-    """Times that depend on the workload, on nodes of 4 devices."""
-    return small_bundle(make_bundle, linear_model)
 
 
 def test_a_length_that_is_only_the_longest_is_asked_for(bundle: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from distributed import LocalCluster
 
 from kernelcast.runtime import DataError, UsageError
-from tests.cli.searching import arguments, document, run, small_bundle, small_model
+from tests.cli.searching import arguments, document, run, small_model
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -20,12 +20,6 @@ Make = Callable[..., Path]
 def model_file(tmp_path: Path) -> Path:
     """A model of 6 layers."""
     return small_model(tmp_path)
-
-
-@pytest.fixture
-def bundle(make_bundle: Make, linear_model: Callable[..., bytes]) -> Path:
-    """Times that depend on the workload, on nodes of 4 devices."""
-    return small_bundle(make_bundle, linear_model)
 
 
 @pytest.fixture(scope="module")

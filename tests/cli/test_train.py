@@ -160,14 +160,6 @@ def test_json(database_path: Path) -> None:
     assert values["skipped"] == [{"operator": "rope", "direction": "forward", "reason": reason}]
 
 
-def test_the_json_form_is_documented(database_path: Path) -> None:
-    values = json.loads(run(database_path, "--json").stdout)
-    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    section = page.split("## `kernelcast.training/2`")[1].split("\n## ")[0]
-    for key in {*values, *values["operators"][0]} - {"format"}:
-        assert f"`{key}`" in section, key
-
-
 def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
     # The published errors are of float16, and have linear1 (gemm as qkv) forward and backward as a whole.
     database_path = measured(tmp_path / "bench.db", operator="gemm", role="qkv", dtype="float16")

@@ -248,12 +248,3 @@ def test_the_pages_script_is_answered(folder: Path) -> None:
     found = run("train.sbatch")
     assert found.exit_code == 0
     assert "on 2 node(s), 4 per node" in found.stdout
-
-
-def test_the_json_form_is_documented() -> None:
-    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    section = text.partition("## `kernelcast.walltime/2`")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`(\w+)`", section))
-    values = json.loads(run("train.sbatch", "--format", "json").stdout)
-    assert set(values) - {"format"} <= named
-    assert {*values["expected"], *values["requested"]} <= named

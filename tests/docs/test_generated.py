@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kernelcast.docs import generate_fields, generate_models, generate_schema
-from kernelcast.runtime import Estimator, predict, search_layouts
 from kernelcast.runtime.request.fields import REQUEST
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -50,19 +49,3 @@ def test_the_picture_has_every_table_and_an_arrow_for_every_reference() -> None:
     )
     assert "sample" in references["repetition"]
     assert set(references["run"]) == {"hardware", "fabric", "software", "source"}
-
-
-@pytest.mark.parametrize("form", ["kernelcast.estimate/2", "kernelcast.search/2"])
-def test_every_key_of_an_answer_is_explained(form: str) -> None:
-    text = (DOCS / "json.md").read_text(encoding="utf-8")
-    section = text.split(f"\n## `{form}`")[1].split("\n## ")[0]
-    a100 = Estimator.load("a100-sxm")
-    if form == "kernelcast.estimate/2":
-        values = predict(a100, "llama-2-7b", pp=2, dp=4, micro_batch=1, global_batch=16).to_dict()
-        parts = [values["memory"], values["stages"][0], values["operators"][0], values["provenance"]]
-    else:
-        values = search_layouts(a100, "llama-2-7b", gpus=8, global_batch=16).to_dict(tokens=10**12)
-        parts = [values["top"][0]]
-    for names in (values, *parts):
-        missing = [name for name in names if f"`{name}`" not in section and name != "format"]
-        assert not missing

@@ -165,6 +165,17 @@ def test_who_does_not_read_ends_with_the_server_without_a_traceback(make_bundle:
     assert where.with_suffix(".log").read_text() == ""
 
 
+def test_bytes_that_end_a_connection_before_its_answer_leave_no_traceback(start: Start) -> None:
+    server = start()
+    # In one packet: the answer is made before the server has closed.
+    request = b"GET /health HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\nno size of a chunk\r\n"
+    with connected(Path(server.where.removeprefix("unix:")), request) as client:
+        assert ends(client).startswith(b"HTTP/1.1 400 ")
+    server.signal(signal.SIGTERM)
+    assert server.process.wait(30) == 0
+    assert "Traceback" not in server.log.read_text()
+
+
 def test_answers_that_nobody_reads_are_bounded(make_bundle: Make, folder: Path) -> None:
     body = json.dumps({**LARGE, "pp": 256}).encode()
     head = f"POST /predict HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

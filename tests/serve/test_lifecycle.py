@@ -1,5 +1,6 @@
 """Sockets and their permissions, starting and stopping, and a bundle that is replaced while questions come in."""
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from kernelcast.serve import Limits, Warm
+from kernelcast.serve.application import Application
 
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 
@@ -246,3 +250,26 @@ def test_reloads_that_wait_share_the_next_one(start: Start, make_bundle: Callabl
     with ThreadPoolExecutor(40) as pool:
         assert {one.result() for one in [pool.submit(reload) for _ in range(40)]} == {422}
     assert 1 <= server.metric('kernelcast_reloads_total{result="refused"}') < 40
+
+
+def test_reloads_that_wait_hear_of_a_failure_that_nobody_expected(
+    make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_bundle()
+    application = Application(bundle, Warm.load(bundle, {}), Limits(), environment={}, can_reload=True)
+    loads = []
+
+    def fail(*_arguments: object, **_options: object) -> Warm:
+        loads.append(True)
+        raise RuntimeError("not thought of")
+
+    monkeypatch.setattr(Warm, "load", fail)
+
+    async def reload_often() -> list[BaseException | None]:
+        return await asyncio.gather(*(application.reload() for _ in range(8)), return_exceptions=True)
+
+    try:
+        assert {type(one) for one in asyncio.run(reload_often())} == {RuntimeError}
+    finally:
+        application.close()
+    assert 1 <= len(loads) < 8

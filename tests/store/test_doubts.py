@@ -115,7 +115,10 @@ def test_the_fewest_alike_the_factors_of_work_and_of_time() -> None:
     # 3 shards of 2 bytes per entry at 50 GB/s: 12 ms for 1e8 entries, so 130 µs are impossible; 120 µs for 1e6.
     def alike(sizes: list[int], size: int, time_us: float) -> bool:
         rows = [sample("all_gather", Direction.ONCE, (one, 4, 1), 130) for one in sizes]
-        found = find_doubts([*rows, sample("all_gather", Direction.ONCE, (size, 4, 1), time_us)], GH200, NDR)
+        # As many that are possible: a few impossible ones say nothing of the others.
+        rest = [sample("all_gather", Direction.ONCE, (10**8, 4, 1), 2e4)] * len(sizes)
+        asked = sample("all_gather", Direction.ONCE, (size, 4, 1), time_us)
+        found = find_doubts([*rows, asked, *rest], GH200, NDR)
         assert all(row in found for row in range(len(sizes)))
         return len(sizes) in found
 
@@ -130,6 +133,23 @@ def test_the_fewest_alike_the_factors_of_work_and_of_time() -> None:
         assert alike(several, 10**6, time_us) is expected
     assert alike(several, 5 * 10**5, 118.3)
     assert not alike(several, 5 * 10**5, 118.0)
+
+
+def test_where_most_are_impossible_all_are() -> None:
+    def impossible(possible: int, layout: tuple[int, int] = (4, 1)) -> list[int]:
+        # 12 ms at least.
+        rows = [
+            sample("all_gather", Direction.ONCE, (10**8 + row, 4, 1), 5000 + 1000 * row) for row in range(3)
+        ]
+        rows += [sample("all_gather", Direction.ONCE, (10**8, *layout), 2e4)] * possible
+        return sorted(find_doubts(rows, GH200, NDR))
+
+    assert impossible(3) == [0, 1, 2]
+    assert impossible(2) == [0, 1, 2, 3, 4]
+    # Of another layout nothing is said.
+    assert impossible(2, (2, 1)) == [0, 1, 2]
+    few = [sample("gemm", Direction.FORWARD, (4096,) * 3, time_us) for time_us in (2, 3, 600)]
+    assert find_doubts(few, A100, None)[2] == (IMPOSSIBLE, "2 of 3 such samples are impossible by themselves")
 
 
 def test_work_without_flops_is_what_is_moved() -> None:

@@ -64,6 +64,27 @@ def test_damaged_rows_are_one_line_of_every_reader(small: Path, tmp_path: Path, 
     assert all(line.isprintable() for line in said), said
 
 
+@pytest.mark.parametrize("table", ["run", "sample", "hardware"])
+def test_ids_that_are_numbers_are_one_line_of_every_reader(small: Path, tmp_path: Path, table: str) -> None:
+    # A page in place of another one: what the schema calls a text is a number in the file.
+    retyped = (
+        "UPDATE sqlite_master SET sql = replace(sql, 'id {} PRIMARY', 'id {} PRIMARY') WHERE name = '{}'"
+    )
+    writable = "PRAGMA writable_schema = ON"
+    change(small, writable, retyped.format("TEXT", "ANY", table))
+    change(small, f"UPDATE {table} SET id = rowid")
+    change(small, writable, retyped.format("ANY", "TEXT", table))
+    assert check_database(small)
+    said = {}
+    for name, read in readers(small, SMALL, tmp_path).items():
+        try:
+            read()
+        except DataError as error:
+            said[name] = str(error)
+    assert "merge" in said
+    assert all(line.isprintable() for line in said.values()), said
+
+
 @pytest.mark.parametrize("name", ["deep fingerprint", "deep conditions", "deep vector"])
 @pytest.mark.parametrize("reader", ["merge", "export"])
 def test_what_is_nested_deeply_is_refused(small: Path, tmp_path: Path, name: str, reader: str) -> None:

@@ -92,13 +92,11 @@ def test_nothing_to_compare(some_operators: Path, a100: Bundle) -> None:
 
 
 def test_the_whole_device_from_what_ships(tmp_path: Path, a100: Bundle) -> None:
-    """All operators that both have; flash attention's kernels differ, and first stages were disturbed."""
+    """All operators that both have; flash attention's kernels differ, and Vista's Adam is impossible."""
     with Database.open(imported(VISTA, tmp_path / "vista.db"), read_only=True) as database:
-        found = validate_prior(
-            a100, database, ways=("telling",), without=("flash_attention", "adam:first_stage")
-        )
+        found = validate_prior(a100, database, ways=("telling",), without=("flash_attention",))
     five, twenty = by_way(found)[5, "telling"], by_way(found)[20, "telling"]
-    assert len(five["operators"]) >= 21
+    assert len(five["operators"]) >= 20
     assert five["median_error"] < 0.085
     assert five["mean_error"] < 0.10
     assert twenty["median_error"] < 0.055

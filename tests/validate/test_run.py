@@ -94,7 +94,12 @@ def test_steps_are_stored_and_found_again(
     seen = []
     with Database.open(tmp_path / "bench.db", create=True) as database:
         report = validate_run(
-            database, config, estimator, keys_of, options, lambda p: seen.append((p.done, p.total))
+            database,
+            config,
+            estimator,
+            keys_of,
+            options,
+            lambda done, total, label: seen.append((done, total)),
         )
         assert seen == [(done, 8) for done in range(1, 9)]
         steps, predictions = database.step_list(), database.prediction_list()

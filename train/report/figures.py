@@ -9,6 +9,7 @@ import numpy as np
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.widening import KINDS, HeldOut
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
@@ -111,9 +112,7 @@ class OperatorFigures:
             "load": entry.load.value,
             "widening": entry.widening.to_dict() if entry.widening else None,
             "extrapolation_error": entry.extrapolation_error,
-            "size_bytes": entry.size_bytes,
-            "algorithm": entry.algorithm,
-            "form": entry.form,
+            **values_of(entry, "size_bytes", "algorithm", "form"),
             "hyperparameters": dict(entry.hyperparameters),
             "training_range": dict(zip(entry.features, map(list, entry.training_range), strict=True)),
             "fitted": self.selected is not None,
@@ -208,26 +207,16 @@ class TrainingFigures:
             "format": FORMAT,
             "bundle": str(self.trained.path),
             "bundle_digest": self.trained.digest,
-            "skipped": [
-                {"operator": s.operator, "direction": s.direction.value, "reason": s.reason}
-                for s in self.trained.skipped
-            ],
+            "skipped": [values_of(one, "operator", "direction", "reason") for one in self.trained.skipped],
             "statistic": self.trained.manifest.statistic,
-            "without_quiet": self.trained.without_quiet,
-            "samples": self.trained.samples,
+            **values_of(self.trained, "without_quiet", "samples"),
             "doubtful": dict(self.trained.doubts),
-            "notes": [
-                {"operator": n.operator, "direction": n.direction.value, "text": n.text} for n in self.notes
-            ],
+            "notes": [values_of(one, "operator", "direction", "text") for one in self.notes],
             "load_ratios": [one.to_dict() for one in self.trained.load_ratios],
-            "rows": self.rows,
-            "size_bytes": self.size_bytes,
-            "mean_validation_error": self.mean_validation_error,
-            "mean_collective_error": self.mean_collective_error,
+            **values_of(self, "rows", "size_bytes", "mean_validation_error", "mean_collective_error"),
             "mean_coverage": self.mean_coverage,
             "held_out": [one.to_dict() for one in self.held_out],
-            "mean_reference_error": self.mean_reference_error,
-            "mean_extrapolation_error": self.mean_extrapolation_error,
+            **values_of(self, "mean_reference_error", "mean_extrapolation_error"),
             "operators": [operator.to_dict() for operator in self.operators],
         }
 

@@ -51,7 +51,7 @@ def find_causes(
         *_attention(operators, slowdown, estimate.parallelism.attention_kernel),
         *_slow_rank(traced, estimate),
         *_late_host(traced),
-        *_communication(traced, collectives),
+        *_communication(collectives),
         *clocks,
         *_slow_operators(operators, slowdown),
         *_unknown_kernels(operators),
@@ -151,7 +151,7 @@ def _late_host(traced: TracedSteps) -> Iterator[Cause]:
     )
 
 
-def _communication(traced: TracedSteps, collectives: Sequence[Row]) -> Iterator[Cause]:
+def _communication(collectives: Sequence[Row]) -> Iterator[Cause]:
     """Exposed collectives beyond the prediction; the rank that waits least for others shows what transfers take."""
     for row in collectives:
         by_rank = row.by_rank_s or {}

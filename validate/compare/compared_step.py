@@ -8,6 +8,7 @@ from typing import Any
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.json_text import values_of
 from kernelcast.store import Database
 from kernelcast.store.trace_report import traced_runs
 from kernelcast.validate.compare.causes import Cause, find_causes
@@ -63,15 +64,14 @@ class ComparedStep:
             "run_id": None if traced is None else traced.run_id,
             "ranks": [] if traced is None else list(traced.ranks),
             "framework": None if logged is None else logged.framework,
-            "causes": [{"kind": one.kind, "excess_s": one.excess_s, "line": one.line} for one in self.causes],
+            "causes": [values_of(one, "kind", "excess_s", "line") for one in self.causes],
             "parts": [
                 {"part": one.name, "measured_s": one.measured_s, "predicted_s": one.predicted_s}
                 for one in self.parts
             ],
             "operators": [_operator_values(one) for one in self.operators],
             "collectives": [
-                _operator_values(one)
-                | {"measured_bytes": one.measured_bytes, "predicted_bytes": one.predicted_bytes}
+                _operator_values(one) | values_of(one, "measured_bytes", "predicted_bytes")
                 for one in self.collectives
             ],
             "notes": list(self.notes),
@@ -164,13 +164,6 @@ def _operator_values(row: Row) -> dict[str, Any]:
         "name": row.name,
         "pass": row.pass_,
         "vector": list(row.vector),
-        "measured_s": row.measured_s,
-        "predicted_s": row.predicted_s,
-        "low_s": row.low_s,
-        "high_s": row.high_s,
-        "ratio": row.ratio,
-        "excess_s": row.excess_s,
-        "is_slow": row.is_slow,
-        "launches": row.launches,
-        "calls": row.calls,
+        **values_of(row, "measured_s", "predicted_s", "low_s", "high_s", "ratio", "excess_s", "is_slow"),
+        **values_of(row, "launches", "calls"),
     }

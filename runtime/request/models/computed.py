@@ -107,9 +107,9 @@ def times(name: str, factor: str | int, default: int) -> Reader:
     return read
 
 
-def unless(name: str, *, default: bool = False) -> Reader:
+def unless(name: str) -> Reader:
     """Whether a flag is off."""
-    return lambda config, _: not config.flag(name, default=default)
+    return lambda config, _: not config.flag(name, default=False)
 
 
 def window(default: int = 0, *, names: tuple[str, ...] = ("sliding_window",), interval: int = 0) -> Reader:

@@ -7,7 +7,6 @@ Hugging Face's transformers (src/transformers/models/*/configuration_*.py).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.request.model import DERIVED
@@ -129,143 +128,139 @@ _GPT2 = _PLAIN.but(
     tied_embeddings=of("tie_word_embeddings", default=True),
 )
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        "llama": _LLAMA,
-        # Norms of queries and keys have no weights.
-        "llama4_text": _GATED.but(
-            mlp_size=of("intermediate_size_mlp"),
-            expert_size=of("intermediate_size"),
-            shared_expert_size=of("intermediate_size"),
-            expert_interval=of("interleave_moe_layer_step", default=1),
-            router="sigmoid",
-            qk_norm=of("use_qk_norm", default=True),
-            unrotated_interval=unrotated_interval(4),
-            sliding_window=window(8192, names=("attention_chunk_size",), interval=4),
-            global_interval=global_interval(4),
-            window_chunks=True,
-            **_MIXTURE,
-        ),
-        "mistral": _MISTRAL,
-        "mixtral": _MISTRAL.but(**_MIXTURE),
-        "qwen2": _QWEN2,
-        "qwen2_moe": _QWEN2.but(
-            shared_expert_size=of("shared_expert_intermediate_size", default=0), **_QWEN_MIXTURE
-        ),
-        "qwen3": _QWEN3,
-        "qwen3_moe": _QWEN3.but(**_QWEN_MIXTURE),
-        "gemma": _GEMMA,
-        "gemma2": _GEMMA.but(
-            post_norms=True, sliding_window=window(4096, interval=2), global_interval=global_interval(2)
-        ),
-        # Files of the released models leave out what is the class's default.
-        "gemma3_text": _GEMMA.but(
-            attention_heads=of("num_attention_heads", default=8),
-            kv_heads=of("num_key_value_heads", default=4),
-            head_size=of("head_dim", default=256),
-            vocabulary_size=of("vocab_size", default=262_208),
-            sequence_length=of("max_position_embeddings", default=131_072),
-            qk_norm=True,
-            post_norms=True,
-            sliding_window=window(4096, interval=6),
-            global_interval=global_interval(6),
-        ),
-        "deepseek_v2": _DEEPSEEK_V2,
-        "deepseek_v3": _DEEPSEEK_V3,
-        "kimi_k2": _DEEPSEEK_V3,
-        "gpt_oss": _GATED.but(
-            biases=all_biases_or("attention_bias"),
-            attention_sinks=True,
-            sliding_window=window(128, interval=2),
-            global_interval=global_interval(2),
-            experts=of("num_local_experts"),
-            experts_per_token=of("num_experts_per_tok", "experts_per_token"),
-        ),
-        "glm4_moe": _GATED.but(
-            biases=biases("attention_bias", attention_means="qkv"),
-            qk_norm=of("use_qk_norm", default=False),
-            router="sigmoid",
-            rotary_size=rotated("partial_rotary_factor"),
-            **_DEEPSEEK_MIXTURE,
-        ),
-        "phi3": _GATED.but(
-            sliding_window=of("sliding_window", default=0), rotary_size=rotated("partial_rotary_factor")
-        ),
-        "olmo2": _OLMO2,
-        "olmo3": _OLMO2.but(sliding_window=window(interval=4), global_interval=global_interval(4)),
-        "olmoe": _OLMO2.but(experts=of("num_experts"), experts_per_token=of("num_experts_per_tok")),
-        "granite": _LLAMA,
-        "granitemoe": _GATED.but(**_MIXTURE),
-        "smollm3": _LLAMA.but(
-            tied_embeddings=of("tie_word_embeddings", default=True), unrotated_interval=unrotated_interval(4)
-        ),
-        "opt": _PLAIN.but(
-            only={"do_layer_norm_before": True},
-            activation=plain("relu"),
-            mlp_size=of("ffn_dim"),
-            biases=biases("enable_bias", "enable_bias", default=True),
-            rotary=False,
-            learned_positions=more("max_position_embeddings", 2),
-            tied_embeddings=of("tie_word_embeddings", default=True),
-        ),
-        "gpt2": _GPT2,
-        "gpt_neox": _PLAIN.but(
-            kv_heads=DERIVED,
-            head_size=DERIVED,
-            parallel_residual=of("use_parallel_residual", default=True),
-            biases=all_biases_or("attention_bias"),
-            rotary_size=rotated("rotary_pct", "partial_rotary_factor"),
-        ),
-        "falcon": _PLAIN.but(
-            sequence_length=of("max_position_embeddings", default=2048),
-            attention_heads=of("num_attention_heads", "n_head"),
-            layers=of("num_hidden_layers", "n_layer"),
-            kv_heads=falcons_kv_heads,
-            mlp_size=of("ffn_hidden_size", default=DERIVED),
-            biases=biases("bias", "bias"),
-            parallel_residual=falcons_parallel_residual,
-            rotary=unless("alibi"),
-            tied_embeddings=of("tie_word_embeddings", default=True),
-        ),
-        "mpt": _PLAIN.but(
-            hidden_size=of("d_model"),
-            sequence_length=of("max_seq_len"),
-            attention_heads=of("n_heads"),
-            layers=of("n_layers"),
-            kv_heads=mpts_kv_heads,
-            head_size=DERIVED,
-            mlp_size=times("hidden_size", "expansion_ratio", 4),
-            biases=no_biases_if("no_bias"),
-            qk_norm=mpts_norms_of_heads,
-            rotary=False,
-            learned_positions=mpts_positions,
-            tied_embeddings=of("tie_word_embeddings", default=True),
-        ),
-        "starcoder2": _PLAIN.but(
-            biases=biases("use_bias", "use_bias", default=True),
-            sliding_window=of("sliding_window", default=0),
-            tied_embeddings=of("tie_word_embeddings", default=True),
-        ),
-        "phi": _PLAIN.but(
-            parallel_residual=True,
-            biases="all",
-            rotary_size=rotated("partial_rotary_factor"),
-            qk_norm=of("qk_layernorm", default=False),
-        ),
-        "stablelm": _GATED.but(
-            norm="layer_norm",
-            biases=biases("use_qkv_bias", attention_means="qkv"),
-            rotary_size=rotated("partial_rotary_factor"),
-            parallel_residual=of("use_parallel_residual", default=False),
-            qk_norm=of("qk_layernorm", default=False),
-        ),
-    }
-)
+FAMILIES: Mapping[str, Family] = {
+    "llama": _LLAMA,
+    # Norms of queries and keys have no weights.
+    "llama4_text": _GATED.but(
+        mlp_size=of("intermediate_size_mlp"),
+        expert_size=of("intermediate_size"),
+        shared_expert_size=of("intermediate_size"),
+        expert_interval=of("interleave_moe_layer_step", default=1),
+        router="sigmoid",
+        qk_norm=of("use_qk_norm", default=True),
+        unrotated_interval=unrotated_interval(4),
+        sliding_window=window(8192, names=("attention_chunk_size",), interval=4),
+        global_interval=global_interval(4),
+        window_chunks=True,
+        **_MIXTURE,
+    ),
+    "mistral": _MISTRAL,
+    "mixtral": _MISTRAL.but(**_MIXTURE),
+    "qwen2": _QWEN2,
+    "qwen2_moe": _QWEN2.but(
+        shared_expert_size=of("shared_expert_intermediate_size", default=0), **_QWEN_MIXTURE
+    ),
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3.but(**_QWEN_MIXTURE),
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA.but(
+        post_norms=True, sliding_window=window(4096, interval=2), global_interval=global_interval(2)
+    ),
+    # Files of the released models leave out what is the class's default.
+    "gemma3_text": _GEMMA.but(
+        attention_heads=of("num_attention_heads", default=8),
+        kv_heads=of("num_key_value_heads", default=4),
+        head_size=of("head_dim", default=256),
+        vocabulary_size=of("vocab_size", default=262_208),
+        sequence_length=of("max_position_embeddings", default=131_072),
+        qk_norm=True,
+        post_norms=True,
+        sliding_window=window(4096, interval=6),
+        global_interval=global_interval(6),
+    ),
+    "deepseek_v2": _DEEPSEEK_V2,
+    "deepseek_v3": _DEEPSEEK_V3,
+    "kimi_k2": _DEEPSEEK_V3,
+    "gpt_oss": _GATED.but(
+        biases=all_biases_or("attention_bias"),
+        attention_sinks=True,
+        sliding_window=window(128, interval=2),
+        global_interval=global_interval(2),
+        experts=of("num_local_experts"),
+        experts_per_token=of("num_experts_per_tok", "experts_per_token"),
+    ),
+    "glm4_moe": _GATED.but(
+        biases=biases("attention_bias", attention_means="qkv"),
+        qk_norm=of("use_qk_norm", default=False),
+        router="sigmoid",
+        rotary_size=rotated("partial_rotary_factor"),
+        **_DEEPSEEK_MIXTURE,
+    ),
+    "phi3": _GATED.but(
+        sliding_window=of("sliding_window", default=0), rotary_size=rotated("partial_rotary_factor")
+    ),
+    "olmo2": _OLMO2,
+    "olmo3": _OLMO2.but(sliding_window=window(interval=4), global_interval=global_interval(4)),
+    "olmoe": _OLMO2.but(experts=of("num_experts"), experts_per_token=of("num_experts_per_tok")),
+    "granite": _LLAMA,
+    "granitemoe": _GATED.but(**_MIXTURE),
+    "smollm3": _LLAMA.but(
+        tied_embeddings=of("tie_word_embeddings", default=True), unrotated_interval=unrotated_interval(4)
+    ),
+    "opt": _PLAIN.but(
+        only={"do_layer_norm_before": True},
+        activation=plain("relu"),
+        mlp_size=of("ffn_dim"),
+        biases=biases("enable_bias", "enable_bias", default=True),
+        rotary=False,
+        learned_positions=more("max_position_embeddings", 2),
+        tied_embeddings=of("tie_word_embeddings", default=True),
+    ),
+    "gpt2": _GPT2,
+    "gpt_neox": _PLAIN.but(
+        kv_heads=DERIVED,
+        head_size=DERIVED,
+        parallel_residual=of("use_parallel_residual", default=True),
+        biases=all_biases_or("attention_bias"),
+        rotary_size=rotated("rotary_pct", "partial_rotary_factor"),
+    ),
+    "falcon": _PLAIN.but(
+        sequence_length=of("max_position_embeddings", default=2048),
+        attention_heads=of("num_attention_heads", "n_head"),
+        layers=of("num_hidden_layers", "n_layer"),
+        kv_heads=falcons_kv_heads,
+        mlp_size=of("ffn_hidden_size", default=DERIVED),
+        biases=biases("bias", "bias"),
+        parallel_residual=falcons_parallel_residual,
+        rotary=unless("alibi"),
+        tied_embeddings=of("tie_word_embeddings", default=True),
+    ),
+    "mpt": _PLAIN.but(
+        hidden_size=of("d_model"),
+        sequence_length=of("max_seq_len"),
+        attention_heads=of("n_heads"),
+        layers=of("n_layers"),
+        kv_heads=mpts_kv_heads,
+        head_size=DERIVED,
+        mlp_size=times("hidden_size", "expansion_ratio", 4),
+        biases=no_biases_if("no_bias"),
+        qk_norm=mpts_norms_of_heads,
+        rotary=False,
+        learned_positions=mpts_positions,
+        tied_embeddings=of("tie_word_embeddings", default=True),
+    ),
+    "starcoder2": _PLAIN.but(
+        biases=biases("use_bias", "use_bias", default=True),
+        sliding_window=of("sliding_window", default=0),
+        tied_embeddings=of("tie_word_embeddings", default=True),
+    ),
+    "phi": _PLAIN.but(
+        parallel_residual=True,
+        biases="all",
+        rotary_size=rotated("partial_rotary_factor"),
+        qk_norm=of("qk_layernorm", default=False),
+    ),
+    "stablelm": _GATED.but(
+        norm="layer_norm",
+        biases=biases("use_qkv_bias", attention_means="qkv"),
+        rotary_size=rotated("partial_rotary_factor"),
+        parallel_residual=of("use_parallel_residual", default=False),
+        qk_norm=of("qk_layernorm", default=False),
+    ),
+}
 """By `model_type`."""
 
-TEXT_PART: Mapping[str, str] = MappingProxyType(
-    {"llama4": "llama4_text", "gemma3": "gemma3_text", "mistral3": "mistral"}
-)
+TEXT_PART: Mapping[str, str] = {"llama4": "llama4_text", "gemma3": "gemma3_text", "mistral3": "mistral"}
 """Models with a vision encoder whose text model stands apart in `text_config`, and its usual `model_type`."""
 
 _SCAN = "state-space or recurrent layers are not modelled"
@@ -285,8 +280,6 @@ _REASONS = {
     _ENCODER: "t5 mt5 umt5 bart mbart pegasus whisper",
     _BIDIRECTIONAL: "bert roberta xlm-roberta deberta-v2 electra modernbert",
 }
-REFUSED: Mapping[str, str] = MappingProxyType(
-    {name: reason for reason, names in _REASONS.items() for name in names.split()}
-)
+REFUSED: Mapping[str, str] = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 """Why a `model_type` is not modelled."""
 VISION = _VISION

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LAYOUT, AdaptedKind, Float8Recipe, LinearKind
 from kernelcast.runtime.step.calls import Call, Calls, call
 
-_SCALED = MappingProxyType({"tensorwise": "tensor", "blockwise": "block"})
+_SCALED = {"tensorwise": "tensor", "blockwise": "block"}
 _FLOAT8_BYTES = 1
 FLOAT8_COPIES_BYTES = 2
 """Of a weight in 8 bit: as it is, for the output, and transposed, for the input's gradient."""

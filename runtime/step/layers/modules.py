@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from kernelcast.runtime.request.fields import ModuleKind
 
@@ -30,20 +29,18 @@ class Modules:
 
 
 TORCH = Modules()
-MODULES: Mapping[ModuleKind, Modules] = MappingProxyType(
-    {
-        # A model written with torch's own modules, as those that `validate run` trains: autograd keeps all it can need,
-        # of experts' results the factor of a product and the source of `index_add`.
-        "torch": TORCH,
-        # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
-        # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
-        # VocabParallelCrossEntropy (docs/memory.md, Modules).
-        "megatron": Modules(
-            copies_attention_inputs=True,
-            fuses_gate=True,
-            accumulates_in_products=True,
-            kept_results=0,
-            reuses_loss=True,
-        ),
-    }
-)
+MODULES: Mapping[ModuleKind, Modules] = {
+    # A model written with torch's own modules, as those that `validate run` trains: autograd keeps all it can need,
+    # of experts' results the factor of a product and the source of `index_add`.
+    "torch": TORCH,
+    # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
+    # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
+    # VocabParallelCrossEntropy (docs/memory.md, Modules).
+    "megatron": Modules(
+        copies_attention_inputs=True,
+        fuses_gate=True,
+        accumulates_in_products=True,
+        kept_results=0,
+        reuses_loss=True,
+    ),
+}

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +35,8 @@ import torch
 from kernelcast.cli.main import main
 from kernelcast.collector.communication import comm, timing
 
-
 rank, deed = sys.argv[1:3]
+comm._MOST_AGAIN = 0  # what stalls on a busy machine is not held back
 if os.environ["RANK"] == rank:
     time_point, calls = comm.time_point, []
     def do(*arguments):
@@ -112,9 +113,9 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
         samples = list(database.samples_in_full())
         (run,) = database.run_list()
         (fabric,) = database.fabric_list()
-    assert {(s.operator, s.vector) for s in samples} == {
+    assert Counter((s.operator, s.vector) for s in samples) == Counter(
         (name, (size // 4, 1, 2)) for name in COLLECTIVES for size in sizes
-    }
+    )
     assert (run.fabric_id, run.command, run.plan) == (fabric.id, "collect comm", "tiny")
     assert run.site == "Example site"
     assert fabric.fingerprint.backend == "gloo"

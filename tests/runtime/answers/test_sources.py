@@ -95,6 +95,7 @@ def test_sources_by_hand() -> None:
         ("permute", B): rows_moved,
         ("unpermute", F): rows_moved,
         ("unpermute", B): rows_moved,
+        ("adam", ONCE): alike,
         ("gradient_clip", ONCE): alike,
         ("gradient_zero", ONCE): alike,
         ("gradient_scale", ONCE): alike,

@@ -32,11 +32,13 @@ def us(seconds: float) -> float:
     return round(seconds * 1e6, 6)
 
 
-def predict(bundle: Path, *, model: dict[str, Any] | None = None, **layout: Any) -> Estimate:
+def predict(
+    bundle: Path, *, model: dict[str, Any] | None = None, gpus_per_node: int = 8, **layout: Any
+) -> Estimate:
     return Estimator.load(bundle).predict(
         model=ModelConfig(**TINY | (model or {})),
         parallelism=Parallelism(**ONE | layout),
-        cluster=Cluster(gpus_per_node=8),
+        cluster=Cluster(gpus_per_node=gpus_per_node),
         interval=False,
     )
 
@@ -72,6 +74,37 @@ def test_gradients_that_outlast_the_pass(make_bundle: Make) -> None:
     slowed = us(stage.backward_s) / (1 - 0.375)
     expected = us(alone.step_time_s) - 4000 - us(stage.backward_s) + slowed / 4 + 16000
     assert us(beside.step_time_s) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("gpus_per_node", "shares"), [(4, True), (2, False)])
+def test_gradients_take_turns_with_sums_on_the_same_links(
+    make_bundle: Make, gpus_per_node: int, shares: bool
+) -> None:
+    bundle = make_bundle({"all_reduce": 30.0})
+    layout = {"tp": 2, "zero": 0, "gpus_per_node": gpus_per_node, "exposed_share": 0.5}
+    alone, beside = (
+        predict(bundle, **layout, overlap_bucket=32, overlap_gradients=flag) for flag in (False, True)
+    )
+    [stage] = beside.stages
+    pass_us, network_us = us(stage.backward_s), us(beside.components.dp_all_reduce_s)
+    buckets = network_us / 30
+    # Sums of input gradients: two in each of 4 layers, and the logits'.
+    own_us = 9 * 30 if shares else 0
+    slower = 0.5 * (1 - 1 / buckets)
+    slowed_us = (pass_us - slower * own_us) / (1 - slower)
+    assert network_us > slowed_us
+    # The network starts with the first bucket, and waits for the sums after it.
+    end_us = slowed_us / buckets + network_us + own_us * (1 - 1 / buckets)
+    expected = us(alone.step_time_s - alone.components.dp_all_reduce_s) - pass_us + end_us
+    assert us(beside.step_time_s) == pytest.approx(expected)
+
+
+def test_a_stage_without_layers_has_nothing_on_its_links(make_bundle: Make) -> None:
+    bundle = make_bundle({"all_reduce": 30.0, "point_to_point": 0.001})
+    layout = {"pp": 3, "layer_counts": (2, 0, 2), "tp": 2, "zero": 0, "micro_batches": 3}
+    alone, beside = (predict(bundle, **layout, overlap_gradients=flag) for flag in (False, True))
+    # One bucket of Megatron-LM's size hides nothing.
+    assert beside.step_time_s == alone.step_time_s
 
 
 def test_parameters_beside_the_first_forward_pass(make_bundle: Make) -> None:

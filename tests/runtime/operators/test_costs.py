@@ -199,7 +199,7 @@ def test_what_answers_for_an_operator() -> None:
         "swiglu": ("gelu", 1.0, True, False, 1.3),
         **dict.fromkeys(("bias_add", "dropout", "copy", "embedding_mask", "router"), as_much_memory),
         **dict.fromkeys(("float8_cast", "qkv_split", "rope"), as_much_memory),
-        **dict.fromkeys(("gradient_zero", "gradient_clip", "gradient_scale"), as_much_memory),
+        **dict.fromkeys(("adam", "gradient_zero", "gradient_clip", "gradient_scale"), as_much_memory),
         **dict.fromkeys(("permute", "unpermute"), ("residual_add", 4.2, True, False, 1.3)),
         "grouped_gemm": ("gemm", 1.0, False, False, 2.1),
         "grouped_gemm_float8_tensor": ("gemm_float8_tensor", 1.0, False, False, 2.1),

@@ -59,15 +59,20 @@ def random_durations(
     chunks = pp * virtual_stages
     split = schedule == "zero_bubble"
     scale = 0.1 if style == "alike" else 1.0
+    forward_us, backward_us = draw(chunks), draw(chunks)
+    weight_us = draw(chunks) if split else np.zeros((configs, chunks))
+    # A pass uses its links for no longer than it lasts.
+    shortest_us = (weight_us if split else backward_us).reshape(configs, virtual_stages, pp).min(axis=1)
     overlap = Overlap(
         first_us=draw(chunks) * scale,
         last_us=draw(chunks) * scale,
         buckets=rng.integers(1, 9, (configs, pp)).astype(np.float64),
+        link_us=np.minimum(draw(pp), shortest_us),
     )
     return Durations(
-        forward_us=draw(chunks),
-        backward_us=draw(chunks),
-        weight_us=draw(chunks) if split else np.zeros((configs, chunks)),
+        forward_us=forward_us,
+        backward_us=backward_us,
+        weight_us=weight_us,
         send_forward_us=draw(chunks) * scale,
         send_backward_us=draw(chunks) * scale,
         all_reduce_us=draw(pp),

@@ -8,16 +8,18 @@ from kernelcast.runtime.pipeline.overlap import Overlap
 
 
 @pytest.mark.parametrize(
-    ("first_backward_us", "pipeline_us", "left_us"),
+    ("first_backward_us", "link_us", "pipeline_us", "left_us"),
     [
         # Four buckets of 3: three run beside the last pass of 20, which has room for 15.
-        (20, (3 - 1 + 2) * (7 + 20), 3),
+        (20, 0, (3 - 1 + 2) * (7 + 20), 3),
         # A pass of 8 has room for 6 of these 9.
-        (8, (3 - 1 + 2) * (7 + 9), 12 - 6),
+        (8, 0, (3 - 1 + 2) * (7 + 9), 12 - 6),
+        # 20 µs are as 8 where the pass uses the links itself for 12 of them.
+        (20, 12, (3 - 1 + 2) * (7 + 20), 12 - 6),
     ],
 )
 def test_what_is_left_of_the_first_stages_all_reduce(
-    first_backward_us: float, pipeline_us: float, left_us: float
+    first_backward_us: float, link_us: float, pipeline_us: float, left_us: float
 ) -> None:
     found = closed_forms(
         forward_us=np.array([[7.0, 3]]),
@@ -26,7 +28,10 @@ def test_what_is_left_of_the_first_stages_all_reduce(
         update_us=np.array([[1.0, 2]]),
         micro_batches=3,
         overlap=Overlap(
-            first_us=np.array([[0.5, 1]]), last_us=np.array([[2.0, 3]]), buckets=np.array([[4.0, 2]])
+            first_us=np.array([[0.5, 1]]),
+            last_us=np.array([[2.0, 3]]),
+            buckets=np.array([[4.0, 2]]),
+            link_us=np.array([[link_us, 0]]),
         ),
     )
     # Longer first passes of all stages, then longer last ones.

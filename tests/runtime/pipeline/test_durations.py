@@ -21,14 +21,14 @@ def durations(small_us: float, update_us: float) -> Durations:
         send_backward_us=row(1000, 7),
         all_reduce_us=row(small_us, 6),
         update_us=row(small_us, update_us),
-        overlap=Overlap(first_us=row(5, 7), last_us=row(12, 16), buckets=row(1, 1)),
+        overlap=Overlap(first_us=row(2, 7), last_us=row(12, 16), buckets=row(1, 1), link_us=row(3, 0)),
     )
 
 
 @pytest.mark.parametrize(("update_us", "grid"), [(10, 2.0**-43), (9, 2.0**-44)])
 def test_the_grid_leaves_room_for_five_passes_of_each_kind(update_us: float, grid: float) -> None:
-    # 5 · (8 + 10 + 7 + 8 + 7) + 6 + 10 + 5 + 7 + 12 + 16 = 256, the first that takes a bit more than 255 does; a grid
-    # step is 2⁻⁵² of the next power of two.
+    # 5 · (8 + 10 + 7 + 8 + 7) + 6 + 10 + 2 + 7 + 12 + 16 + 3 = 256, the first that takes a bit more than 255 does; a
+    # grid step is 2⁻⁵² of the next power of two.
     for places, rounded in ((0, 0), (0.4, 0), (0.5, 0), (0.6, 1), (1, 1), (1.5, 2), (2, 2)):
         found = durations(1 + places * grid, update_us).on_grid(5)
         expected = 1 + rounded * grid

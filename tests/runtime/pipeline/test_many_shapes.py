@@ -28,6 +28,7 @@ def whole_durations(
         first_us=draw(chunks),
         last_us=draw(chunks),
         buckets=generator.integers(1, 5, (CONFIGS, stages)).astype(np.float64),
+        link_us=draw(stages),
     )
     return Durations(
         forward_us=draw(chunks),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime.pipeline import simulate, step_timeline
-from kernelcast.runtime.pipeline.overlap import gathered_together_us, gathered_us, slowed_us
+from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
 from tests.runtime.pipeline.questions import uniform
 
 
@@ -23,6 +23,25 @@ def test_all_reduces_hide_behind_the_last_backward_pass_piece_by_piece() -> None
     short = replace(durations, all_reduce_us=np.full((1, 1), 2.0))
     found = simulate(schedule="1f1b", pp=1, micro_batches=3, durations=short, buckets=4)
     assert found.step_us[0] == 15 + 2 / 4 + 2  # the pass is the slower one: only the last piece is left
+
+
+def test_all_reduces_take_turns_with_what_the_pass_sends_itself() -> None:
+    def step_us(all_reduce_us: float, link_us: float, buckets: int = 4) -> float:
+        row = np.zeros((1, 1))
+        overlap = Overlap(first_us=row, last_us=row, buckets=row + buckets, link_us=row + link_us)
+        durations = replace(uniform(1, 1, 4), all_reduce_us=row + all_reduce_us, overlap=overlap)
+        found = simulate(schedule="1f1b", pp=1, micro_batches=3, durations=durations)
+        [stage] = step_timeline(schedule="1f1b", pp=1, micro_batches=3, durations=durations).stages
+        assert stage.update.end_us == found.step_us[0]
+        return stage.update.end_us
+
+    # The pass from 11 to 15 uses the links for 2; three quarters of that lie after the first quarter, and delay the
+    # all-reduce, which would end at 20.
+    assert step_us(8, 2) == 11 + 1 + 8 + 1.5
+    assert step_us(8, 2, buckets=1) == 15 + 8
+    # Three pieces of half a µs fit between.
+    assert step_us(2, 2) == 15 + 0.5
+    assert step_us(0, 4) == 15
 
 
 def test_pieces_of_all_reduces_in_a_list_of_passes() -> None:
@@ -56,14 +75,17 @@ def test_all_reduces_of_later_stages_hide_behind_earlier_stages() -> None:
 
 def test_buckets_beside_a_pass_by_hand() -> None:
     # 4 buckets of 8 µs in all beside a pass of 20: three of them run beside it, and it loses half of their 6 µs.
-    def slowed(pass_us: float, network_us: float, buckets: float, share: float) -> float:
-        return float(slowed_us(np.array(pass_us), np.array(network_us), np.array(buckets), share))
+    def slowed(pass_us: float, network_us: float, buckets: float, share: float, link_us: float = 0) -> float:
+        return float(slowed_us(*map(np.array, (pass_us, network_us, buckets)), share, np.array(link_us)))
 
     assert slowed(20, 8, 4, 0.5) == 3
     assert slowed(20, 8, 4, 0) == slowed(20, 8, 1, 1) == slowed(20, 0, 4, 1) == 0
     # Beside a long collective a pass of 20 takes 32: it loses half of the three quarters that are beside the network.
     assert slowed(20, 800, 4, 0.5) == pytest.approx(12)
     assert pytest.approx(32) == 20 + 0.5 * 0.75 * 32
+    # If it uses the links itself for 4 of its 32, nothing is beside those.
+    assert slowed(20, 800, 4, 0.5, 4) == pytest.approx((20 - 0.375 * 4) / (1 - 0.375) - 20)
+    assert slowed(20, 8, 4, 0.5, 4) == 3
     # With ever more buckets the law of blocks: max(c + e · n, n) of computing c beside n.
     for network in (8.0, 30.0, 60.0):
         ends = 20 + slowed(20, network, 1e9, 0.25)
@@ -71,8 +93,10 @@ def test_buckets_beside_a_pass_by_hand() -> None:
 
 
 def test_parameters_that_arrive_in_buckets_by_hand() -> None:
-    def gathered(pass_us: float, network_us: float, buckets: float, share: float = 0.0) -> float:
-        return float(gathered_us(np.array(pass_us), np.array(network_us), np.array(buckets), share))
+    def gathered(
+        pass_us: float, network_us: float, buckets: float, share: float = 0.0, link_us: float = 0
+    ) -> float:
+        return float(gathered_us(*map(np.array, (pass_us, network_us, buckets)), share, np.array(link_us)))
 
     assert gathered(20, 8, 1) == 8  # all of it before the pass
     assert gathered(20, 8, 4) == 2  # the first bucket
@@ -80,6 +104,10 @@ def test_parameters_that_arrive_in_buckets_by_hand() -> None:
         gathered(20, 80, 4) == 80 + 5 - 20
     )  # the network is the slower one: the last quarter of the pass is left
     assert gathered(20, 8, 4, 0.5) == 2 + 3
+    # Of its own 8 on the same links the last quarter of the pass has 2, when all parameters are there.
+    assert gathered(20, 80, 4, link_us=8) == 80 + 6 + 5 - 20
+    assert gathered(20, 8, 4, link_us=8) == 2
+    assert gathered(20, 80, 1, link_us=8) == 80
     assert gathered(20, 0, 4, 0.5) == 0
 
 
@@ -87,7 +115,13 @@ def test_gathers_that_begin_together_by_hand() -> None:
     def longer(network_us: list[float], buckets: float = 2, share: float = 0.0) -> list[float]:
         row = np.array([network_us])
         found = gathered_together_us(
-            np.full_like(row, 10.0), np.full_like(row, 1.0), row, np.full_like(row, buckets), share, stages=2
+            np.full_like(row, 10.0),
+            np.full_like(row, 1.0),
+            row,
+            np.full_like(row, buckets),
+            share,
+            np.zeros_like(row),
+            stages=2,
         )
         return [float(value) for value in found[0]]
 
@@ -99,5 +133,5 @@ def test_gathers_that_begin_together_by_hand() -> None:
     assert longer([30.0] * 4) == [25, 0, 8, 0]
     # Alone the first of a pipeline is as if it were gathered with its pass.
     for network_us, share in ((8.0, 0.5), (80.0, 0.25)):
-        alone = gathered_us(np.array([10.0]), np.array([network_us]), np.array([4.0]), share)
+        alone = gathered_us(np.array([10.0]), np.array([network_us]), np.array([4.0]), share, np.zeros(1))
         assert longer([network_us] * 4, 4, share)[0] == pytest.approx(float(alone[0]))

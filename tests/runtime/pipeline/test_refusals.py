@@ -26,7 +26,9 @@ def uniform(pp: int, forward: float, backward: float, weight: float = 0.0) -> Du
 
 def overlapped(**changed: Any) -> Any:
     """Durations whose overlap is refused, made where the refusal is expected."""
-    overlap = Overlap(first_us=np.zeros((1, 2)), last_us=np.zeros((1, 2)), buckets=np.ones((1, 2)))
+    overlap = Overlap(
+        first_us=np.zeros((1, 2)), last_us=np.zeros((1, 2)), buckets=np.ones((1, 2)), link_us=np.zeros((1, 2))
+    )
     return lambda: replace(uniform(2, 1, 1), overlap=replace(overlap, **changed))
 
 

@@ -83,6 +83,7 @@ def drawn(seed: int, pp: int, *, style: str, configs: int = 1, overlaps: bool = 
             first_us=times(),
             last_us=times(),
             buckets=rng.integers(1, 9, (configs, pp)).astype(np.float64),
+            link_us=times(pp),
         )
         if overlaps
         else None,

@@ -8,24 +8,10 @@ from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.parameters import total_parameters
+from tests.runtime.step.layers.conftest import MIXTURE
 
 # Two layers, the last one with four experts, and predictions of two further tokens.
-MODEL = ModelConfig(
-    name="further",
-    hidden_size=32,
-    sequence_length=16,
-    attention_heads=4,
-    layers=2,
-    vocabulary_size=256,
-    mlp_size=40,
-    norm="rms_norm",
-    activation="swiglu",
-    experts=4,
-    experts_per_token=2,
-    expert_size=20,
-    dense_layers=1,
-    extra_predictions=2,
-)
+MODEL = replace(MIXTURE, layers=2, experts=4, shared_expert_size=0, extra_predictions=2)
 PLAIN = replace(MODEL, extra_predictions=0)
 LAYOUT = Parallelism(pp=2, tp=2, dp=2, ep=2, micro_batch=3, micro_batches=2, sequence_parallel=True, zero=0)
 
