@@ -244,21 +244,23 @@ def measure_warm(bundle: Path) -> dict[str, float]:
             for first in range(1, 41)
         ]
 
-    answers = {}
-    for name, timeline, interval in (
-        ("closed", "closed-form", True),
-        ("simulated", "simulate", True),
-        ("closed_bare", "closed-form", False),
-        ("simulated_bare", "simulate", False),
-    ):
-        fresh = Estimator(estimator.bundle)
-        fresh.predictor.load()
-        times = [
-            seconds_of(partial(predict, fresh, model, cluster, layout, timeline, interval))
-            for layout in layouts(64)
-        ]
-        answers[name] = statistics.median(times[5:])
-        estimator = fresh
+    kinds = {
+        "closed": ("closed-form", True),
+        "simulated": ("simulate", True),
+        "closed_bare": ("closed-form", False),
+        "simulated_bare": ("simulate", False),
+    }
+    estimators = {name: Estimator(estimator.bundle) for name in kinds}
+    for one in estimators.values():
+        one.predictor.load()
+    # In turn: a machine whose clock drifts is as fast for one kind as for another.
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for layout in layouts(64):
+        for name, (timeline, interval) in kinds.items():
+            asked = partial(predict, estimators[name], model, cluster, layout, timeline, interval)
+            times[name].append(seconds_of(asked))
+    answers = {name: statistics.median(found[5:]) for name, found in times.items()}
+    estimator = estimators["simulated"]
     layout = layouts(64)[-1]
     predict(estimator, model, cluster, layout, "simulate", True)
     same = partial(predict, estimator, model, cluster, layout, "simulate", True)
