@@ -156,6 +156,7 @@ def _left_out_variance(
 
     From the last linearisation: log(measured / predicted) `left` [steps], derivatives `slopes` [steps, factors] of the
     predicted logarithm, and how far the factors are `off_prior`. In-sample `variance` where nothing can be left out.
+    What the factors' uncertainty explains of it is taken out.
     """
     _, groups = left_out_by([step.run for step in steps])
     names = dict.fromkeys(groups)
@@ -165,10 +166,11 @@ def _left_out_variance(
     for name in names:
         out = np.array([own == name for own in groups])
         weighted = slopes[~out].T * weights[~out] / variance
-        moved = np.linalg.solve(
-            weighted @ slopes[~out] + precision, weighted @ left[~out] - precision @ off_prior
-        )
-        total += float(np.mean((left[out] - slopes[out] @ moved) ** 2))
+        covariance = np.linalg.inv(weighted @ slopes[~out] + precision)
+        moved = covariance @ (weighted @ left[~out] - precision @ off_prior)
+        # An interval has the factors' own uncertainty beside the residual: it is not counted twice.
+        of_factors = np.einsum("si,ij,sj->s", slopes[out], covariance, slopes[out])
+        total += max(0.0, float(np.mean((left[out] - slopes[out] @ moved) ** 2 - of_factors)))
     return total / (RESIDUAL_STEPS + len(names)), len(names)
 
 

@@ -149,7 +149,9 @@ class Sizes:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.kind, *(getattr(self, name) for name in OF_SIZES), self.imbalance))
+        # Of the model what differs between the questions of one process: all of it takes longer than to look up.
+        model = (self.model.name, self.model.sequence_length, self.model.hidden_size)
+        return hash((self.kind, model, *(getattr(self, name) for name in OF_SIZES), self.imbalance))
 
     @cached_property
     def length(self) -> Number:
