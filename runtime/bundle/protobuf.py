@@ -38,8 +38,8 @@ def read_message(message: bytes, known: Mapping[int, tuple[str, str]], where: st
         if not name or _WIRE[kind] != tag & 7:
             raise DataError(f"{where} has field {tag >> 3} of wire type {tag & 7}, which no bundle needs")
         if kind == TEXTS:
-            value, position = _text(message, position, where)
-            found.setdefault(name, []).append(value)
+            values, position = _texts(message, position, tag, where)
+            found.setdefault(name, []).extend(values)
             continue
         if name in found:
             raise DataError(f"{where} has its {name} twice")
@@ -71,6 +71,21 @@ def _text(message: bytes, position: int, where: str) -> tuple[bytes, int]:
     if size > len(message) - position:
         raise DataError(f"{where} is cut or damaged at byte {position}")
     return message[position : position + size], position + size
+
+
+def _texts(message: bytes, position: int, tag: int, where: str) -> tuple[list[bytes], int]:
+    """A text, and those that follow it after tags of one byte: trees have ten thousands of short ones."""
+    first, position = _text(message, position, where)
+    found, end = [first], len(message)
+    while position + 1 < end and message[position] == tag:
+        size, position = message[position + 1], position + 2
+        if size >= 0x80:
+            size, position = _varint(message, position - 1, where)
+        if size > end - position:
+            raise DataError(f"{where} is cut or damaged at byte {position}")
+        found.append(message[position : position + size])
+        position += size
+    return found, position
 
 
 def _numbers(message: bytes, start: int, tag: int, where: str) -> tuple[NDArray[np.int64], int]:
