@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
@@ -88,18 +88,22 @@ def bytes_of(value: object) -> int:
         seen.add(id(one))
         # What `sys.getsizeof` knows of a view is its own size, not that of what it looks at.
         total += one.nbytes + 128 if isinstance(one, np.ndarray) else sys.getsizeof(one)
-        waiting.extend(_held(one))
+        held = _holds(type(one))  # type: ignore[arg-type]  # classes are hashable
+        if held is not None:
+            waiting.extend(held(one))
     return total
 
 
-def _held(one: Any) -> Iterable[object]:
-    if isinstance(one, type):
-        return ()
-    if isinstance(one, dict):
-        return (*one.keys(), *one.values())
-    if isinstance(one, list | tuple | set | frozenset):
-        return one
-    if is_dataclass(one):
-        own = getattr(one, "__dict__", None)
-        return [getattr(one, field.name) for field in fields(one)] if own is None else (own,)
-    return ()
+@cache
+def _holds(kind: type) -> Callable[[Any], Iterable[object]] | None:
+    """How values of a type say what they hold, found once for each type; None of those that hold nothing."""
+    if issubclass(kind, dict):
+        return lambda one: (*one.keys(), *one.values())
+    if issubclass(kind, list | tuple | set | frozenset):
+        return iter
+    if is_dataclass(kind):
+        names = [field.name for field in fields(kind)]
+        if kind.__dictoffset__:
+            return lambda one: (one.__dict__,)
+        return lambda one: [getattr(one, name) for name in names]
+    return None
