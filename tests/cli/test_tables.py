@@ -1,5 +1,6 @@
 """Plain-text tables: numbers flush right, words and ranges flush left; what gives way where they are too wide."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from hypothesis import given
@@ -101,11 +102,10 @@ def test_what_fits_in_no_way_is_a_line_for_each_column() -> None:
     cells=st.lists(st.lists(st.text("ab 1,.%", max_size=40), min_size=4, max_size=4), max_size=5),
     width=st.integers(40, 120),
 )
-def test_no_line_is_wider_and_no_word_is_lost(cells: list[list[str]], width: int) -> None:
+def test_no_line_is_wider_and_nothing_is_lost(cells: list[list[str]], width: int) -> None:
     table = text_table(("a", "head of b", "c", "d"), cells, width=width)
     assert max(map(len, table.splitlines()), default=0) <= width
-    found = "".join(table.split())
-    for row in cells:
-        for cell in row:
-            for word in cell.split():
-                assert len(word) > 20 or word in found
+    # A long word may be broken, with other columns between its parts.
+    told = Counter("".join(cell for row in cells for cell in row if not cell.isspace()))
+    del told[" "]
+    assert told <= Counter(table)

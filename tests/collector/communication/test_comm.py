@@ -174,9 +174,10 @@ def test_groups_that_share_a_node_are_apart_from_lone_ones(tmp_path: Path, plan_
         }
     assert found == {(name, (1, 2), 2) for name in ("all_reduce", "all_to_all")}
     # The rest of what these processes can form; what is there is not measured again.
-    done = collect(*chosen)
+    more = ("--operator", "all_reduce", "--operator", "all_to_all", "--operator", "all_gather")
+    done = collect(*chosen, *more)
     assert done.returncode == 0, done.stderr
-    rest = 2 * len(COLLECTIVES) - 3  # a message has two ends; two are there
+    rest = 2 * 3 - 2  # groups of 2 and of 4
     assert done.stdout.startswith(f"{path}: {3 * rest} measured, 6 already there")
     with Database.open(path, read_only=True) as database:
         found = {(row.vector[1:], row.conditions.get("groups_per_node")) for row in database.read_samples()}
