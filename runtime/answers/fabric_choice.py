@@ -62,7 +62,7 @@ def find_fabric(wanted: str | os.PathLike[str]) -> FabricChoice:
         return _measured(text, Path(text))
     if "/" in text or text.endswith(".toml"):
         return read_fabric(text)
-    return fabric_named(text)
+    return fabric_named(text, others=measured_fabric_names())
 
 
 def measured_fabric_names() -> tuple[str, ...]:

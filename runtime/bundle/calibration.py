@@ -157,8 +157,8 @@ class Calibration(Record):
         if self.mean_error_left_out is None:
             return words
         return (
-            f"{words}: mean error {self.mean_error_before:.1%} before, "
-            f"{self.mean_error_left_out:.1%} for steps left out"
+            f"{words}: mean error {self.mean_error_before * 100:.1f} % before, "
+            f"{self.mean_error_left_out * 100:.1f} % for steps left out"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def peak_of_step(peak: Peak | None, parts: Decomposition) -> Peak | None:
         return peak
     return replace(
         peak,
-        dtype=f"{share:.0%} of FLOPs in {FLOAT8}, else {peak.dtype}",
+        dtype=f"{share * 100:.0f} % of FLOPs in {FLOAT8}, else {peak.dtype}",
         flops_per_s=1 / (share / faster + (1 - share) / peak.flops_per_s),
     )
 

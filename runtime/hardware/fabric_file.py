@@ -65,15 +65,15 @@ def shipped_fabrics() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FABRICS.glob("*.toml")))
 
 
-def fabric_named(name: str) -> Fabric:
-    """A shipped description.
+def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
+    """A shipped description; `others` are names that may be meant too, for the error.
 
     Raises:
         UsageError: there is none of this name.
     """
     if name not in shipped_fabrics():
         raise UsageError(
-            f"fabric {shown(name)} is unknown, {alternatives(name, shipped_fabrics())}; "
+            f"fabric {shown(name)} is unknown, {alternatives(name, (*shipped_fabrics(), *others))}; "
             "the path of a .toml file or a bundle works too"
         )
     return read_fabric(FABRICS / f"{name}.toml")

@@ -80,7 +80,12 @@ def _limit(name: str, field: Field, value: object) -> Any:
     if few_values(field):
         return _listed(name, field, value)
     if isinstance(value, str):
-        return NumberSet.parse(value, name=name)
+        numbers = NumberSet.parse(value, name=name)
+        if not all(field.kind.accepts(low) for low, _ in numbers.ranges):
+            raise UsageError(
+                f"{name} is {shown(value)}, expected numbers and ranges that begin at {field.kind.expected}"
+            )
+        return numbers
     return NumberSet(tuple((number, number) for number in _listed(name, field, value)))
 
 

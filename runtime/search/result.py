@@ -122,7 +122,10 @@ class SearchResult:
                 f"{' · '.join(DEGREES)} is {devices}, "
                 f"dp · micro_batch · micro_batches {question.space.global_batch}"
             )
-            examples = "; ".join(filter(None, (products, examples)))
+            model = question.space.model
+            asks_experts = any(getattr(question.space, name) is not None for name in EXPERT_DEGREES)
+            no_experts = "the model has no experts" if asks_experts and not model.experts else ""
+            examples = "; ".join(filter(None, (no_experts, products, examples)))
         return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
 
     def to_pandas(self, *, front: bool = False) -> "DataFrame":

@@ -195,9 +195,9 @@ class Stack(Record):
         )
         if not self.runs or self.error_before is None:
             return f"{words}; not fitted"
-        words += f"; by {self.steps} measured steps: mean error {self.error_before:.1%} before"
+        words += f"; by {self.steps} measured steps: mean error {self.error_before * 100:.1f} % before"
         left_out = self.error_left_out
-        return words if left_out is None else f"{words}, {left_out:.1%} left out"
+        return words if left_out is None else f"{words}, {left_out * 100:.1f} % left out"
 
 
 def factor_index(operator: str) -> int | None:

@@ -220,7 +220,7 @@ def test_every_answer_of_a_calibrated_bundle_says_so(make_bundle: Make, tmp_path
     asked += ["--micro-batches", "2"]
     text = CliRunner().invoke(predict, asked).output
     assert "90 %: the operators' errors, and what the calibration leaves open" in text
-    assert "; for timeline simulate, by 6 measured steps of a site: mean error 9.1% before, " in text
+    assert "; for timeline simulate, by 6 measured steps of a site: mean error 9.1 % before, " in text
     closed = CliRunner().invoke(predict, [*asked, "--timeline", "closed-form"]).output
     assert "calibration  NOT applied, fitted for timeline simulate: " in closed
     off = CliRunner().invoke(predict, [*asked, "--no-calibration"]).output

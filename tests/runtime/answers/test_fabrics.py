@@ -153,6 +153,8 @@ def test_a_bundle_without_collectives_is_no_fabric(make_bundle: Make) -> None:
 def test_what_is_no_fabric_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="fabric 'nothing' is unknown, known are a100-"):
         find_fabric("nothing")
+    with pytest.raises(UsageError, match="'perlmutter-measurd' is unknown, nearest is perlmutter-measured;"):
+        find_fabric("perlmutter-measurd")
     with pytest.raises(DataError, match="no such file"):
         find_fabric(tmp_path / "none.toml")
     with pytest.raises(DataError, match="no such file"):

@@ -211,7 +211,7 @@ def test_linears_in_8_bit_are_held_to_both_peaks(make_bundle: Make) -> None:
     share = linears / (linears + others)
     assert cast.peak is not None
     assert cast.peak.flops_per_s == pytest.approx(1 / (share / 1978.9e12 + (1 - share) / 989.4e12))
-    assert cast.peak.dtype == f"{share:.0%} of FLOPs in float8_e4m3fn, else bfloat16"
+    assert cast.peak.dtype == f"{share * 100:.0f} % of FLOPs in float8_e4m3fn, else bfloat16"
     assert cast.mfu == pytest.approx(cast.flops_per_s_per_device / cast.peak.flops_per_s)
 
 

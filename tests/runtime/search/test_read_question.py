@@ -78,6 +78,10 @@ def test_lists_have_some_different_items(bundle: Bundle) -> None:
         with pytest.raises(UsageError) as refused:
             ask(gpus)
         assert line in str(refused.value)
+    for name, text in (("virtual_stages", "0"), ("micro_batch", "2,0-4"), ("dp", "99999999-")):
+        expected = f"{name} is '{text}', expected numbers and ranges that begin at a whole number from 1 to "
+        with pytest.raises(UsageError, match=rf"^{expected}1000000$"):
+            read_question({"gpus": [8], "global_batch": 32, name: text}, model=MODEL, bundle=bundle)
     for name in ("gpus", "global_batch"):
         values = {"gpus": [8], "global_batch": 32}
         values.pop(name)

@@ -261,6 +261,11 @@ def test_no_valid_layout(estimator: Estimator) -> None:
         "model tiny has no valid layout on 4 device(s) with pp 3, tp (1, 2) "
         "(pp · tp · dp · cp is 4, dp · micro_batch · micro_batches 8)"
     )
+    of_experts = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4, ep=NumberSet.parse("2"))
+    assert search(estimator, Question(space=of_experts)).why_nothing() == (
+        "model tiny has no valid layout on 4 device(s) with ep 2 "
+        "(the model has no experts; pp · tp · dp · cp is 4, dp · micro_batch · micro_batches 8)"
+    )
 
 
 def test_what_the_bundle_has_no_answer_to(
