@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from kernelcast.collector.ingest.run import ingest_traces
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.small_file import open_regular
 from kernelcast.store import Database
 
 _SQLITE = b"SQLite format 3\x00"
@@ -45,7 +46,7 @@ def opened_traces(
 
 def is_database(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except OSError:
         return False

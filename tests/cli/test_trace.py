@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import shlex
 import shutil
@@ -111,6 +112,7 @@ def test_a_step_is_exported_and_read_again(
         (["export", "{ranks}/rank0.json", "-o", "{empty}/x.json", "--step", "9"],
          "found no step '9', expected one of ProfilerStep#3, ProfilerStep#4"),
         (["report", "{ranks}/none.json"], "no such file"),
+        (["report", "{pipe}"], "{pipe}: cannot be read (is a pipe, expected a regular file)"),
         (["report", "{host}"], "{host}: holds no kernel, only what the host did"),
         (["diff", "{host}", "{ranks}"], "{host}: holds no kernel, only what the host did"),
         (["report", "{ranks}/rank0.json", "--run", "ffffffff"], "{ranks}/rank0.json: holds no run ffffffff"),
@@ -122,7 +124,10 @@ def test_what_is_refused_in_one_line(
     host = tmp_path / "host.txt"
     event = {"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
     host.write_text(json.dumps({"traceEvents": [event]}))
-    places = {"host": host, "empty": tmp_path, "ranks": ranks, "small": ROOT / "tests" / "data" / "small.db"}
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    small = ROOT / "tests" / "data" / "small.db"
+    places = {"host": host, "pipe": pipe, "empty": tmp_path, "ranks": ranks, "small": small}
     said = printed(capsys, "trace", *(text.format(**places) for text in arguments), status=1)
     assert message.format(**places) in said
     assert said.count("\n") == 1
