@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.spelling import nearest_names
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.sqlite_errors import reported
@@ -83,14 +84,23 @@ def answer(
                 columns = tuple(column[0] for column in cursor.description)
                 yield Answer(columns=columns, rows=clock.rows(cursor))
         except (sqlite3.Warning, sqlite3.ProgrammingError) as error:  # several statements
-            raise DataError(f"{path}: {error}") from error
+            several = "one statement" in str(error)
+            what = "found several statements, expected one SELECT" if several else str(error)
+            raise DataError(f"{path}: {what}") from error
         except sqlite3.DatabaseError as error:
             if "not authorized" in str(error):
                 raise DataError(f"{path}: {error}; expected a query that only reads (SELECT)") from error
+            _, unknown, name = str(error).partition("no such table: ")
+            if unknown and (nearest := nearest_names(name, _tables(connection))):
+                raise DataError(f"{path}: {error}, nearest is {nearest[0]}") from error
             raise
         finally:
             connection.set_authorizer(None)
             connection.set_progress_handler(None, 0)
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type != 'index'")]
 
 
 @contextmanager

@@ -180,6 +180,9 @@ def train_bundle(
     try:
         with Database.open(database.path) as writable:
             writable.add_predictors(_records(manifest, digest))
+            # The reader's connection is still open, so closing this one leaves the rows in the -wal file, and a
+            # copy of the database's file alone would lack them.
+            writable.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except DataError as error:
         raise DataError(f"bundle {output} is written, but its errors are not recorded: {error}") from error
     return Trained(

@@ -56,7 +56,7 @@ def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> 
     content = read_content(source)
     verified_bundle(source, content)
     if not key_path.is_file():
-        raise DataError(f"bundle {source}: cannot be signed (key {key}: no such file)")
+        raise DataError(f"bundle {source}: cannot be signed (key {key}: {_no_file(key_path)})")
     done = _ssh_keygen(
         ["sign", "-f", str(key_path), "-n", NAMESPACE], content, f"bundle {source}", timeout_s=None
     )
@@ -81,7 +81,9 @@ def verify_signature(
     where = f"bundle {source}"
     content, signature = read_content(source), _read_signature(source)
     if not allowed.is_file():
-        raise DataError(f"{where}: cannot be verified (allowed signers {allowed_signers}: no such file)")
+        raise DataError(
+            f"{where}: cannot be verified (allowed signers {allowed_signers}: {_no_file(allowed)})"
+        )
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         copied = Path(folder, "signature")
         copied.write_bytes(signature)
@@ -120,6 +122,10 @@ def _read_signature(source: Path) -> bytes:
     if not signature.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         raise DataError(f"{where}: is not an SSH signature")
     return signature
+
+
+def _no_file(path: Path) -> str:
+    return "is no regular file" if path.exists() else "no such file"
 
 
 def _ssh_keygen(

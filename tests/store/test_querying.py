@@ -74,6 +74,19 @@ def test_what_is_no_reading_is_refused(closed: Path, sql: str, monkeypatch: pyte
     assert {path.name.removeprefix("bench.db") for path in closed.parent.iterdir()} <= {"", "-wal", "-shm"}
 
 
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT * FROM samples", r"no such table: samples, nearest is sample$"),
+        ("SELECT * FROM xyz", r"no such table: xyz$"),
+        ("SELECT 1; SELECT 2", r"found several statements, expected one SELECT$"),
+    ],
+)
+def test_a_wrong_statement_is_told_what_is_wrong(closed: Path, sql: str, message: str) -> None:
+    with pytest.raises(DataError, match=message), answer(closed, sql):
+        pass
+
+
 def test_a_value_that_cannot_be_read_is_one_line(closed: Path) -> None:
     with pytest.raises(DataError, match="too big"), answer(closed, "SELECT hex(zeroblob(90000000))") as found:
         list(found.rows)

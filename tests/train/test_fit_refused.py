@@ -237,6 +237,19 @@ def test_errors_are_recorded_though_the_database_is_read_only_until_then(
         assert [record.bundle_digest for record in recorded.predictor_list()] == [trained.digest]
 
 
+def test_errors_are_in_the_file_itself_while_it_is_read(
+    database: Database, measure: Measure, output: Path, tmp_path: Path
+) -> None:
+    measure(database, "gelu", FORWARD, 8)
+    database.close()
+    with open_measurements(database.path) as measurements:
+        trained = train_bundle(measurements, output)
+        alone = tmp_path / "alone.db"
+        alone.write_bytes(database.path.read_bytes())  # without the -wal file
+    with Database.open(alone, read_only=True) as copied:
+        assert [record.bundle_digest for record in copied.predictor_list()] == [trained.digest]
+
+
 def test_an_older_database_is_migrated_before_it_trains(
     database: Database, measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

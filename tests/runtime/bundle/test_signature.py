@@ -62,6 +62,7 @@ def test_who_may_sign_is_a_choice_of_the_reader(signed: Path, tmp_path: Path) ->
     (tmp_path / "junk").write_bytes(b"\xff\x00 not a list\n")
     refused(signed, tmp_path / "junk", "is by nobody in")
     refused(signed, tmp_path / "none", r"cannot be verified \(allowed signers .*none: no such file\)$")
+    refused(signed, tmp_path, r"cannot be verified \(allowed signers .*: is no regular file\)$")
 
 
 def test_changed_bundles_and_signatures_are_refused(signed: Path, make_bundle: Make, tmp_path: Path) -> None:
