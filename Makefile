@@ -42,7 +42,7 @@ unit: $(INSTALLED) tools
 	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2
 
 slow: $(INSTALLED) tools
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n 2
 
 # Hostile files and clients, loopback only: a quarter of an hour. ATTACK='--write docs/trust.md' keeps the counts.
 attack: $(INSTALLED)

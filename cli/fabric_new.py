@@ -93,6 +93,8 @@ def new(
         topology="topology",
         in_network_reduction="in_network_reduction",
     )
+    if devices_per_node > 1 and "kind" not in inside:
+        raise UsageError(f"--inside is not given, expected one of {', '.join(INSIDE_KINDS)}")
     if between:
         between.setdefault("kind", BETWEEN_KINDS[0])
     values |= {table: fields for table, fields in (("inside", inside), ("between", between)) if fields}

@@ -53,11 +53,16 @@ def _row(one: Stack) -> tuple[str, ...]:
 
 def factor_texts(one: Stack) -> list[str]:
     """The factors, each with its 90 % interval where it has one."""
-    return [_factor(getattr(one, name), one.log_covariance[index][index]) for index, name in enumerate(NAMES)]
+    return [
+        _factor(
+            getattr(one, name), one.log_covariance[index][index], 1.0 if name == "exposed_share" else math.inf
+        )
+        for index, name in enumerate(NAMES)
+    ]
 
 
-def _factor(value: float, log_variance: float) -> str:
+def _factor(value: float, log_variance: float, most: float) -> str:
     if not log_variance:
         return f"{value:.3f}"
     width = math.exp(_NORMAL_95 * math.sqrt(log_variance))
-    return f"{value:.3f} ({value / width:.3f} to {value * width:.3f})"
+    return f"{value:.3f} ({value / width:.3f} to {min(most, value * width):.3f})"
