@@ -77,7 +77,11 @@ def test_show() -> None:
             UsageError,
             "inside.efficiency is '2 (0.62 to 2)', expected 0.0001 to 1",
         ),
-        ("fabric new ours --devices-per-node 8", UsageError, "--inside is not given, expected one of NVSwitch,"),
+        (
+            "fabric new ours --devices-per-node 8",
+            UsageError,
+            "--inside is not given, expected one of NVSwitch,",
+        ),
         (
             "fabric new a --devices-per-node 8 --inside PCIe --device nothing",
             UsageError,
