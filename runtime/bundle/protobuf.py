@@ -77,6 +77,8 @@ def _texts(message: bytes, position: int, tag: int, where: str) -> tuple[list[by
     """A text, and those that follow it after tags of one byte: trees have ten thousands of short ones."""
     first, position = _text(message, position, where)
     found, end = [first], len(message)
+    if tag >= 0x80:
+        return found, position
     while position + 1 < end and message[position] == tag:
         size, position = message[position + 1], position + 2
         if size >= 0x80:

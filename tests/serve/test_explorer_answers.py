@@ -167,7 +167,8 @@ def test_a_search_ends_when_its_client_leaves(
     until(lambda: server.metric('kernelcast_pending{pool="search"}') == 0)
     assert time.monotonic() - begin < 20  # of the 30 s that it may take
     # The request is counted a moment after its place is free.
-    until(lambda: server.metric('kernelcast_requests_total{path="/layouts",status="499"}') == 1)
+    counted = 'kernelcast_requests_total{path="/layouts",status="499"} 1.0'
+    until(lambda: counted in server.get("/metrics").body.decode().splitlines())
 
 
 def test_hardware_is_loaded_once_for_many(server: Server) -> None:
