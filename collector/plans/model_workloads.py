@@ -9,18 +9,18 @@ from kernelcast.collector.plans.plan_ranges import Plan, Ranges
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import ContextExchange
-from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Call, Calls
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.kinds import kinds_of
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.layers.update import DataParallel
-from kernelcast.runtime.step.parameters import stage_parameters
+from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.layers.embedding import embedding
+from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Call, Calls, computing
+from kernelcast.runtime.step.parameters import PartParameters
+from kernelcast.runtime.step.sizes import Sizes
+from kernelcast.runtime.step.update import DataParallel, update_ops
 
 Column = tuple[str, str]
 Found = Mapping[Column, tuple[Vector, ...]]
@@ -88,18 +88,26 @@ def _sizes(model: ModelConfig, length: int, degrees: tuple[int, ...], micro_batc
             layout.check(other)
         except UsageError:
             continue  # sizes that do not divide
-        yield Sizes.of(other, layout, Cluster(gpus_per_node=layout.world_size))
+        yield Sizes(model=other, layout=layout)
 
 
 def _passes(sizes: Sizes) -> Calls:
-    layers = (TransformerLayer(sizes.of_kind(kind)) for kind in kinds_of(sizes.model).distinct)
-    return (*Embedding(sizes).calls, *(one for layer in layers for one in layer.calls), *Loss(sizes).calls)
+    layers = (transformer_layer(sizes.of_kind(kind)) for kind in kinds_of(sizes.model).distinct)
+    return computing(one for ops in (embedding(sizes), *layers, loss(sizes)) for one in ops)
+
+
+def updates_alone(role: str, parameters: int, layers: int) -> Calls:
+    """What a stage of `parameters` computes once per update on one device, without ZeRO."""
+    alone = DataParallel(
+        layout=Parallelism.unchecked(zero=0), replicas=1, group=Group(), bucket_entries=1, element_bytes=2
+    )
+    return computing(update_ops([(parameters, alone)], role, layers))
 
 
 def _updates(sizes: Sizes, layers: int) -> Iterator[Call]:
     """Of a first, a middle and a last stage with as many layers, and of a single one."""
     kinds, every = kinds_of(sizes.model), sizes.model.layers
-    alone = DataParallel(dp=1, zero=0, group=Group(), bucket_entries=1)
+    parts = PartParameters.of(sizes)
     for start, first, last in (
         (0, True, False),
         ((every - layers) // 2, False, False),
@@ -107,5 +115,5 @@ def _updates(sizes: Sizes, layers: int) -> Iterator[Call]:
         *([(0, True, True)] if layers == every else []),
     ):
         stage = StageKind(counts=kinds.counts(start, start + layers), first=first, last=last)
-        held = int(stage_parameters(sizes, layers=stage.counts, first=first, last=last).total)
-        yield from alone.update(stage.optimizer_role, held, layers).optimizer
+        held = int(parts.of_stage(layers=stage.counts, first=first, last=last).total)
+        yield from updates_alone(stage.optimizer_role, held, layers)

@@ -7,21 +7,19 @@ from hashlib import sha256
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, get_args
 
-from kernelcast.collector.plans.model_workloads import model_columns, model_workloads
+from kernelcast.collector.plans.model_workloads import model_columns, model_workloads, updates_alone
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import Activation, Attention, ContextExchange, Norm
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunks import StageKind
-from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.kinds import LayerKind
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.layers.update import DataParallel
-from kernelcast.runtime.step.parameters import stage_parameters
+from kernelcast.runtime.step.kinds import LayerKind
+from kernelcast.runtime.step.layers.embedding import embedding
+from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Calls, computing
+from kernelcast.runtime.step.parameters import PartParameters
+from kernelcast.runtime.step.sizes import Sizes
 
 Column: TypeAlias = tuple[str, str]
 """An operator and one of its roles."""
@@ -127,15 +125,14 @@ _OF_A_STAGE = ("layers",)
 
 def _update(sizes: Sizes, *, first: bool, last: bool) -> Calls:
     stage = StageKind(counts=(sizes.model.layers,), first=first, last=last)
-    parameters = int(stage_parameters(sizes, layers=stage.counts, first=first, last=last).total)
-    alone = DataParallel(dp=1, zero=0, group=Group(), bucket_entries=1)
-    return alone.update(stage.optimizer_role, parameters, stage.layers).optimizer
+    held = PartParameters.of(sizes).of_stage(layers=stage.counts, first=first, last=last)
+    return updates_alone(stage.optimizer_role, int(held.total), stage.layers)
 
 
 _LAYERS: tuple[Callable[[Sizes], Calls], ...] = (
-    lambda sizes: Embedding(sizes).calls,
-    lambda sizes: TransformerLayer(sizes).calls,
-    lambda sizes: Loss(sizes).calls,
+    lambda sizes: computing(embedding(sizes)),
+    lambda sizes: computing(transformer_layer(sizes)),
+    lambda sizes: computing(loss(sizes)),
 )
 # Of the first variant alone: the parameters of another one are other numbers, and nothing else.
 _UPDATES = (
@@ -275,7 +272,7 @@ def _part_calls(picked: Picked) -> Callable[[int, int], Calls]:
         }
         model = ModelConfig(name="planned", **fields | own.model(picked))
         tp, micro_batch = whole["tensor_parallel"], whole["micro_batch"]
-        return Sizes(model=model, tp=tp, micro_batch=micro_batch, **own.sizes(picked))
+        return Sizes.alone(model, tp=tp, micro_batch=micro_batch, **own.sizes(picked))
 
     def calls(variant: int, part: int) -> Calls:
         found = sizes(variant)

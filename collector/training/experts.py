@@ -19,28 +19,29 @@ from kernelcast.collector.functions.transformer import swiglu
 from kernelcast.collector.training.exchanges import exchange
 from kernelcast.collector.training.marks import operator_mark
 from kernelcast.collector.training.shard import Part
-from kernelcast.runtime.step.layers.experts import Experts as Description
+from kernelcast.runtime.step.layers.mlp import activation_operator
+from kernelcast.runtime.step.sizes import Sizes
 
 
 class Experts(nn.Module):
-    """The experts of one device of a layer, made of what their description says (runtime/step/layers/experts.py).
+    """The experts of one device of a layer, with the sizes that their ops have (runtime/step/layers/experts.py).
 
     `loss_scale` is that of the balancing loss, which is added to the model's backward.
     """
 
     def __init__(
-        self, description: Description, part: Part, weights: Callable[..., Tensor], *, loss_scale: float
+        self, sizes: Sizes, part: Part, weights: Callable[..., Tensor], *, loss_scale: float
     ) -> None:
         super().__init__()
-        sizes, model = description.sizes, description.sizes.model
-        d, width, branches = model.hidden_size, model.expert_width, description.branches
-        self.description, self.part, self.loss_scale = description, part, loss_scale
-        self.up_role = f"experts_{'gate_' if description.is_gated else ''}up"
+        model = sizes.model
+        d, width, branches = model.hidden_size, model.expert_width, sizes.branches
+        self.sizes, self.part, self.loss_scale = sizes, part, loss_scale
+        self.up_role = f"experts_{'gate_' if sizes.is_gated else ''}up"
         own = part.of(model.experts)
         self.router = nn.Parameter(weights("router", model.experts, d))
         self.up = nn.Parameter(weights("experts_up", model.experts, branches * width, d)[own].clone())
         self.down = nn.Parameter(weights("experts_down", model.experts, d, width)[own].clone())
-        shared = sizes.model.shared_expert_size
+        shared = model.shared_expert_size
         self.shared_up = nn.Parameter(weights("shared_up", branches * shared, d)) if shared else None
         self.shared_down = nn.Parameter(weights("shared_down", d, shared)) if shared else None
 
@@ -51,7 +52,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """X [b, l, d] → [b, l, d]."""
-        tokens, model = x.flatten(0, 1), self.description.sizes.model
+        tokens, model = x.flatten(0, 1), self.sizes.model
         with operator_mark("gemm", "router"):
             logits = F.linear(tokens, self.router)
         with operator_mark("router"):
@@ -96,8 +97,8 @@ class Experts(nn.Module):
             return grouped_linear(hidden, self.down, counts)
 
     def _activated(self, hidden: Tensor) -> Tensor:
-        with operator_mark(self.description.activation_operator):
-            return swiglu(hidden) if self.description.is_gated else F.gelu(hidden)
+        with operator_mark(activation_operator(self.sizes)):
+            return swiglu(hidden) if self.sizes.is_gated else F.gelu(hidden)
 
     def _with_shared(self, out: Tensor, x: Tensor) -> Tensor:
         if self.shared_up is None or self.shared_down is None:

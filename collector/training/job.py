@@ -7,8 +7,8 @@ from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.sizes import padded_vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,11 +35,11 @@ from kernelcast.collector.training.shard import Shard
 from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.request.fields import Recompute
-from kernelcast.runtime.step.layers.experts import Experts as ExpertsDescription
-from kernelcast.runtime.step.layers.kinds import kinds_of
-from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.layers.attention import has_output_bias, has_qkv_bias
+from kernelcast.runtime.step.layers.mlp import has_bias as has_mlp_bias
+from kernelcast.runtime.step.layers.mlp import up_product
+from kernelcast.runtime.step.sizes import Sizes
 
 _SCALE = 0.02  # of random weights, as GPT-2 has it
 
@@ -73,11 +73,11 @@ def checkpointed(call: Callable[..., Tensor], *inputs: Tensor, when: bool) -> Te
 
 
 class _Norm(nn.Module):
-    def __init__(self, norm: Norm) -> None:
+    def __init__(self, model: ModelConfig) -> None:
         super().__init__()
-        self.operator, size = norm.sizes.model.norm, norm.sizes.hidden
+        self.operator, size = model.norm, model.hidden_size
         self.weight = nn.Parameter(torch.ones(size))
-        self.bias = nn.Parameter(torch.zeros(size)) if norm.has_bias else None
+        self.bias = nn.Parameter(torch.zeros(size)) if model.norm == "layer_norm" else None
 
     def forward(self, x: Tensor) -> Tensor:
         with operator_mark(self.operator):
@@ -137,7 +137,7 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        layer: TransformerLayer,
+        sizes: Sizes,
         shard: Shard,
         recompute: Recompute,
         weights: Callable[..., Tensor],
@@ -145,12 +145,11 @@ class Block(nn.Module):
         loss_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        model, sizes = layer.sizes.model, layer.sizes
+        model = sizes.model
         d, width = model.hidden_size, model.attention_heads * model.head_size
-        self.layer, self.group, self.recompute = layer, shard.group, recompute
+        self.sizes, self.group, self.recompute = sizes, shard.group, recompute
         self.context = shard.context
-        self.attention_norm, self.mlp_norm = _Norm(layer.norm), _Norm(layer.norm)
-        attention = layer.attention
+        self.attention_norm, self.mlp_norm = _Norm(model), _Norm(model)
         kv_width = sizes.kv_width * sizes.tp
         qkv_rows = {"query": width, "key": kv_width, "value": kv_width}
 
@@ -164,36 +163,36 @@ class Block(nn.Module):
         self.qkv = _ColumnParallel(
             "qkv",
             rows(qkv_rows, d, suffix=".weight"),
-            rows(qkv_rows, suffix=".bias") if attention.has_qkv_bias else None,
+            rows(qkv_rows, suffix=".bias") if has_qkv_bias(sizes) else None,
         )
         self.attention_output = _RowParallel(
             "attention_output",
             weights("attention_output.weight", d, width)[:, shard.of(width)],
-            weights("attention_output.bias", d) if attention.has_output_bias else None,
+            weights("attention_output.bias", d) if has_output_bias(sizes) else None,
             shard,
         )
-        mlp, mlp_size = layer.mlp, model.mlp_size
+        mlp_size, has_bias = model.mlp_size, has_mlp_bias(sizes)
         self.experts: Experts | None = None
-        if isinstance(mlp, ExpertsDescription):
-            self.experts = Experts(mlp, shard.experts, weights, loss_scale=loss_scale)
+        if sizes.kind.has_experts:
+            self.experts = Experts(sizes, shard.experts, weights, loss_scale=loss_scale)
             return
-        up_rows = dict.fromkeys(("gate", "up")[-mlp.branches :], mlp_size)
+        up_rows = dict.fromkeys(("gate", "up")[-sizes.branches :], mlp_size)
         self.mlp_up = _ColumnParallel(
-            mlp.up_role,
+            up_product(sizes),
             rows(up_rows, d, suffix=".weight"),
-            rows(up_rows, suffix=".bias") if mlp.has_bias else None,
+            rows(up_rows, suffix=".bias") if has_bias else None,
         )
         self.mlp_down = _RowParallel(
             "mlp_down",
             weights("mlp_down.weight", d, mlp_size)[:, shard.of(mlp_size)],
-            weights("mlp_down.bias", d) if mlp.has_bias else None,
+            weights("mlp_down.bias", d) if has_bias else None,
             shard,
         )
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
         with marked(LAYER):
-            if self.layer.sizes.model.parallel_residual:
+            if self.sizes.model.parallel_residual:
                 return self._parallel(x, cosine, sine)
             x = _residual(x, self.attention_output(self._attention(x, cosine, sine)))
             if self.experts is not None:
@@ -210,7 +209,7 @@ class Block(nn.Module):
         return _residual(x, self.mlp_down.with_bias(branches))
 
     def _attention(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        sizes = self.layer.sizes
+        sizes = self.sizes
         qkv = self.qkv(enter(self.attention_norm(x), self.group))
         with operator_mark("qkv_split"):
             query, key, value = split_qkv(qkv, heads=sizes.heads, kv_heads=sizes.kv_heads)
@@ -224,18 +223,18 @@ class Block(nn.Module):
         return out if group is None else tokens_for_heads(out, parts, group)
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if self.layer.sizes.kind.window:
+        if self.sizes.kind.window:
             with operator_mark("attention_block"):
                 return masked_attention(query, key, value, self.mask)
-        if self.layer.attention.is_fused:
+        if self.sizes.model.attention == "flash":
             with operator_mark("flash_attention"):
                 return causal_attention(query, key, value)
         return _unfused_attention(query, key, value)
 
     def _mlp(self, x: Tensor) -> Tensor:
         hidden = self.mlp_up(enter(self.mlp_norm(x), self.group))
-        with operator_mark(self.layer.sizes.model.activation):
-            return swiglu(hidden) if self.layer.mlp.is_gated else F.gelu(hidden)
+        with operator_mark(self.sizes.model.activation):
+            return swiglu(hidden) if self.sizes.is_gated else F.gelu(hidden)
 
 
 def _residual(x: Tensor, branch: Tensor) -> Tensor:
@@ -292,15 +291,17 @@ class Chunk(nn.Module):
         weights, rows = _Weights(seed, ""), shard.of(vocabulary_size)
         size = (vocabulary_size, model.hidden_size)
         kinds = kinds_of(model)
-        sizes = Sizes(
-            model=model, tp=shard.parts, cp=shard.context.parts, ep=shard.experts.parts,
+        sizes = Sizes.alone(
+            model,
+            tp=shard.parts,
+            cp=shard.context.parts,
+            ep=shard.experts.parts,
             context_exchange="all_to_all",
-        )  # fmt: skip
-        kind_of = [TransformerLayer(sizes.of_kind(kind)) for kind in kinds.distinct]
+        )
         self.embedding = _parameter(weights("embedding", *size)[rows]) if is_first else None
         self.layers = nn.ModuleList(
             Block(
-                kind_of[kinds.of_layer[number]],
+                sizes.of_kind(kinds.distinct[kinds.of_layer[number]]),
                 shard,
                 recompute,
                 _Weights(seed, f"layer {number}."),
@@ -308,7 +309,7 @@ class Chunk(nn.Module):
             )
             for number in range(first_layer, first_layer + layers)
         )
-        self.norm = _Norm(kind_of[0].norm) if is_last else None
+        self.norm = _Norm(model) if is_last else None
         self.logits = _ColumnParallel("logits", weights("logits", *size)[rows], None) if is_last else None
         cosine, sine = rotary_tables(
             model.sequence_length, model.head_size, device=torch.device("cpu"), dtype=torch.float32

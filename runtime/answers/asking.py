@@ -22,7 +22,7 @@ from kernelcast.runtime.answers.warnings import (
 from kernelcast.runtime.bundle.factors import Factors, factor_of
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key, Vector
-from kernelcast.runtime.step.calls import Call
+from kernelcast.runtime.step.op import Call
 
 Question: TypeAlias = tuple[Key, Vector, str]
 """What is asked: operator and direction, the workload vector, and the role in which a step calls it."""

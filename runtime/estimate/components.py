@@ -6,18 +6,23 @@ from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.estimate import Components, StageEstimate
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, SAVED, Durations
 from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
-from kernelcast.runtime.step.calls import Call
+from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.component import COMPUTED_ONCE
 from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.op import Call
 
 _US_PER_S = 1e6
+HOST = "host"
+"""What an update waits for besides its ops: its part that the host computes, or kernels that it launches too late."""
 
 
 def components_of(parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]) -> Components:
     """The paper's components of configuration 0 of a step's times; `time_us` is that of one call."""
     update_us = step.durations.update_us[0]
-    calls = (*parts.first.forward, *parts.first.backward, *parts.layer.forward, *parts.layer.backward)
+    blocks = (parts.first, parts.layers[0])
+    passes = (own for one in blocks for own in (one.passes.forward, one.passes.backward))
     # One of each collective of the tensor-parallel group, at the size of a layer where it has one.
-    syncs = {call.operator: call for call in calls if call.role == "tensor"}
+    syncs = {call.operator: call for own in passes for call in own.calls if call.role == "tensor"}
     return Components(
         layer_forward_s=_seconds(step.layer_forward_us[0]),
         layer_backward_s=_seconds(step.layer_backward_us[0]),
@@ -33,10 +38,12 @@ def components_of(parts: Decomposition, step: Configurations, time_us: Callable[
     )
 
 
-def stages_of(parts: Decomposition, step: Configurations) -> Iterable[StageEstimate]:
-    """Every stage: what it holds, and its times in the one configuration."""
+def stages_of(
+    parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]
+) -> Iterable[StageEstimate]:
+    """Every stage: what it holds, and its times in the one configuration; `time_us` is that of one call."""
     forward_us, backward_us = step.forward_us[0], step.backward_us[0]
-    optimizer_us = step.durations.update_us - step.gather_us
+    computed_us = step.durations.update_us[0] - step.gather_us[0]
     for index, stage in enumerate(parts.stages):
         yield StageEstimate(
             index=index,
@@ -45,9 +52,22 @@ def stages_of(parts: Decomposition, step: Configurations) -> Iterable[StageEstim
             forward_s=_seconds(forward_us[index]),
             backward_s=_seconds(backward_us[index]),
             all_reduce_s=_seconds(step.durations.all_reduce_us[0, index]),
-            optimizer_s=_seconds(optimizer_us[0, index]),
+            update_ops_s=_update_ops_s(parts, stage, float(computed_us[index]), time_us),
             all_gather_s=_seconds(step.gather_us[0, index]),
         )
+
+
+def _update_ops_s(
+    parts: Decomposition, stage: StageKind, computed_us: float, time_us: Callable[[Call], float]
+) -> dict[str, float]:
+    """Seconds of the ops that a stage computes once per update, by name; the rest of their time is the host's."""
+    found: dict[str, float] = {}
+    for one in parts.update(stage):
+        if one.name in COMPUTED_ONCE:
+            for call in one.forward():
+                found[str(one.name)] = found.get(str(one.name), 0.0) + _seconds(call.count * time_us(call))
+    host_s = _seconds(computed_us) - sum(found.values())
+    return found | ({HOST: host_s} if host_s > 1e-9 * _seconds(computed_us) else {})
 
 
 def bubble_share(step: Configurations, pipeline_us: float) -> float:
@@ -79,8 +99,7 @@ def _exchange_s(parts: Decomposition, roles: tuple[str, ...], time_us: Callable[
     """Collectives in some roles of a layer's forward pass, of the kind of layer that has most; a ring's too."""
     longest_us = 0.0
     for layer in parts.layers:
-        beside = (call for one in layer.beside[: layer.beside_forward] for call in one.collective)
-        own = (call for call in (*layer.forward, *beside) if call.role in roles)
+        own = (call for call in layer.passes.forward.collectives if call.role in roles)
         longest_us = max(longest_us, sum(call.count * time_us(call) for call in own))
     return _seconds(longest_us)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.estimate.layouts import SCHEDULES
 from kernelcast.runtime.pipeline.closed_form import StepTimes, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.fields import Schedule, TimelineKind
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.layouts import SCHEDULES
 
 Times = NDArray[np.float64]
 Rows = NDArray[np.intp]

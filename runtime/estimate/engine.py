@@ -6,34 +6,25 @@ together, and every regressor is asked once for all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelcast.runtime.estimate.beside_passes import (
-    Hidden,
-    hidden,
-    overlapping_buckets,
-    update_overlap,
-)
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends
 from kernelcast.runtime.estimate.host_share import HostShare
-from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
+from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
 from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pieces import (
-    LAYERS,
     MICRO_BATCH,
     ON_LINKS,
-    RECOMPUTED,
     SEND,
     SHARDS,
+    UPDATE_PARTS,
     Kind,
+    Part,
     Prices,
-    first_beside,
-    pass_kinds,
+    What,
     update_kind,
 )
 from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
@@ -44,9 +35,10 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.chunks import StageKind, chunks_of, stage_kinds
-from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.decomposition import FIRST, LAST, Decomposition, layer_name
 from kernelcast.runtime.step.groups import shards_span_nodes
-from kernelcast.runtime.step.layers.kinds import kinds_of
+from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.step.partition import partition
 
 # Elements of one array [layouts, chunks]: what a group takes does not grow with the stages.
@@ -76,7 +68,6 @@ class Engine:
         self.draws, self.element_bytes = draws, element_bytes
         self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
         self._prices = Pricing(times_of, self._take_apart, draws=draws)
-        self._hidden: dict[str, tuple[Hidden, ...]] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
         """A block of layouts in parts of one structure each.
@@ -87,7 +78,7 @@ class Engine:
             (structure, rows, self._cuts(layouts.take(rows), structure))
             for structure, rows in _structures(layouts)
         ]
-        requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*pass_kinds(layouts), SEND))]
+        requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*_pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
             requests += [
                 (layouts.take(rows[own]), [update_kind(stage) for stage in dict.fromkeys(stages)])
@@ -117,13 +108,14 @@ class Engine:
             update_kind(StageKind(counts=self._middle(held), first=False, last=False))
             for held in (layers // 2, layers)
         )
-        [prices] = self._prices.price([(own, (*pass_kinds(own), half, whole))])
+        [prices] = self._prices.price([(own, (*_pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
         for structure, rows in _structures(own):
             if structure.pp * structure.virtual_stages > layers:
                 continue
             half_us, whole_us = (
-                sum_of([prices.of(kind, part, rows) for part in range(3)]) for kind in (half, whole)
+                sum_of([prices.of(kind, Part("", what), rows) for what in UPDATE_PARTS])
+                for kind in (half, whole)
             )
             ends[:, is_cut[rows]] = better_ends(
                 partition(layers, structure.pp, structure.virtual_stages),
@@ -140,7 +132,7 @@ class Engine:
 
     def _whole_us(self, passes: Passes, layouts: Layouts, first: bool, layers: int, last: bool) -> Times:
         """What a chunk of so many layers takes: the model's first ones, its last ones, or such as lie between."""
-        kinds, recomputed = kinds_of(self.model), layouts.of_stack("recompute_layers")
+        kinds, recomputed = kinds_of(self.model), layouts.like.recompute_layers
         # Where nothing is recomputed fully, such layers take what the others take.
         kept = max(0, layers - recomputed) if recomputed else 0
         if first or last:
@@ -153,7 +145,7 @@ class Engine:
     def _cuts(self, layouts: Layouts, structure: Structure) -> Cuts:
         """The cuts of layouts of one structure."""
         distinct, whose = layouts.take(slice(0, 1)), np.zeros(len(layouts), dtype=np.intp)
-        some = ("recompute",) if layouts.of_stack("recompute_layers") else ()
+        some = ("recompute",) if layouts.like.recompute_layers else ()
         if some or (layouts.ends != AS_SPLIT).any():
             distinct, whose = layouts.distinct("first_layers", "last_layers", *some)
         chunks = [chunks_of(self.model, distinct.parallelism(row)) for row in range(len(distinct))]
@@ -175,13 +167,13 @@ class Engine:
             self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
         )
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
-        arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, 0, rows))
+        arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, Part("", What.SEND), rows))
         if structure.pairs:
             arrays |= passes.saved(together, cuts.chunks, whose)
         gradients, optimizer, gather = self._updates(cuts, updates, of_update)
         links_us = partial(passes.links_us, cuts.chunks, whose)
         overlap = self._overlap(layouts, structure, rows, arrays, links_us, gradients, gather)
-        if layouts.of_stack("overlap_parameters"):
+        if layouts.like.overlap_parameters:
             gather = np.zeros_like(gather)
         arrays |= {
             "all_reduce_us": gradients,
@@ -219,7 +211,8 @@ class Engine:
             if not len(own):
                 continue
             at = np.searchsorted(cuts.layouts[index], of_update[own])
-            for part, times in enumerate(found):
+            for what, times in zip(UPDATE_PARTS, found, strict=True):
+                part = Part("", what)
                 known = {stage: prices.of(update_kind(stage), part, at) for stage in dict.fromkeys(stages)}
                 of_stages = np.stack([known[stage] for stage in stages], axis=1)
                 times[own] = of_stages.reshape(len(own), 1 + self.draws, -1)
@@ -229,40 +222,19 @@ class Engine:
         self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
     ) -> Passes:
         """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
-        share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
-        spans = self._spans_nodes(layouts, rows)
-        first, last, *layers_of_kinds = (
-            self._block(layouts, prices, structure, index, rows, in_pairs, spans)
-            for index in range(LAYERS + len(kinds_of(self.model).distinct))
-        )
-        layers = kept = tuple(layers_of_kinds)
-        if recomputed:
-            kept = tuple(
-                replace(
-                    layer,
-                    backward_us=layer.backward_us
-                    - self._again_us(layouts, prices, structure, number, rows, in_pairs),
-                )
-                for number, layer in enumerate(layers)
-            )
+        of = partial(self._block, layouts, prices, structure, rows=rows, in_pairs=in_pairs)
+        kinds = range(len(kinds_of(self.model).distinct))
+        layers = kept = tuple(of(layer_name(kind)) for kind in kinds)
+        if layouts.like.recompute_layers:
+            kept = tuple(of(layer_name(kind), reruns=False) for kind in kinds)
         return Passes(
             structure=structure,
-            first=first,
-            last=last,
+            first=of(FIRST),
+            last=of(LAST),
             layers=self.host.beside_copies(layouts, rows, layers),
             kept_layers=self.host.beside_copies(layouts, rows, kept),
-            exposed_share=share,
+            exposed_share=layouts.like.exposed_share,
         )
-
-    def _again_us(
-        self, layouts: Layouts, prices: Prices, structure: Structure, number: int, rows: Rows, in_pairs: bool
-    ) -> Times:
-        """What recomputation adds to a layer of a kind."""
-        again = [prices.of(RECOMPUTED, number, rows)]
-        for one in self._hidden_of(layouts, LAYERS + number, int(rows[0])):
-            if one.is_again:
-                again.append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
-        return sum_of(again)
 
     def _overlap(
         self,
@@ -275,7 +247,7 @@ class Engine:
         gather: Times,
     ) -> Overlap | None:
         """What collectives of the update do to the passes that they run beside; None where none does."""
-        combines, gathers = (layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
+        combines, gathers = layouts.like.overlap_gradients, layouts.like.overlap_parameters
         if not (combines or gathers):
             return None
         distinct, whose = layouts.distinct(*OF_STAGES)
@@ -292,7 +264,7 @@ class Engine:
             gradients_us=gradients if combines else None,
             gather_us=gather if gathers else None,
             buckets=np.repeat(counts[whose[rows]], 1 + self.draws, axis=0),
-            exposed_share=layouts.of_stack("exposed_share"),
+            exposed_share=layouts.like.exposed_share,
         )
 
     def _take_apart(self, layouts: Layouts, row: int) -> Decomposition:
@@ -309,74 +281,82 @@ class Engine:
         layouts: Layouts,
         prices: Prices,
         structure: Structure,
-        index: int,
+        name: str,
+        *,
         rows: Rows,
         in_pairs: bool,
-        spans: NDArray[np.bool_],
+        reruns: bool = True,
     ) -> BlockTimes:
-        forward_us = prices.of(MICRO_BATCH, 2 * index, rows)
-        nothing = np.zeros_like(forward_us)
-        passes = {True: [forward_us], False: [prices.of(MICRO_BATCH, 2 * index + 1, rows)]}
-        for one in self._hidden_of(layouts, index, int(rows[0])):
-            passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
-        link_us = (
-            [self._link_us(prices, 2 * index + direction, rows, spans) for direction in range(2)]
-            if ON_LINKS.name in prices.times_us
-            else (nothing, nothing)
+        """Times of a block; where nothing `reruns`, its backward pass is that of a layer that keeps all it needs."""
+        passes = partial(prices.of, MICRO_BATCH, rows=rows)
+        backward = Part(name, What.BACKWARD if reruns else What.KEPT_BACKWARD)
+        again = (What.OVERLAPPED_AGAIN,) if reruns else ()
+        forward_us, backward_us = (
+            sum_of(
+                [
+                    passes(exposed),
+                    *(
+                        self._exposed_us(layouts, prices, structure, part, rows, in_pairs)
+                        for part in prices.overlapped(MICRO_BATCH, name, *whats)
+                    ),
+                ]
+            )
+            for exposed, whats in (
+                (Part(name, What.FORWARD), (What.OVERLAPPED_FORWARD,)),
+                (backward, (What.OVERLAPPED_BACKWARD, *again)),
+            )
         )
+        nothing = np.zeros_like(forward_us)
+        link_us = [nothing, nothing]
+        if ON_LINKS.name in prices.kinds:
+            links = (What.FORWARD_INSIDE, What.FORWARD_BETWEEN), (What.BACKWARD_INSIDE, What.BACKWARD_BETWEEN)
+            link_us = [self._link_us(layouts, prices, name, *own, rows) for own in links]
+        shards = partial(prices.of, SHARDS, rows=rows)
         return BlockTimes(
-            forward_us=sum_of(passes[True]),
-            backward_us=sum_of(passes[False]),
+            forward_us=forward_us,
+            backward_us=backward_us,
             forward_link_us=link_us[0],
             backward_link_us=link_us[1],
-            weight_us=prices.of(MICRO_BATCH, 2 * index + 1, rows, weights=True)
-            if structure.is_split
-            else nothing,
-            gather_us=prices.of(SHARDS, 2 * index, rows) if structure.is_sharded else nothing,
-            scatter_us=prices.of(SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
+            weight_us=passes(backward, weights=True) if structure.is_split else nothing,
+            gather_us=shards(Part(name, What.GATHER)) if structure.is_sharded else nothing,
+            scatter_us=shards(Part(name, What.SCATTER)) if structure.is_sharded else nothing,
         )
 
-    def _spans_nodes(self, layouts: Layouts, rows: Rows) -> NDArray[np.bool_]:
-        """Whether ZeRO's shards lie on several nodes, [rows]."""
-        own = layouts.take(rows)
-        shards = own.of_stack("shard_group") or own.replicas
-        spans: NDArray[np.bool_] = shards_span_nodes(shards, own["tp"], self.cluster)
-        # A second copy of the model is on other nodes, if the job has several.
-        return spans | (own["copies"] > 1) & (own.devices > self.cluster.gpus_per_node)
-
-    def _link_us(self, prices: Prices, part: int, rows: Rows, spans: NDArray[np.bool_]) -> Times:
+    def _link_us(
+        self, layouts: Layouts, prices: Prices, name: str, inside: What, between: What, rows: Rows
+    ) -> Times:
         """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
-        inside_us, between_us = (
-            prices.of(ON_LINKS, first + part, rows)
-            for first in (0, first_beside(len(kinds_of(self.model).distinct)))
-        )
+        own = layouts.take(rows)
+        spans = shards_span_nodes(own.like.shard_group or own.replicas, own["tp"], self.cluster)
+        # A second copy of the model is on other nodes, if the job has several.
+        spans |= (own["copies"] > 1) & (own.devices > self.cluster.gpus_per_node)
+        inside_us, between_us = (prices.of(ON_LINKS, Part(name, what), rows) for what in (inside, between))
         return np.where(np.repeat(spans, 1 + self.draws), between_us, inside_us)
 
-    def _beside_us(
-        self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows, in_pairs: bool
+    def _exposed_us(
+        self, layouts: Layouts, prices: Prices, structure: Structure, part: Part, rows: Rows, in_pairs: bool
     ) -> Times:
-        """What a collective beside computing adds to its pass."""
-        network_us = prices.of(MICRO_BATCH, one.part, rows)
+        """What an overlapped collective adds to its pass."""
+        network_us, overlap = prices.of(MICRO_BATCH, part, rows), part.overlap
+        assert overlap is not None
         if not network_us.any():
             return network_us
-        if one.of_weights and structure.is_split:
-            # Zero-bubble makes the weights' gradients later: nothing computes beside it.
+        if overlap.of_weights and structure.is_split:
+            # Zero-bubble makes the weights' gradients later: nothing computes meanwhile.
             return network_us
-        if one.of_another and not (in_pairs or layouts.of_stack("expert_overlap")):
-            # A pass alone has no other micro-batch beside it.
+        if overlap.another_micro_batch and not (in_pairs or layouts.like.expert_overlap):
+            # A pass alone has no other micro-batch to overlap.
             return network_us
-        within_us = prices.of(MICRO_BATCH, one.part + 1, rows)
-        if one.in_pieces:
-            within_us = within_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
-        return exposed_us(network_us, within_us, layouts.of_stack("exposed_share"))
+        compute_us = prices.of(MICRO_BATCH, part._replace(is_compute=True), rows)
+        if overlap.in_pieces:
+            compute_us = compute_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
+        return exposed_us(network_us, compute_us, layouts.like.exposed_share)
 
-    def _hidden_of(self, layouts: Layouts, index: int, row: int) -> list[Hidden]:
-        """Collectives beside products of block `index`: as many in every layout with the same `tensor_overlap`."""
-        overlap = layouts.of_stack("tensor_overlap")
-        if overlap not in self._hidden:
-            first_part = first_beside(len(kinds_of(self.model).distinct))
-            self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=first_part)
-        return [one for one in self._hidden[overlap] if one.block == index]
+
+def _pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
+    """What passes through the blocks depend on."""
+    overlaps = layouts.like.overlap_gradients or layouts.like.overlap_parameters
+    return (MICRO_BATCH, SHARDS, *((ON_LINKS,) if overlaps or (layouts["zero"] >= 2).any() else ()))
 
 
 def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:

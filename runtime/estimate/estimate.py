@@ -23,7 +23,7 @@ from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
+from kernelcast.runtime.step.component import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ class Components:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
-    """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update."""
+    """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update.
+
+    `update_ops_s` are the ops between the reduction of gradients and the gather of parameters, by name: clipping,
+    optimizer, zeroing of gradients, casts of weights, and what is the "host"'s.
+    """
 
     index: int
     layers: int
@@ -84,13 +88,27 @@ class StageEstimate:
     forward_s: float
     backward_s: float
     all_reduce_s: float
-    optimizer_s: float
+    update_ops_s: Mapping[str, float]
     all_gather_s: float
 
     @property
+    def optimizer_s(self) -> float:
+        """The optimizer alone."""
+        return self.update_ops_s.get(Component.OPTIMIZER, 0.0)
+
+    @property
+    def computed_s(self) -> float:
+        """Everything between the reduction of gradients and the gather of parameters."""
+        return sum(self.update_ops_s.values())
+
+    @property
     def update_s(self) -> float:
-        """Optimizer and all-gather."""
-        return self.optimizer_s + self.all_gather_s
+        """All of an update behind the reduction of gradients."""
+        return self.computed_s + self.all_gather_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "optimizer_s": self.optimizer_s, "update_s": self.update_s}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +324,7 @@ class Estimate:
             "peak": None if self.peak is None else self.peak.to_dict(),
             "components": self.components.to_dict(),
             "layer_counts": list(self.layer_counts),
-            "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],
+            "stages": [stage.to_dict() for stage in self.stages],
             "memory": {
                 **values_of(memory, "gpu_memory_bytes", "source", "reserved_bytes", "largest_bytes"),
                 **values_of(memory, "margin_bytes", "fits"),

@@ -39,7 +39,6 @@ from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory import on_cpu, precision_of
@@ -55,6 +54,8 @@ from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.stack import Stack, find_stack
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.layouts import Layouts
+from kernelcast.runtime.step.op import Call
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
@@ -264,14 +265,19 @@ class Estimator:
             ) * exposed_draws(
                 self.stack, engine, parallelism, timeline, step_us=float(found_us.step_us[0]), draws=draws
             )
+
+        def time_us(call: Call) -> float:
+            """The time of one call; 0 where it is left out of the sum."""
+            return answers.asked.answers.get(question(call), (0.0,))[0]
+
         return Estimate(
             step_time_s=step_time_s,
             interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
             timeline=timeline,
             bubble_share=bubble_share(step, float(found_us.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
-            components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
-            stages=tuple(stages_of(parts, step)),
+            components=components_of(parts, step, time_us),
+            stages=tuple(stages_of(parts, step, time_us)),
             memory=device_memory(self.bundle, model, parallelism, *memory),
             concerned=MappingProxyType(
                 self._concerned(answers.asked, parts, processes, self._devices_per_node(used, source, over))

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.uncertainty import drawn_factors
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.stack import NAMES, Stack
+from kernelcast.runtime.step.layouts import Layouts
 
 _LOG_STEP = 0.1
 """Of the share, down, so that it stays below 1."""

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from kernelcast.runtime.estimate.configurations import Rows, Times
-from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.memory import kept_by_layers
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.host import Host
+from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
 
 _TYPES = {2: "bfloat16", 4: "float32", 8: "float64"}
 """A type of as many bytes per element: the size of activations depends on nothing else of it."""
@@ -38,7 +38,7 @@ class HostShare:
         self, layouts: Layouts, rows: Rows, take_apart: Callable[[Layouts, int], Decomposition]
     ) -> Times | float:
         """What the host's part of every stage's update takes, [configs, stages] of one pp; 0 where it has none."""
-        if not layouts.of_stack("offload_optimizer"):
+        if not layouts.like.offload_optimizer:
             return 0.0
         host = self._host(layouts, rows)
         if host is None:
@@ -58,7 +58,7 @@ class HostShare:
 
         As a collective beside computing a copy adds what computing does not hide, at least the exposed share.
         """
-        away, share = (layouts.of_stack(name) for name in ("offload_activations", "exposed_share"))
+        away, share = layouts.like.offload_activations, layouts.like.exposed_share
         host = self._host(layouts, rows) if away else None
         if host is None:
             return layers

@@ -1,19 +1,55 @@
-"""The pieces that thousands of layouts share: which columns each kind depends on, what it calls, and its prices."""
+"""The pieces that layouts share: which columns each kind depends on, the parts that it calls, and their prices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
-from kernelcast.runtime.estimate.beside_passes import besides, on_links
+import numpy as np
+
 from kernelcast.runtime.estimate.configurations import Rows, Times
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
-from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.op import Calls, Overlap
 
-PieceKey = tuple[object, ...]
-"""Kind of piece, and the values of the columns that it depends on."""
+
+class What(StrEnum):
+    """What a part of a piece is the time of."""
+
+    FORWARD = "forward pass"
+    BACKWARD = "backward pass, with what it runs again"
+    KEPT_BACKWARD = "backward pass of a layer of which nothing runs again"
+    FORWARD_INSIDE = "collectives of a forward pass on links inside nodes"
+    FORWARD_BETWEEN = "collectives of a forward pass on links between nodes"
+    BACKWARD_INSIDE = "collectives of a backward pass on links inside nodes"
+    BACKWARD_BETWEEN = "collectives of a backward pass on links between nodes"
+    OVERLAPPED_FORWARD = "collectives of a forward pass that overlap computing"
+    OVERLAPPED_BACKWARD = "collectives of a backward pass that overlap computing"
+    OVERLAPPED_AGAIN = "collectives that run again and overlap computing"
+    GATHER = "parameters gathered for a pass"
+    SCATTER = "gradients scattered after a pass"
+    SEND = "activations sent to a neighbour"
+    REDUCTION = "gradients combined once per update"
+    UPDATE = "optimizer and what runs with it"
+    PARAMETER_GATHER = "parameters gathered once per update"
+
+
+class Part(NamedTuple):
+    """A part of a piece: of which block, what, and for overlapped collectives what they overlap.
+
+    `is_compute`: what computes meanwhile instead of the collectives.
+    """
+
+    block: str
+    what: What
+    overlap: Overlap | None = None
+    is_compute: bool = False
+
+
+Parts = Mapping[Part, Calls]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,81 +58,132 @@ class Kind:
 
     name: str
     columns: tuple[str, ...]
-    parts: Callable[[Decomposition], Sequence[Calls]]
+    parts: Callable[[Decomposition], Parts]
 
 
 # The degrees that cut a layer or its micro-batch.
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
+
+
+def _passes(parts: Decomposition) -> Parts:
+    found: dict[Part, Calls] = {}
+    for name, block in parts.blocks.items():
+        forward, backward, again = block.passes.forward, block.passes.backward, block.recomputed
+        found[Part(name, What.FORWARD)] = forward.calls
+        found[Part(name, What.BACKWARD)] = backward.calls + again.calls
+        if parts.parallelism.recompute_layers:
+            found[Part(name, What.KEPT_BACKWARD)] = backward.calls
+        for what, one in (
+            (What.OVERLAPPED_FORWARD, forward),
+            (What.OVERLAPPED_BACKWARD, backward),
+            (What.OVERLAPPED_AGAIN, again),
+        ):
+            for overlap, pair in one.overlapped.items():
+                found[Part(name, what, overlap)] = pair.collectives
+                found[Part(name, what, overlap, is_compute=True)] = pair.compute
+    return found
+
+
+def _on_links(parts: Decomposition) -> Parts:
+    """Collectives of every block's passes: those inside nodes, and those between them."""
+    found: dict[Part, Calls] = {}
+    for name, block in parts.blocks.items():
+        forward = block.passes.forward.collectives
+        backward = block.passes.backward.collectives + block.recomputed.collectives
+        for collectives, inside, between in (
+            (forward, What.FORWARD_INSIDE, What.FORWARD_BETWEEN),
+            (backward, What.BACKWARD_INSIDE, What.BACKWARD_BETWEEN),
+        ):
+            found[Part(name, inside)] = tuple(one for one in collectives if one.shape[1] <= 1)
+            found[Part(name, between)] = tuple(one for one in collectives if one.shape[1] > 1)
+    return found
+
+
+def _shards(parts: Decomposition) -> Parts:
+    return {
+        Part(name, what): calls
+        for name, both in parts.shards.items()
+        for what, calls in zip((What.GATHER, What.SCATTER), both, strict=True)
+    }
+
+
 MICRO_BATCH = Kind(
     name="micro-batch",
     columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute", "pairs"),
-    parts=lambda d: [
-        *(calls for passes in d.passes for calls in (passes.forward, passes.backward)),
-        *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
-    ],
+    parts=_passes,
 )
+ON_LINKS = Kind(name="on links", columns=MICRO_BATCH.columns, parts=_on_links)
 SEND = Kind(
     name="send",
     columns=(*DEGREES, "micro_batch"),
-    parts=lambda d: [d.send],
+    parts=lambda d: {Part("", What.SEND): d.send},
 )
 SHARDS = Kind(
     name="shards",
     columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero", "copies"),
-    parts=lambda d: [calls for block in d.shards for calls in block],
+    parts=_shards,
 )
-ON_LINKS = Kind(
-    name="on links",
-    columns=MICRO_BATCH.columns,
-    parts=lambda d: [calls for passes in on_links(d) for calls in passes],
-)
-"""What passes have on the links inside nodes, then what they have on those between them."""
-RECOMPUTED = Kind(
-    name="recomputed",
-    columns=MICRO_BATCH.columns,
-    parts=lambda d: d.recomputed_fully,
-)
-FIRST, LAST, LAYERS = range(3)
-"""Blocks: the ends of the model, then a layer of each kind."""
-
-
-def first_beside(kinds: int) -> int:
-    """Parts of a micro-batch's piece: the passes of all blocks, then collectives, each with what computes beside it."""
-    return 2 * (LAYERS + kinds)
 
 
 @lru_cache(maxsize=1 << 12)
 def update_kind(stage: StageKind) -> Kind:
     """What a stage of this kind does once per update: gradients, optimizer, parameters gathered."""
 
-    def parts(decomposition: Decomposition) -> Sequence[Calls]:
-        update = decomposition.update(stage)
-        return update.gradients, update.optimizer, update.gather
+    def parts(decomposition: Decomposition) -> Parts:
+        found: dict[Part, Calls] = {Part("", what): () for what in UPDATE_PARTS}
+        for one in decomposition.update(stage):
+            part = Part("", _WHAT_OF[Component(one.name)])
+            found[part] += one.forward()
+        return found
 
     name = f"update {stage.counts} {stage.first} {stage.last}"
     # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
     return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero", "copies"), parts=parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Times of the pieces of a block's layouts, by kind: float64 [distinct, parts, 2, 1 + draws] and who has which.
+UPDATE_PARTS = (What.REDUCTION, What.UPDATE, What.PARAMETER_GATHER)
+_WHAT_OF = {
+    Component.ALL_REDUCE: What.REDUCTION,
+    **dict.fromkeys(COMPUTED_ONCE, What.UPDATE),
+    Component.ALL_GATHER: What.PARAMETER_GATHER,
+}
 
-    Of a part, the first of two is its time in µs, the second how much of it makes gradients of weights.
+
+@dataclass(frozen=True, slots=True)
+class PricedKind:
+    """Times of the distinct pieces of one kind: float64 [pieces, parts, 2, 1 + draws], with the place of each part.
+
+    Of a part, the first of two is its time in µs, the second how much of it makes gradients of weights. `whose` is the
+    piece of each layout.
     """
 
-    times_us: dict[str, Times]
-    whose: dict[str, Rows]
+    times_us: Times
+    places: Mapping[Part, int]
+    whose: Rows
 
-    def of(self, kind: Kind, part: int, rows: Rows, *, weights: bool = False) -> Times:
-        """Time of one part for the layouts at `rows`, float64 [rows · (1 + draws)]; NaN where it has no answer."""
-        times: Times = self.times_us[kind.name][self.whose[kind.name][rows], part, int(weights)]
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Times of the pieces of a block's layouts by kind."""
+
+    kinds: Mapping[str, PricedKind]
+
+    def of(self, kind: Kind, part: Part, rows: Rows, *, weights: bool = False) -> Times:
+        """Time of one part for the layouts at `rows`, float64 [rows · (1 + draws)]; NaN where it has no answer.
+
+        0 where a layout has no such part.
+        """
+        own = self.kinds[kind.name]
+        place = own.places.get(part)
+        if place is None:
+            return np.zeros(len(rows) * own.times_us.shape[3])
+        times: Times = own.times_us[own.whose[rows], place, int(weights)]
         return times.reshape(-1)
 
-
-def pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
-    """What passes through the blocks depend on."""
-    some = (RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
-    overlaps = any(layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
-    shared = (ON_LINKS,) if overlaps or (layouts["zero"] >= 2).any() else ()
-    return (MICRO_BATCH, SHARDS, *shared, *some)
+    def overlapped(self, kind: Kind, block: str, *whats: What) -> list[Part]:
+        """Parts of a block's collectives that overlap computing."""
+        return [
+            part
+            for part in self.kinds[kind.name].places
+            if part.block == block and part.what in whats and not part.is_compute
+        ]

@@ -1,28 +1,33 @@
 """The times of the pieces of layouts: every regressor is asked once for all that is new, and prices are remembered."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import Question
-from kernelcast.runtime.estimate.configurations import Times
-from kernelcast.runtime.estimate.layouts import Layouts
-from kernelcast.runtime.estimate.pieces import Kind, PieceKey, Prices
+from kernelcast.runtime.estimate.configurations import Rows, Times
+from kernelcast.runtime.estimate.pieces import Kind, Part, Parts, PricedKind, Prices
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.layouts import Layouts
+from kernelcast.runtime.step.op import Call, Calls
 
 # Prices remembered from block to block; a piece is some hundred bytes.
 _MAX_REMEMBERED = 1 << 15
+
+PieceKey = tuple[object, ...]
+"""Kind of piece, and the values of the columns that it depends on."""
 
 _ASKED, _COUNT = attrgetter("operator", "direction", "shape", "role"), attrgetter("count")
 """What a call asks, and how often."""
 
 TimesOf = Callable[[Sequence[Question]], Times]
 """Times of questions in µs, float64 [questions, 1 + draws]; NaN where there is no answer."""
+
+_Piece = tuple[tuple[Part, ...], Times]
+"""The parts of a piece, and their times, float64 [parts, 2, 1 + draws]."""
 
 
 class Pricing:
@@ -32,34 +37,44 @@ class Pricing:
         self, times_of: TimesOf, take_apart: Callable[[Layouts, int], Decomposition], *, draws: int
     ) -> None:
         self.times_of, self.take_apart, self.draws = times_of, take_apart, draws
-        self._known: dict[PieceKey, Times] = {}
+        self._known: dict[PieceKey, _Piece] = {}
 
     def price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
         """Prices of the kinds of pieces of every block of layouts; all blocks share what layouts have in common."""
-        wanted: dict[PieceKey, Sequence[Calls]] = {}
+        wanted: dict[PieceKey, Parts] = {}
         taken_apart: dict[tuple[object, ...], Decomposition] = {}
         found = [self._keys(layouts, kinds, wanted, taken_apart) for layouts, kinds in requests]
         if wanted:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
                 needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
                 self._known = {key: self._known[key] for key in needed}
-            launch_us = requests[0][0].of_stack("host_launch_us")
-            self._known.update(self._ask(wanted, launch_us))
+            self._known.update(self._ask(wanted, requests[0][0].like.host_launch_us))
         return [
-            Prices(
-                {name: np.stack([self._known[key] for key in keys]) for name, (keys, _) in one.items()},
-                {name: whose for name, (_, whose) in one.items()},
-            )
-            for one in found
+            Prices({name: self._priced(keys, whose) for name, (keys, whose) in one.items()}) for one in found
         ]
+
+    def _priced(self, keys: Sequence[PieceKey], whose: Rows) -> PricedKind:
+        """The prices of some pieces side by side; what a piece does not have takes no time."""
+        pieces = [self._known[key] for key in keys]
+        places = {
+            part: place for place, part in enumerate(dict.fromkeys(chain(*(parts for parts, _ in pieces))))
+        }
+        alike: dict[tuple[Part, ...], list[int]] = {}
+        for row, (parts, _) in enumerate(pieces):
+            alike.setdefault(parts, []).append(row)
+        times_us = np.zeros((len(pieces), len(places), 2, 1 + self.draws))
+        for parts, rows in alike.items():
+            own = np.stack([pieces[row][1] for row in rows])
+            times_us[np.ix_(rows, [places[part] for part in parts])] = own
+        return PricedKind(times_us, places, whose)
 
     def _keys(
         self,
         layouts: Layouts,
         kinds: Sequence[Kind],
-        wanted: dict[PieceKey, Sequence[Calls]],
+        wanted: dict[PieceKey, Parts],
         taken_apart: dict[tuple[object, ...], Decomposition],
-    ) -> dict[str, tuple[list[PieceKey], NDArray[np.intp]]]:
+    ) -> dict[str, tuple[list[PieceKey], Rows]]:
         """Keys of the distinct pieces of every kind, and which is whose; unknown ones go into `wanted`.
 
         Layouts that agree in the columns of a kind are taken apart once.
@@ -82,15 +97,25 @@ class Pricing:
                 found[kind.name] = keys, whose
         return found
 
-    def _ask(self, wanted: dict[PieceKey, Sequence[Calls]], launch_us: float) -> dict[PieceKey, Times]:
-        """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once.
+    def _ask(self, wanted: Mapping[PieceKey, Parts], launch_us: float) -> dict[PieceKey, _Piece]:
+        """Times of the wanted pieces; every regressor is asked at most once.
 
         A part takes at least `launch_us` for each of its kernels that compute.
         """
         # Pieces share parts, such as forward passes with and without recomputation.
-        every = [part for piece in wanted.values() for part in piece]
-        parts = list({id(part): part for part in every}.values())
-        calls = list(chain.from_iterable(parts))
+        parts = list({id(calls): calls for piece in wanted.values() for calls in piece.values()}.values())
+        totals = self._totals(parts)
+        if launch_us:
+            totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(list(map(_kernels, parts)))[:, None])
+        place = {id(calls): index for index, calls in enumerate(parts)}
+        return {
+            key: (tuple(piece), totals[[place[id(calls)] for calls in piece.values()]])
+            for key, piece in wanted.items()
+        }
+
+    def _totals(self, parts: Sequence[Calls]) -> Times:
+        """Times of sequences of calls, and of the weight gradients among them, float64 [parts, 2, 1 + draws]."""
+        calls: list[Call] = list(chain.from_iterable(parts))
         asked = list(map(_ASKED, calls))
         position = {one: index for index, one in enumerate(dict.fromkeys(asked))}
         questions = [((operator, direction), shape, role) for operator, direction, shape, role in position]
@@ -103,13 +128,8 @@ class Pricing:
         np.add.at(totals[:, 0], whose, terms_us)
         weights = of_weights[which]
         np.add.at(totals[:, 1], whose[weights], terms_us[weights])
-        if launch_us:
-            kernels = [
-                sum(call.count for call in part if not OPERATORS[call.operator].is_collective)
-                for part in parts
-            ]
-            totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
-        part_of = {id(part): index for index, part in enumerate(parts)}
-        ends = np.cumsum([len(piece) for piece in wanted.values()])
-        of_pieces = np.split(totals[[part_of[id(part)] for part in every]], ends[:-1])
-        return dict(zip(wanted, of_pieces, strict=True))
+        return totals
+
+
+def _kernels(calls: Calls) -> int:
+    return sum(call.count for call in calls if not OPERATORS[call.operator].is_collective)

@@ -22,22 +22,25 @@ from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.operators.float8 import FLOAT8
 from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT
-from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Block, Decomposition
+from kernelcast.runtime.step.op import Call
 
 _FORWARD_AND_BACKWARD = 3
 
 
 def model_flops(parts: Decomposition) -> float:
     """FLOPs of the model in one step of the whole job, forward and backward, without recomputation."""
-    if parts.sizes.linears.is_frozen:
+    if parts.sizes.is_frozen:
         return hardware_flops(parts.without_recomputation)
-    return _FORWARD_AND_BACKWARD * _of_job(parts, lambda block: block.forward)
+    return _FORWARD_AND_BACKWARD * _of_job(parts, lambda block: block.passes.forward.calls)
 
 
 def hardware_flops(parts: Decomposition) -> float:
     """FLOPs of matrix products and attention that the job executes in one step, recomputation included."""
-    return _of_job(parts, lambda block: (*block.forward, *block.backward))
+    return _of_job(
+        parts,
+        lambda block: (*block.passes.forward.calls, *block.passes.backward.calls, *block.recomputed.calls),
+    )
 
 
 def peak_of(bundle: Bundle) -> Peak | None:
@@ -59,8 +62,10 @@ def peak_of_step(peak: Peak | None, parts: Decomposition) -> Peak | None:
 
     That of the training's type where the device is unknown, or has none in 8 bit.
     """
-    share = _of_job(parts, lambda block: (one for one in block.forward if OPERATORS[one.operator].dtype))
-    share /= _of_job(parts, lambda block: block.forward)
+    share = _of_job(
+        parts, lambda block: (one for one in block.passes.forward.calls if OPERATORS[one.operator].dtype)
+    )
+    share /= _of_job(parts, lambda block: block.passes.forward.calls)
     of = None if peak is None else device_named(peak.device)
     faster = None if of is None else of.peak_flops_per_s(FLOAT8)
     if peak is None or faster is None or not share:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.training import step_time_for
 from kernelcast.runtime.intent.best import require_answer
 from kernelcast.runtime.intent.open_request import OpenRequest
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.sweep import sweep
+from kernelcast.runtime.step.layouts import Layouts
 
 MOST_DEVICES = 65_536
 MOST_EFFICIENT = 1.1

@@ -4,12 +4,11 @@ What is counted and where it comes from is in docs/memory.md. Arithmetic over ar
 stages or thousands of layouts. What a layer keeps is in the descriptions of the layers (../step/layers/).
 """
 
-from kernelcast.runtime.memory.layouts import MEMORY_DEPENDS_ON, largest_stage_bytes
+from kernelcast.runtime.memory.layouts import largest_stage_bytes
 from kernelcast.runtime.memory.stages import StageMemory, kept_by_layers, on_cpu, stage_memory
 from kernelcast.runtime.memory.states import precision_of
 
 __all__ = [
-    "MEMORY_DEPENDS_ON",
     "StageMemory",
     "kept_by_layers",
     "largest_stage_bytes",

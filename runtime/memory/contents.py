@@ -3,33 +3,32 @@
 Thousands of layouts have a few dozen sizes: stages, schedules and replicas do not change what a layer holds.
 """
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.memory.rows import of_all
-from kernelcast.runtime.request.fields import LossKind, ModuleKind, RecomputeModule
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.expert_load import ExpertLoad
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.kinds import kinds_of
-from kernelcast.runtime.step.layers.linear import Linears
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.modules import MODULES
-from kernelcast.runtime.step.layers.sizes import Kept, Number, Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.parameters import PartParameters, layer_of
+from kernelcast.runtime.step.expert_load import fullest_in_memory
+from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.layers.attention import attention_gradient_bytes
+from kernelcast.runtime.step.layers.attention_core import buffer_bytes
+from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
+from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, FURTHER, LOGITS, logit_entries, loss
+from kernelcast.runtime.step.layers.transformer_layer import INPUT, MLP_NORM, transformer_layer
+from kernelcast.runtime.step.op import Number, Ops, saved_bytes
+from kernelcast.runtime.step.parameters import PartParameters, held_parameters
+from kernelcast.runtime.step.sizes import Sizes
 
 
 class LayerContents(NamedTuple):
     """A transformer layer: bytes for one micro-batch, entries for weights, each float64 [rows] or a number.
 
-    - `block_input`, and what is `kept` beside it; `dropped` of it by selective recomputation, of attention and of the
+    - `block_input`, and what is `kept` besides it; `dropped` of it by selective checkpointing, of attention and of the
       MLP's half; `mlp` is all that this half keeps; `late` what late weight gradients wait with;
-    - gradients on their way: of attention, at the MLP's projection down and at its activation;
+    - gradients in use: of attention, at the MLP's projection down and at its activation;
     - `buffers` whatever the micro-batch;
     - `parameters`, those of `adapters`, the entries of weight `matrices`, and those `cast` to 8 bit.
     """
@@ -49,23 +48,30 @@ class LayerContents(NamedTuple):
     cast: Number
 
     @classmethod
-    def of(cls, layer: TransformerLayer, kept: Kept, dropped: tuple[RecomputeModule, ...]) -> Self:
-        """Of a layer from which selective recomputation drops these modules."""
-        at_projection, at_activation = layer.mlp.gradient_bytes(kept)
+    def of(cls, s: Sizes, ops: Ops) -> Self:
+        """Folds over the ops of a layer; selective checkpointing drops the layout's `recompute_modules`."""
+        input_op, *others = ops
+        assert input_op.name == INPUT
+        # The MLP's half begins with the sum that its norm reads.
+        middle = [one.name for one in others].index(MLP_NORM)
+        halves = others[: middle - 1], others[middle - 1 :]
+        modules = s.layout.recompute_modules
+        of_attention, of_mlp = (saved_bytes(one for one in half if one.module in modules) for half in halves)
+        held = held_parameters(s, ops)
         return cls(
-            block_input=layer.input_bytes(kept),
-            kept=layer.kept_bytes(kept),
-            dropped=_dropped(layer, kept, dropped),
-            mlp=layer.mlp_bytes(kept),
-            late=layer.weight_gradient_bytes(kept),
-            attention_gradient=layer.attention.gradient_bytes(kept),
-            at_projection=at_projection,
-            at_activation=at_activation,
-            buffers=layer.attention.buffer_bytes,
-            parameters=layer.parameters,
-            adapters=layer.adapter_parameters,
-            matrices=1.0 * layer.matrices,
-            cast=layer.cast_entries,
+            block_input=input_op.saves,
+            kept=saved_bytes(others),
+            dropped=(of_attention, of_mlp),
+            mlp=saved_bytes(halves[1]),
+            late=_total(one.late for one in others),
+            attention_gradient=attention_gradient_bytes(s),
+            at_projection=_total(one.gradients for one in others if one.weight is not None),
+            at_activation=_total(one.gradients for one in others if one.weight is None),
+            buffers=buffer_bytes(s),
+            parameters=held.frozen + held.frozen_experts if s.is_frozen else held.total,
+            adapters=held.dense if s.is_frozen else 0,
+            matrices=1.0 * _total(one.weight.entries for one in others if one.weight is not None),
+            cast=_cast_entries(s, ops),
         )
 
 
@@ -83,6 +89,23 @@ class LossContents(NamedTuple):
     matrix: Number
     cast: Number
 
+    @classmethod
+    def of(cls, s: Sizes) -> Self:
+        """Folds over the ops of the last end; layers of further predictions are counted with the others."""
+        ops = loss(s)
+        by_name = {one.name: one for one in ops}
+        logits, at_loss = by_name[LOGITS], by_name[CROSS_ENTROPY]
+        of_loss = {prefix + one.name for one in (logits, at_loss) for prefix in ("", FURTHER)}
+        return cls(
+            kept=saved_bytes(one for one in ops if not one.in_layer and one.name not in of_loss),
+            logits=logits.saves,
+            late=s.element_bytes * logit_entries(s),
+            log_probabilities=at_loss.saves,
+            gradients=(at_loss.gradients, logits.gradients),
+            matrix=vocabulary_matrix(s),
+            cast=_cast_entries(s, ops),
+        )
+
 
 class Contents(NamedTuple):
     """All that stages are put together from: a layer of each kind, both ends, and their parameters.
@@ -91,7 +114,7 @@ class Contents(NamedTuple):
     activations where sequence parallelism puts them together.
     """
 
-    kept: Kept
+    sizes: Sizes
     layers: tuple[LayerContents, ...]
     loss: LossContents
     embedding: Number
@@ -100,63 +123,41 @@ class Contents(NamedTuple):
     gathered: Number
 
     @classmethod
-    def of(
-        cls, model: ModelConfig, columns: Mapping[str, Number], common: Mapping[str, Any], kept: Kept
-    ) -> "Contents":
-        """Those of layouts with the fields `OF_SIZES` in `columns`, float64 [rows], and `COMMON` fields for all."""
-        sizes = Sizes.of_columns(
-            model,
-            columns,
-            vocabulary_multiple=of_all(common, "vocabulary_multiple"),
-            imbalance=ExpertLoad.of(partial(of_all, common)).in_memory(model.experts, columns["ep"]),
-            linears=Linears.of(partial(of_all, common)),
+    def of(cls, model: ModelConfig, layout: Parallelism, element_bytes: int, *, is_cpu: bool) -> "Contents":
+        """Contents of the devices of layouts, whose chosen fields are float64 [rows]."""
+        s = Sizes(
+            model=model,
+            layout=layout,
+            element_bytes=element_bytes,
+            is_cpu=is_cpu,
+            of_fullest=fullest_in_memory(layout, model.experts, layout.ep) if model.experts else 1.0,
         )
-        dropped, loss = of_all(common, "recompute_modules"), Loss(sizes)
+        kinds = [s.of_kind(kind) for kind in kinds_of(model).distinct]
         return cls(
-            kept=kept,
-            layers=tuple(
-                LayerContents.of(layer_of(sizes, kind), kept, dropped) for kind in kinds_of(model).distinct
-            ),
-            loss=LossContents(
-                kept=loss.kept_bytes(kept),
-                logits=loss.logit_bytes(kept),
-                late=kept.element * loss.logits,
-                log_probabilities=loss.log_probability_bytes(kept),
-                gradients=loss.gradient_bytes(kept),
-                matrix=loss.matrix,
-                cast=loss.cast_entries,
-            ),
-            embedding=Embedding(sizes).kept_bytes(kept),
-            parameters=PartParameters.of(sizes),
-            tokens=sizes.tokens,
-            gathered=sizes.sequence_parallel * kept.element * sizes.tokens * sizes.hidden,
+            sizes=s,
+            layers=tuple(LayerContents.of(one, transformer_layer(one)) for one in kinds),
+            loss=LossContents.of(s),
+            embedding=saved_bytes(embedding(s)),
+            parameters=PartParameters.of(s),
+            tokens=s.tokens,
+            gathered=s.sequence_parallel * s.element_bytes * s.tokens * s.hidden,
         )
 
     def at(self, rows: NDArray[np.intp]) -> "Contents":
-        """Those at `rows`."""
+        """Contents at `rows`."""
         found: Contents = _at(self, rows)
         return found
 
 
-def kept_in(
-    common: Mapping[str, Any], element: int, loss: LossKind, kept_by: ModuleKind, *, is_cpu: bool = False
-) -> Kept:
-    """How activations of `element` bytes per entry are kept."""
-    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
-    mask = (element if is_cpu else 1) if of_all(common, "dropout") else 0
-    return Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss, modules=MODULES[kept_by])
+def _cast_entries(s: Sizes, ops: Ops) -> Number:
+    return _total(one.weight.entries for one in ops if one.weight is not None and s.is_cast(one.weight.kind))
 
 
-def _dropped(
-    layer: TransformerLayer, kept: Kept, modules: tuple[RecomputeModule, ...]
-) -> tuple[Number, Number]:
-    core = layer.attention.core_bytes(kept) if "core_attn" in modules else 0.0
-    norms = (
-        layer.norm_bytes(kept, read_by) if "layernorm" in modules else 0.0
-        for read_by in ("attention", layer.mlp.input_kind)
-    )
-    of_attention, of_mlp = norms
-    return core + of_attention, of_mlp + (layer.mlp.kept_bytes(kept) if "mlp" in modules else 0.0)
+def _total(values: Iterable[Number]) -> Number:
+    total: Number = 0
+    for value in values:
+        total = total + value
+    return total
 
 
 def _at(value: Any, rows: NDArray[np.intp]) -> Any:

@@ -2,74 +2,56 @@
 
 from itertools import accumulate
 from operator import le
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.memory.contents import Contents, kept_in
+from kernelcast.runtime.memory.contents import Contents
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
-from kernelcast.runtime.memory.rows import COMMON, OF_LAYOUT, Floats, Rows
+from kernelcast.runtime.memory.rows import Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.remembering import remembered
-from kernelcast.runtime.request.fields import (
-    LAYOUT,
-    LayerSplit,
-    LossKind,
-    ModuleKind,
-    ReduceDtype,
-    Schedule,
-)
+from kernelcast.runtime.request.fields import LayerSplit, Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
-from kernelcast.runtime.step.layers.kinds import LayerKinds, kinds_of
-from kernelcast.runtime.step.layers.sizes import OF_SIZES
+from kernelcast.runtime.step.kinds import LayerKinds, kinds_of
+from kernelcast.runtime.step.layouts import SCHEDULES, Layouts
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "kept_by", "shard_group", *COMMON)
-"""What memory depends on of the fields that all layouts of a search have in common."""
+_OF_CONTENTS = ("tp", "cp", "ep", "expert_tp", "micro_batch", "sequence_parallel")
+"""Columns that decide what layers hold."""
 
 
 def largest_stage_bytes(
     model: ModelConfig,
+    layouts: Layouts,
     *,
-    schedules: tuple[Schedule, ...],
     dtype: str = "float16",
     is_cpu: bool = False,
-    layer_split: LayerSplit = LAYOUT["layer_split"].default,
-    reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
-    loss: LossKind = LAYOUT["loss"].default,
-    kept_by: ModuleKind = LAYOUT["kept_by"].default,
-    shard_group: int = LAYOUT["shard_group"].default,
     most_bytes: int | None = None,
-    **columns: Any,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
-    `columns` are the fields of valid layouts whose layers are spread by `layer_split`, int64 [layouts] each:
-    `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
-    selective, 2 for full; `first_layers` and `last_layers`, where they are given and not `AS_SPLIT`, those of the ends
-    (`with_ends`). Among them are fields `COMMON`, one value each. The answer is the largest `total_bytes` of
+    Layers are spread by `layer_split`, or by a cut that was chosen by time. The answer is the largest `total_bytes` of
     `stage_memory`, rounded up; of a layout whose first stage needs more than `most_bytes`, that stage's.
 
     Raises:
         UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
     """
-    precision = precision_of(dtype, reduce_dtype)
-    schedule, pp, virtual_stages = columns["schedule"], columns["pp"], columns["virtual_stages"]
-    if not len(pp):
+    precision = precision_of(dtype, layouts.like.reduce_dtype)
+    if not len(layouts):
         return np.zeros(0)
-    waiting = _enough(schedule, pp, columns["micro_batches"], schedules)
+    schedule, pp = layouts["schedule"], layouts["pp"]
     # Positions in a number for each combination are not negative.
-    ends = [columns[name] - AS_SPLIT for name in ("first_layers", "last_layers") if name in columns]
-    shapes = (schedule, pp, virtual_stages, waiting, *ends)
+    waiting = _enough(schedule, pp, layouts["micro_batches"])
+    shapes = (schedule, pp, layouts["virtual_stages"], waiting, *(layouts.ends - AS_SPLIT))
     _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
-        _fullest(kinds_of(model), schedules[kind], stages, chunks, enough, layer_split, *cut)
+        _fullest(kinds_of(model), SCHEDULES[kind], stages, chunks, enough, layouts.like.layer_split, *cut)
         for kind, stages, chunks, enough, *cut in zip(
             *(column[where].tolist() for column in shapes), strict=True
         )
@@ -78,34 +60,20 @@ def largest_stage_bytes(
     table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
     first = (np.cumsum(counts) - counts)[shape_of]
     # The same sizes are on the devices of many layouts.
-    _, sizes_at, sizes_of = np.unique(
-        _one_number(tuple(columns[name] for name in OF_SIZES)), return_index=True, return_inverse=True
-    )
-
-    common = {name: columns[name] for name in COMMON if name in columns}
-    contents = Contents.of(
-        model,
-        {name: columns[name][sizes_at].astype(np.float64) for name in OF_SIZES},
-        common,
-        kept_in(common, precision.element, loss, kept_by, is_cpu=is_cpu),
-    )
+    distinct, sizes_of = layouts.distinct(*_OF_CONTENTS)
+    contents = Contents.of(model, distinct.as_one, precision.element, is_cpu=is_cpu)
 
     def needed(row_of: NDArray[np.intp], own: NDArray[np.intp]) -> Floats:
         """Of rows of the table for the layouts at `own`."""
-        rows = Rows.of_loads(
-            table[row_of],
-            layout={name: columns[name][own].astype(np.float64) for name in OF_LAYOUT},
-            shard_group=shard_group,
-            common=common,
-        )
+        rows = Rows.of_loads(table[row_of], layouts.take(own))
         return memory_of(model, rows, contents.at(sizes_of[own]), precision=precision).total
 
-    largest = needed(first, np.arange(len(pp)))
+    largest = needed(first, np.arange(len(layouts)))
     others = counts[shape_of] - 1
     if most_bytes is not None:
         others[largest > most_bytes] = 0
     if others.any():
-        own = np.repeat(np.arange(len(pp)), others)
+        own = np.repeat(np.arange(len(layouts)), others)
         place = np.arange(len(own)) - np.repeat(np.cumsum(others) - others, others)
         np.maximum.at(largest, own, needed(first[own] + 1 + place, own))
     return largest
@@ -123,10 +91,12 @@ def _one_number(columns: tuple[Whole, ...]) -> Whole:
     return code
 
 
-def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Schedule, ...]) -> Whole:
+_FULL_AFTER = np.array([FULL_AFTER.get(name, 0) for name in SCHEDULES], dtype=np.int64)
+
+
+def _enough(schedule: Whole, pp: Whole, micro_batches: Whole) -> Whole:
     """Micro-batches as far as more of them change what is in flight, see `FULL_AFTER`."""
-    enough = [FULL_AFTER.get(name, 0) for name in schedules]
-    most = np.array(enough, dtype=np.int64)[kind] * pp
+    most = _FULL_AFTER[schedule] * pp
     return np.where(most, np.minimum(micro_batches, most), micro_batches)
 
 

@@ -7,9 +7,9 @@ from math import ceil
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
-from kernelcast.runtime.memory.contents import Contents, LayerContents, kept_in
+from kernelcast.runtime.memory.contents import Contents, LayerContents
 from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.memory.rows import COMMON, FULL, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
+from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import (
     Precision,
     frozen_bytes,
@@ -18,16 +18,14 @@ from kernelcast.runtime.memory.states import (
     with_optimizer,
 )
 from kernelcast.runtime.memory.working import largest_of, working_bytes
-from kernelcast.runtime.request.fields import LossKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of
-from kernelcast.runtime.step.layers.kinds import kinds_of
+from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
-from kernelcast.runtime.step.layers.sizes import OF_SIZES
+from kernelcast.runtime.step.layouts import Layouts
 
 _LAYERS_ON_THEIR_WAY = 2
-RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +99,9 @@ def stage_memory(
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
     """
     parallelism.check(model)
-    stages = loads(
-        parallelism.schedule,
-        parallelism.pp,
-        parallelism.virtual_stages,
-        parallelism.micro_batches,
-        tuple(chunk.counts for chunk in chunks_of(model, parallelism)),
-    )
+    stages = _loads(model, parallelism)
     precision = precision_of(dtype, parallelism.reduce_dtype)
-    rows, contents = _rows(model, parallelism, stages, precision.element, parallelism.loss, is_cpu=is_cpu)
+    rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu)
     found = memory_of(model, rows, contents, precision=precision)
     return tuple(
         StageMemory(
@@ -143,11 +135,11 @@ def memory_of(
     """
     layers, loss = contents.layers, contents.loss
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
-    own = with_optimizer(precision, rows.of_all("optimizer"), rows.of_all("optimizer_states"))
+    own = with_optimizer(precision, rows.layout.optimizer, rows.layout.optimizer_states)
     states = model_states(held.dense, rows.shards, rows.zero, own)
     if model.experts:
         states = states + model_states(held.experts, rows.expert_shards, rows.zero, own)
-    of_device = 1 - rows.of_all("offload_optimizer")
+    of_device = 1 - rows.layout.offload_optimizer
     weights = states.weights + frozen_bytes(held.frozen, rows.shards, rows.zero, precision)
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
@@ -160,7 +152,7 @@ def memory_of(
     )
     by_layer = [_kept_in_flight(rows, one) for one in layers]
     in_flight = sum(live * own for live, own in zip(rows.live_layers, by_layer, strict=True))
-    away = rows.of_all("offload_activations")
+    away = rows.layout.offload_activations
     activations = (
         (1 - away) * in_flight
         + sum(rows.late * count * one.late for count, one in zip(rows.layers, layers, strict=True))
@@ -192,12 +184,15 @@ def memory_of(
 
 def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) -> tuple[float, ...]:
     """Bytes that a layer of each kind keeps of one micro-batch on one device, of the first stage's layers."""
-    counts = tuple(chunk.counts for chunk in chunks_of(model, parallelism))
-    stages = loads(
-        parallelism.schedule, parallelism.pp, parallelism.virtual_stages, parallelism.micro_batches, counts
-    )
-    rows, contents = _rows(model, parallelism, stages[:1], precision_of(dtype).element, "plain")
+    stages = _loads(model, parallelism)[:1]
+    rows, contents = _rows(model, parallelism, stages, precision_of(dtype).element)
     return tuple(float(_kept_in_flight(rows, one)[0]) for one in contents.layers)
+
+
+def _loads(model: ModelConfig, layout: Parallelism) -> tuple[Load, ...]:
+    """The stages of a layout at their fullest."""
+    counts = tuple(chunk.counts for chunk in chunks_of(model, layout))
+    return loads(layout.schedule, layout.pp, layout.virtual_stages, layout.micro_batches, counts)
 
 
 def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
@@ -206,7 +201,7 @@ def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
     total = block_input + layer.kept
     partly = np.where(rows.recompute == SELECTIVE, total - sum(layer.dropped), total)
     # A chunk's last layers may be kept whole; chunks have about as many layers each.
-    some = rows.of_all("recompute_layers")
+    some = rows.layout.recompute_layers
     kept_layers = np.maximum(0.0, rows.chunk_layers - some) if some else 0.0
     chunk_layers = np.maximum(1.0, rows.chunk_layers)
     inputs = np.ceil(chunk_layers / rows.together) / chunk_layers * block_input
@@ -234,24 +229,13 @@ def _whole_blocks(rows: Rows, contents: Contents, precision: Precision) -> Float
 
 def _rows(
     model: ModelConfig,
-    parallelism: Parallelism,
+    layout: Parallelism,
     stages: tuple[Load, ...],
-    element: int,
-    loss: LossKind,
+    element_bytes: int,
     *,
     is_cpu: bool = False,
 ) -> tuple[Rows, Contents]:
     """The stages of one layout, and what they are put together from."""
-    every = np.ones(len(stages))
-    values = {name: getattr(parallelism, name) for name in (*OF_LAYOUT, *OF_SIZES)}
-    values["recompute"] = RECOMPUTE_CODES[parallelism.recompute]
-    common = {name: getattr(parallelism, name) for name in COMMON}
-    rows = Rows.of_loads(
-        np.array([load.numbers for load in stages], dtype=np.float64),
-        layout={name: values[name] * every for name in OF_LAYOUT},
-        shard_group=parallelism.shard_group,
-        common=common,
-    )
-    kept = kept_in(common, element, loss, parallelism.kept_by, is_cpu=is_cpu)
-    contents = Contents.of(model, {name: np.array([float(values[name])]) for name in OF_SIZES}, common, kept)
-    return rows, contents.at(np.zeros(len(stages), dtype=np.intp))
+    own, whose = Layouts.of(layout), np.zeros(len(stages), dtype=np.intp)
+    rows = Rows.of_loads(np.array([load.numbers for load in stages], dtype=np.float64), own.take(whose))
+    return rows, Contents.of(model, own.as_one, element_bytes, is_cpu=is_cpu).at(whose)

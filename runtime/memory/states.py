@@ -7,8 +7,8 @@ import numpy as np
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.memory.rows import Floats
 from kernelcast.runtime.request.fields import OptimizerKind, ReduceDtype, StateType
-from kernelcast.runtime.step.layers.update import gradient_bytes
 from kernelcast.runtime.step.optimizers import state_bytes
+from kernelcast.runtime.step.update import gradient_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from kernelcast.runtime.memory.contents import Contents, LayerContents
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
-from kernelcast.runtime.step.layers.sizes import Number
+from kernelcast.runtime.step.op import Number
 
 _TOKEN_ID_BYTES = 8
 
@@ -32,7 +32,7 @@ def working_bytes(rows: Rows, contents: Contents) -> Floats:
     an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
     Other buffers: rotary tables, the unfused softmax's mask, token ids.
     """
-    layers, loss, element = contents.layers, contents.loss, contents.kept.element
+    layers, loss, element = contents.layers, contents.loss, contents.sizes.element_bytes
     is_trained = not contents.parameters.are_frozen
     gathered = contents.gathered
     log_probabilities = rows.last * loss.log_probabilities
@@ -53,7 +53,7 @@ def working_bytes(rows: Rows, contents: Contents) -> Floats:
     peak = np.maximum(loss_moment, output)
     peak = np.maximum(peak, np.where(has_layers, of_layer, 0.0))
     ids = _TOKEN_ID_BYTES * contents.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
-    accumulates = int(contents.kept.modules.accumulates_in_products and is_trained)
+    accumulates = int(contents.sizes.modules.accumulates_in_products and is_trained)
     unused = accumulates * element * largest_of(rows, [layer.matrices for layer in layers])
     buffers = np.where(has_layers, layers[0].buffers + unused, 0.0) + ids
     fullest: Floats = np.maximum(peak, embedding) + buffers

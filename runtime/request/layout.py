@@ -252,6 +252,20 @@ class Parallelism:
             raise UsageError(f"global_batch is {global_batch}, expected {multiple}")
         return cls(dp=dp, micro_batch=micro_batch, micro_batches=global_batch // together, **layout)
 
+    @classmethod
+    def unchecked(cls, like: "Parallelism | None" = None, /, **fields: Any) -> Self:
+        """A layout of fields that are known to be right, the others as in `like`, or by default.
+
+        Fields that a search chooses may also be arrays [rows]: one object is then many layouts.
+        """
+        found = object.__new__(cls)
+        for name in LAYOUT:
+            value = (
+                fields[name] if name in fields else _default(name) if like is None else getattr(like, name)
+            )
+            object.__setattr__(found, name, value)
+        return found
+
     @property
     def chunks(self) -> int:
         """Pieces that the model is cut into: pp · virtual stages (`stage_of` says where each lies)."""
@@ -354,6 +368,12 @@ class Parallelism:
                 f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "
                 f"the layers of model {model.name}"
             )
+
+
+def _default(name: str) -> Any:
+    """The default of a field; one device, and one micro-batch of one sample, where it has none."""
+    default = LAYOUT[name].default
+    return 1 if default is None and LAYOUT[name].is_required else default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,14 @@ import numpy as np
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.json_text import values_of
-from kernelcast.runtime.request.fields import EXPERT_DEGREES, OPTIONS, SEARCH, SEARCHED, STACK
+from kernelcast.runtime.request.fields import EXPERT_DEGREES, OPTIONS, SEARCH, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.space import divisors
+from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
@@ -60,9 +60,8 @@ def choices(
     valid = [one.layout for several in found.values() for one in several if one.layout is not None]
     if not valid:
         return found
-    common = {name: getattr(layout, name) for name in STACK}
     table = np.concatenate([Layouts.of(one).table for one in valid])
-    needed = iter(needed_bytes(bundle, model, Layouts(table, common)).tolist())
+    needed = iter(needed_bytes(bundle, model, Layouts(table, layout)).tolist())
     return {
         field: tuple(
             one if one.layout is None else _with_memory(one, round(next(needed)), usable_bytes)

@@ -7,11 +7,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
 from kernelcast.runtime.operators import Key
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
 from kernelcast.runtime.search.space import Refusals
+from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,4 +88,5 @@ class Found:
 
 def nothing() -> Ranked:
     """No layouts."""
-    return Ranked(Layouts(np.empty((0, len(COLUMNS)), dtype=np.int64)), *(np.empty(0) for _ in range(3)))
+    table = np.empty((0, len(COLUMNS)), dtype=np.int64)
+    return Ranked(Layouts(table, Parallelism.unchecked()), *(np.empty(0) for _ in range(3)))

@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.estimate.layouts import SCHEDULES, Layouts
-from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, largest_stage_bytes, on_cpu
+from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.step.layouts import Layouts
 
 _AT_ONCE = 1 << 13
 
@@ -25,9 +25,7 @@ def needed_bytes(
     needed = [
         largest_stage_bytes(
             model,
-            **part.columns(),
-            **{name: part.of_stack(name) for name in MEMORY_DEPENDS_ON},
-            schedules=SCHEDULES,
+            part,
             dtype=bundle.manifest.dtype,
             is_cpu=on_cpu(bundle.manifest.compute),
             most_bytes=most_bytes,

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
     MEMORY,
@@ -17,6 +16,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.search.space import Space
+from kernelcast.runtime.step.layouts import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.step.layouts import Layouts
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class Ranked:
         return Ranked(
             Layouts(
                 np.concatenate([self.layouts.table, others.layouts.table]),
-                self.layouts.common or others.layouts.common,  # those of none at all are empty
+                (self if len(self) else others).layouts.like,
                 max(self.layouts.layers, others.layouts.layers),
             ),
             np.concatenate([self.score, others.score]),

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.estimate.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.request.fields import (
     DEGREES,
     EXPERT_DEGREES,
@@ -32,6 +31,7 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, USUAL_SCHEDULES
 from kernelcast.runtime.step.balance import AS_SPLIT
+from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_simulated
 
@@ -237,6 +237,7 @@ class Space:
         """
         refusals = Refusals() if refusals is None else refusals
         parts = _Parts(self, simulated, refusals)
+        like = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1, **self.common)
         # What all parts go through is counted by the first alone.
         of_degrees = refusals if shard == 0 else Refusals()
         rows: list[_Table] = []
@@ -247,10 +248,10 @@ class Space:
             waiting += len(table)
             units += 1
             if waiting >= _BLOCK:
-                yield Layouts(np.concatenate(rows), self.common), units
+                yield Layouts(np.concatenate(rows), like), units
                 rows, waiting, units = [], 0, 0
         if units:
-            yield Layouts(np.concatenate(rows), self.common), units
+            yield Layouts(np.concatenate(rows), like), units
 
     def layouts(self) -> Iterator[Parallelism]:
         """Every layout, one by one."""

@@ -13,13 +13,13 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.memory import precision_of
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.step.balance import AS_SPLIT
+from kernelcast.runtime.step.layouts import Layouts
 
 _PRICED_AT_ONCE = 1 << 14
 """Layouts whose pieces are asked for together: what every structure costs is shared by as many of them."""
@@ -178,7 +178,7 @@ class _Sweep:
     ) -> tuple[Layouts, NDArray[np.float64]]:
         """The layouts with their layers spread by time where that is asked for and still fits, and their memory."""
         question = self.question
-        if layouts.of_stack("layer_split") != "balanced":
+        if layouts.like.layer_split != "balanced":
             return layouts, memory
         balanced = engine.balanced(layouts)
         changed = np.flatnonzero(balanced.ends[0] != AS_SPLIT)

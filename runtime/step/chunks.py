@@ -6,9 +6,9 @@ from itertools import accumulate
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import stage_of
-from kernelcast.runtime.step.layers.kinds import kinds_of
+from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.partition import layers_of_chunks
-from kernelcast.runtime.step.recomputation import Recomputation
+from kernelcast.runtime.step.recomputation import kept_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
         UsageError: more chunks than the model's layers allow.
     """
     counts = layers_of_chunks(model.layers, parallelism)
-    kinds, how = kinds_of(model), Recomputation.of(parallelism)
+    kinds = kinds_of(model)
     model_chunks = [*enumerate(zip(counts, accumulate(counts), strict=True))] * parallelism.copies
     stages = [stage_of(parallelism.schedule, index, parallelism.pp) for index in range(len(model_chunks))]
     return tuple(
@@ -62,7 +62,7 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
             index=index,
             stage=stages[index],
             counts=kinds.counts(end - count, end),
-            kept=kinds.counts(end - how.kept_layers(count), end),
+            kept=kinds.counts(end - kept_layers(parallelism, count), end),
             first=own == 0,
             last=own == len(counts) - 1,
             sends_forward=own < len(counts) - 1 and stages[index] != stages[index + 1],

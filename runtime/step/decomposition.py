@@ -5,54 +5,57 @@ What a chunk of the model costs follows from the times of its blocks, see chunk_
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import ceil
 
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.calls import Beside, Call, Calls, Component, call, forward
 from kernelcast.runtime.step.chunks import Chunk, StageKind, chunks_of, stage_kinds
-from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
+from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.groups import pipeline_pair
 from kernelcast.runtime.step.host import Host
-from kernelcast.runtime.step.layer_passes import REMEMBERED, Passes, passes_of
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Layer, Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
-from kernelcast.runtime.step.optimizers import moved_share
-from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_by, layer_of
-from kernelcast.runtime.step.recomputation import Recomputation
+from kernelcast.runtime.step.kinds import LayerKinds, kinds_of
+from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
+from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Call, Calls, Op, Ops, Overlap, call, op
+from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_parameters
+from kernelcast.runtime.step.passes import Pass, Passes, passes_of
+from kernelcast.runtime.step.recomputation import recomputed
+from kernelcast.runtime.step.sizes import Sizes, remembered_ops
+from kernelcast.runtime.step.update import DataParallel, update_ops
+
+FIRST, LAST = "first", "last"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Block:
-    """One kind of block of the model (a transformer layer, or an end) for one micro-batch.
+    """One kind of block of the model for one micro-batch: a transformer layer of one kind, or an end.
 
-    With ZeRO-3, `gather` fetches its parameters before either pass; with ZeRO-2 and 3, `scatter` sums and splits its
-    gradients after the backward pass. Otherwise they are empty. `beside` are tensor-parallel collectives that run
-    beside products, first those of the forward pass (`beside_forward` of them).
+    `recomputed` is what its backward pass runs again.
     """
 
-    forward: Calls
-    backward: Calls
-    beside: tuple[Beside, ...]
-    beside_forward: int
-    gather: Calls
-    scatter: Calls
+    name: str
+    passes: Passes
+    recomputed: Pass
+
+    @property
+    def ops(self) -> Ops:
+        """Its ops, in the order in which they run."""
+        return self.passes.ops
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is a transformer layer."""
+        return self.name not in (FIRST, LAST)
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _held_by(kind: type[Layer], sizes: Sizes) -> HeldParameters:
-    return held_by(kind(sizes))
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _part_parameters(sizes: Sizes) -> PartParameters:
-    return PartParameters.of(sizes)
+def layer_name(kind: int) -> str:
+    """The name of the block that is a layer of one kind, by its place among the model's distinct kinds."""
+    return f"layer {kind}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,40 +77,23 @@ class Decomposition:
     @cached_property
     def sizes(self) -> Sizes:
         """What one device holds."""
-        return Sizes.of(self.model, self.parallelism, self.cluster)
-
-    @cached_property
-    def data_parallel(self) -> DataParallel:
-        """How data parallelism shards."""
-        layout = self.parallelism
-        shard, copies = shard_groups(layout, self.cluster)
-        return DataParallel(
-            dp=layout.replicas,
-            zero=layout.zero,
-            group=data_group(layout, self.cluster),
-            bucket_entries=self.bucket_entries,
-            gradient_width=gradient_bytes(layout.reduce_dtype, self.element_bytes) // self.element_bytes,
-            optimizer_share=(1 - layout.offload_optimizer)
-            * moved_share(layout.optimizer, layout.optimizer_states),
-            shard_group=shard,
-            copy_group=copies,
-            scatters=layout.gradient_collective == "reduce_scatter",
-            overlaps_gradients=layout.overlap_gradients,
-            overlaps_parameters=layout.overlap_parameters,
-            overlap_bucket=layout.overlap_bucket,
+        return Sizes(
+            model=self.model,
+            layout=self.parallelism,
+            cluster=self.cluster,
+            element_bytes=self.element_bytes,
         )
 
     @cached_property
+    def data_parallel(self) -> DataParallel:
+        """How data parallelism shards what all replicas hold."""
+        return DataParallel.of(self.parallelism, self.cluster, self.bucket_entries, self.element_bytes)
+
+    @cached_property
     def expert_data_parallel(self) -> DataParallel:
-        """The same of experts, which fewer devices hold."""
-        group = expert_data_group(self.parallelism, self.cluster)
-        return replace(
-            self.data_parallel,
-            dp=self.parallelism.expert_replicas,
-            group=group,
-            shard_group=None,
-            copy_group=ALONE,
-            role="expert_data",
+        """How data parallelism shards experts, which fewer devices hold."""
+        return DataParallel.of_experts(
+            self.parallelism, self.cluster, self.bucket_entries, self.element_bytes
         )
 
     @cached_property
@@ -116,97 +102,59 @@ class Decomposition:
         return kinds_of(self.model)
 
     @cached_property
-    def recomputation(self) -> Recomputation:
-        """What is computed again."""
-        return Recomputation.of(self.parallelism)
+    def blocks(self) -> dict[str, Block]:
+        """The blocks by name: the first end, the last end, and a layer of each kind."""
+        described = {FIRST: (embedding, self.sizes), LAST: (loss, self.sizes)} | {
+            layer_name(number): (transformer_layer, self.sizes.of_kind(kind))
+            for number, kind in enumerate(self.kinds.distinct)
+        }
+        return {name: self._block(name, passes_of(*layer)) for name, layer in described.items()}
 
-    @cached_property
-    def layers(self) -> tuple[Block, ...]:
-        """One transformer layer of each kind, recomputed where layers are."""
-        return tuple(self._block(TransformerLayer, kind) for kind in self.kinds.distinct)
-
-    @property
-    def layer(self) -> Block:
-        """One transformer layer of the most frequent kind."""
-        return self.layers[0]
-
-    @cached_property
-    def kept_layers(self) -> tuple[Block, ...]:
-        """The same without recomputation."""
-        return tuple(self._block(TransformerLayer, kind, Recomputation()) for kind in self.kinds.distinct)
+    def _block(self, name: str, passes: Passes) -> Block:
+        return Block(name, passes, passes.rerun(recomputed(self.parallelism, passes.ops)))
 
     @property
-    def recomputed_fully(self) -> tuple[Calls, ...]:
-        """What the backward pass of a layer of each kind has that of a kept one has not."""
-        how = self.recomputation
-        return tuple(
-            layer_of(self.sizes, kind).recomputed(how) if how.kind == "full" else ()
-            for kind in self.kinds.distinct
-        )
-
-    @cached_property
     def first(self) -> Block:
         """The embedding."""
-        return self._block(Embedding)
+        return self.blocks[FIRST]
 
-    @cached_property
+    @property
     def last(self) -> Block:
         """Final norm, logits and loss."""
-        return self._block(Loss, self._last_kind)
+        return self.blocks[LAST]
 
     @property
-    def _last_kind(self) -> LayerKind:
-        """What the last end depends on: further predictions have a layer of the model's last kind."""
-        return self.kinds.distinct[self.kinds.of_layer[-1]] if self.model.extra_predictions else DENSE
+    def layers(self) -> tuple[Block, ...]:
+        """One transformer layer of each kind."""
+        return tuple(block for block in self.blocks.values() if block.is_layer)
 
     @cached_property
-    def passes(self) -> tuple[Passes, ...]:
-        """Those of every block, in the order of `blocks`, without what ZeRO gathers and scatters."""
-        listed = [(Embedding, DENSE), (Loss, self._last_kind)]
-        listed += [(TransformerLayer, kind) for kind in self.kinds.distinct]
-        return tuple(passes_of(layer, self.sizes.of_kind(kind), self.recomputation) for layer, kind in listed)
+    def shards(self) -> dict[str, tuple[Calls, Calls]]:
+        """What every block gathers before either pass (ZeRO-3), and scatters after its backward pass (ZeRO-2 and 3)."""
+        return {name: self._shards(block.ops) for name, block in self.blocks.items()}
 
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The first end, the last end, and a layer of each kind."""
-        return (self.first, self.last, *self.layers)
-
-    @property
-    def shards(self) -> tuple[tuple[Calls, Calls], ...]:
-        """`gather` and `scatter` of every block, in the order of `blocks`."""
-        layers = (self._shards(TransformerLayer, kind) for kind in self.kinds.distinct)
-        return self._shards(Embedding), self._shards(Loss, self._last_kind), *layers
-
-    def _shards(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> tuple[Calls, Calls]:
+    def _shards(self, ops: Ops) -> tuple[Calls, Calls]:
         if not self.is_sharded:
             return (), ()
-        sizes = self.sizes.of_kind(layer_kind)
-        held = _held_by(kind, sizes)
+        held = held_parameters(self.sizes, ops)
         gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
         scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
         # Of what is gathered: nothing stays of the copies in 8 bit.
-        casts = forward(kind(sizes).weight_casts) if self.parallelism.zero == 3 else ()
-        return (*gather, *casts), scatter
-
-    def _block(
-        self, kind: type[Layer], layer_kind: LayerKind = DENSE, how: Recomputation | None = None
-    ) -> Block:
-        passes = passes_of(kind, self.sizes.of_kind(layer_kind), how or self.recomputation)
-        gather, scatter = self._shards(kind, layer_kind)
-        return Block(
-            forward=passes.forward,
-            backward=passes.backward,
-            beside=(*passes.beside_forward, *passes.beside_backward),
-            beside_forward=len(passes.beside_forward),
-            gather=gather,
-            scatter=scatter,
-        )
+        casts = self._casts(ops) if self.parallelism.zero == 3 else ()
+        return (*gather, *(one for cast in casts for one in cast.forward())), scatter
 
     def _shares(self, held: HeldParameters) -> Iterator[tuple[int, DataParallel]]:
         """Parameters that all replicas hold, and those of experts, with how each is sharded."""
         yield int(held.dense), self.data_parallel
         if held.experts:
             yield int(held.experts), self.expert_data_parallel
+
+    def _casts(self, ops: Ops) -> Ops:
+        """Casts of the weights of some ops to 8 bit."""
+        weights = (
+            one.weight for one in ops if one.weight is not None and self.sizes.is_cast(one.weight.kind)
+        )
+        return tuple(op(Component.WEIGHT_CAST, "float8_cast", w.k, w.n, count=w.count) for w in weights)
 
     @cached_property
     def send(self) -> Calls:
@@ -216,38 +164,29 @@ class Decomposition:
         pair, entries = pipeline_pair(self.parallelism, self.cluster), self.sizes.sent_entries
         return (call("point_to_point", entries, pair.nodes, pair.gpus_per_node, role="pipeline"),)
 
-    def update(self, stage: StageKind) -> Update:
-        """The update of a kind of stage."""
+    def update(self, stage: StageKind) -> Ops:
+        """The ops of a kind of stage once per update, in the order in which they run."""
         layers = stage.layers + stage.last * self.model.extra_predictions
-        update = update_of(list(self._shares(self._held(stage))), stage.optimizer_role, layers)
-        if casts := self._casts(stage):
-            update = replace(update, optimizer=(*update.optimizer, *casts))
-        if self.sizes.linears.is_frozen:
-            return update
+        ops = update_ops(list(self._shares(self._held(stage))), stage.optimizer_role, layers)
+        if self.sizes.is_frozen:
+            return ops
+        # Weights are cast to 8 bit for the next step; with ZeRO-3 every gather does that.
+        if self.parallelism.zero < 3:
+            held = [*zip(self.layers, stage.counts, strict=True), (self.last, int(stage.last))]
+            casts = (one.times(count, "") for block, count in held for one in self._casts(block.ops))
+            ops = _before(ops, Component.ALL_GATHER, tuple(casts))
         # In a pipeline both ends hold copies of tied embeddings, and of those that further predictions read, and sum
-        # their gradients.
-        is_copy = (
-            bool(self.model.tied_embeddings or self.model.extra_predictions) and stage.first != stage.last
-        )
-        if is_copy and self.parallelism.overlap_gradients:
-            # Not beside a pass: they wait for all replicas' gradients.
-            return replace(update, optimizer=self._tied + update.optimizer)
-        return replace(update, gradients=update.gradients + self._tied) if is_copy else update
+        # their gradients; that overlaps no pass, as it waits for all replicas' gradients.
+        if (self.model.tied_embeddings or self.model.extra_predictions) and stage.first != stage.last:
+            overlaps = self.parallelism.overlap_gradients
+            name = Component.GRADIENT_SCALING if overlaps else Component.ALL_REDUCE
+            return _before(ops, Component.GRADIENT_SCALING, (self._tied(name),))
+        return ops
 
-    def _casts(self, stage: StageKind) -> Calls:
-        """Weights cast to 8 bit for the next step; with ZeRO-3 every gather does that, and frozen ones stay."""
-        linears = self.sizes.linears
-        if linears.recipe == "none" or linears.is_frozen or self.parallelism.zero == 3:
-            return ()
-        layers = (layer_of(self.sizes, kind) for kind in self.kinds.distinct)
-        held = [*zip(layers, stage.counts, strict=True), (Loss(self.sizes), int(stage.last))]
-        return forward(one.times(count) for layer, count in held for one in layer.weight_casts)
-
-    @property
-    def _tied(self) -> Calls:
+    def _tied(self, name: Component) -> Op:
         pair = pipeline_pair(self.parallelism, self.cluster)
-        entries = Embedding(self.sizes).matrix * self.data_parallel.gradient_width
-        return (call("all_reduce", entries, pair.nodes, pair.gpus_per_node, role="data"),)
+        entries = vocabulary_matrix(self.sizes) * self.data_parallel.gradient_width
+        return op(name, "all_reduce", entries, pair.nodes, pair.gpus_per_node, role="data", collective="both")
 
     def host_update_us(self, stage: StageKind, host: Host) -> float:
         """What the host's part of a kind of stage's update takes, in µs."""
@@ -267,7 +206,7 @@ class Decomposition:
         return int(self._held(stage).total)
 
     def _held(self, stage: StageKind) -> HeldParameters:
-        parts = _part_parameters(self.sizes)
+        parts = part_parameters(self.sizes)
         return parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
 
     @property
@@ -305,34 +244,64 @@ class Decomposition:
             if chunk.stage != stage:
                 continue
             if chunk.first:
-                yield from _of_block(self.first, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
-            for kind, (count, kept) in enumerate(zip(chunk.counts, chunk.kept, strict=True)):
-                for block, layers in ((self.layers[kind], count - kept), (self.kept_layers[kind], kept)):
-                    if layers:
-                        layer = _of_block(block, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
-                        yield from ((component, one.times(layers)) for component, one in layer)
+                yield from self._of_block(self.first)
+            for block, count, kept in zip(self.layers, chunk.counts, chunk.kept, strict=True):
+                for times, reruns in ((count - kept, True), (kept, False)):
+                    if times:
+                        layer = self._of_block(block, reruns=reruns)
+                        yield from ((component, one.times(times)) for component, one in layer)
             if chunk.last:
-                yield from _of_block(self.last, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
+                yield from self._of_block(self.last)
             if chunk.sends_forward:
                 yield from ((Component.SEND_FORWARD, one) for one in self.send)
             if chunk.sends_backward:
                 yield from ((Component.SEND_BACKWARD, one) for one in self.send)
-        update = self.update(self.stages[stage])
-        yield from ((Component.ALL_REDUCE, one) for one in update.gradients)
-        yield from ((Component.OPTIMIZER, one) for one in update.optimizer)
-        yield from ((Component.ALL_GATHER, one) for one in update.gather)
+        for own in self.update(self.stages[stage]):
+            yield from ((Component(own.name), one) for one in own.forward())
+
+    def _of_block(self, block: Block, *, reruns: bool = True) -> Iterator[tuple[Component, Call]]:
+        """What a block calls, with what its backward pass runs again where it `reruns` any of it."""
+        passes = block.passes
+        forward, backward = (
+            (Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
+            if block.is_layer
+            else (Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
+        )
+        again = [(backward, Component.OVERLAPPED_BACKWARD, block.recomputed)] if reruns else []
+        runs: list[tuple[Component, Component, Pass]] = [
+            (forward, Component.OVERLAPPED_FORWARD, passes.forward),
+            (backward, Component.OVERLAPPED_BACKWARD, passes.backward),
+            *again,
+        ]
+        for component, overlapped, own in runs:
+            yield from ((component, one) for one in own.calls)
+            for overlap, pair in own.overlapped.items():
+                named = Component.GATHER_INPUT if _gathers_input(overlap) else overlapped
+                yield from ((named, one) for one in pair.collectives)
+        gather, scatter = self.shards[block.name]
+        for component, calls in (
+            (Component.GATHER_FORWARD, gather),
+            (Component.GATHER_BACKWARD, gather),
+            (Component.SCATTER, scatter),
+        ):
+            yield from ((component, one) for one in calls)
 
 
-def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:
-    for component, calls in (
-        (forward, block.forward),
-        (backward, block.backward),
-        (Component.GATHER_FORWARD, block.gather),
-        (Component.GATHER_BACKWARD, block.gather),
-        (Component.SCATTER, block.scatter),
-        *((one.component, one.collective) for one in block.beside),
-    ):
-        yield from ((component, one) for one in calls)
+@remembered_ops
+def part_parameters(s: Sizes) -> PartParameters:
+    """`PartParameters.of`, remembered."""
+    return PartParameters.of(s)
+
+
+def _before(ops: Ops, name: Component, added: Ops) -> Ops:
+    """The ops with others before the first of a name, or after all."""
+    names = [one.name for one in ops]
+    place = names.index(name) if name in names else len(ops)
+    return (*ops[:place], *added, *ops[place:])
+
+
+def _gathers_input(overlap: Overlap) -> bool:
+    return overlap.direction is Direction.INPUT_GRADIENT and not overlap.in_pieces
 
 
 def decompose(

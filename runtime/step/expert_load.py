@@ -1,14 +1,12 @@
 """How many rows the experts of the fullest device have: as the mean, by a factor, or by tokens per expert."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.remembering import remembered
-from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.layout import Parallelism
 
 
 class Fullest(NamedTuple):
@@ -22,38 +20,20 @@ class Fullest(NamedTuple):
     in_memory: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertLoad:
-    """The fields of a layout that say which rows experts get, see `Parallelism`."""
+def fullest(layout: Parallelism, experts: int, ep: int) -> Fullest:
+    """The fullest of `ep` devices that share the experts of a layer, neighbouring ones each (Megatron-core)."""
+    most = layout.expert_capacity or float("inf")
+    if layout.expert_padding:
+        return Fullest(most, most)
+    if layout.expert_tokens is None:
+        return Fullest(min(layout.expert_imbalance, most), min(layout.expert_imbalance, most))
+    return _fullest(layout.expert_tokens, most, experts, ep)
 
-    imbalance: float = LAYOUT["expert_imbalance"].default
-    tokens: tuple[int, ...] | None = LAYOUT["expert_tokens"].default
-    capacity: float = LAYOUT["expert_capacity"].default
-    is_padded: bool = LAYOUT["expert_padding"].default
 
-    @classmethod
-    def of(cls, field: Callable[[str], Any]) -> "ExpertLoad":
-        """By the value that `field` has for a name."""
-        return cls(
-            imbalance=field("expert_imbalance"),
-            tokens=field("expert_tokens"),
-            capacity=field("expert_capacity"),
-            is_padded=field("expert_padding"),
-        )
-
-    def fullest(self, experts: int, ep: int) -> Fullest:
-        """Of `ep` devices that share the experts of a layer, neighbouring ones each (Megatron-core)."""
-        most = self.capacity or float("inf")
-        if self.is_padded:
-            return Fullest(most, most)
-        if self.tokens is None:
-            return Fullest(min(self.imbalance, most), min(self.imbalance, most))
-        return _fullest(self.tokens, most, experts, ep)
-
-    def in_memory(self, experts: int, ep: NDArray[Any]) -> NDArray[np.float64]:
-        """The same for many layouts, float64 [rows]."""
-        degrees, whose = np.unique(ep, return_inverse=True)
-        return np.array([self.fullest(experts, int(degree)).in_memory for degree in degrees])[whose]
+def fullest_in_memory(layout: Parallelism, experts: int, ep: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`Fullest.in_memory` by the expert-parallel degrees of many layouts, float64 [rows]."""
+    degrees, whose = np.unique(ep, return_inverse=True)
+    return np.array([fullest(layout, experts, int(degree)).in_memory for degree in degrees])[whose]
 
 
 @remembered(4 << 20)

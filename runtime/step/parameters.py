@@ -1,28 +1,29 @@
-"""The parameters of a stage (eq. 6, Table III) and of a whole model, added up from its layers."""
+"""The parameters of a stage (eq. 6, Table III) and of a whole model, added up from the ops of its layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.kinds import LayerKind, kinds_of
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Layer, Number, Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
+from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Number, Ops
+from kernelcast.runtime.step.sizes import Sizes
 
 
 class HeldParameters(NamedTuple):
     """Trained parameters on one device: those that all replicas hold, and those of its experts; and frozen ones."""
 
-    dense: Number
-    experts: Number
+    dense: Number = 0
+    experts: Number = 0
     frozen: Number = 0
     frozen_experts: Number = 0
 
     @property
     def total(self) -> Number:
-        """All of them."""
+        """Trained and frozen ones."""
         return self.dense + self.experts + self.frozen + self.frozen_experts
 
     @property
@@ -30,49 +31,52 @@ class HeldParameters(NamedTuple):
         """The same without the difference between trained and frozen ones."""
         return HeldParameters(self.dense + self.frozen, self.experts + self.frozen_experts)
 
-    def with_adapters(self, adapters: Number) -> "HeldParameters":
-        """Adapters beside these, which are frozen."""
-        return HeldParameters(adapters, 0 * self.experts, self.dense, self.experts)
 
-
-def held_by(layer: Layer) -> HeldParameters:
-    """Those of one layer."""
-    held = HeldParameters(layer.parameters - layer.expert_parameters, layer.expert_parameters)
-    return held.with_adapters(layer.adapter_parameters) if layer.sizes.linears.is_frozen else held
-
-
-def layer_of(sizes: Sizes, kind: LayerKind) -> TransformerLayer:
-    """A layer of one kind."""
-    return TransformerLayer(sizes.of_kind(kind))
+def held_parameters(s: Sizes, ops: Ops) -> HeldParameters:
+    """Parameters of some ops; with LoRA all but those of adapters are frozen."""
+    dense: Number = 0
+    experts: Number = 0
+    adapters: Number = 0
+    for one in ops:
+        if one.is_adapter:
+            adapters = adapters + one.parameters
+        elif one.is_expert:
+            experts = experts + one.parameters
+        else:
+            dense = dense + one.parameters
+    return (
+        HeldParameters(adapters, 0 * experts, dense, experts)
+        if s.is_frozen
+        else HeldParameters(dense, experts)
+    )
 
 
 class PartParameters(NamedTuple):
-    """Parameters on one device of the parts that stages are put together from.
+    """Parameters on one device of the parts that stages are put together from: both ends, and a layer of each kind.
 
-    Those of both ends (of the last, its experts' apart) and of a layer of each kind, which are of all replicas, of
-    experts, and of adapters. `tied` are those that both ends share where a stage is both, `copied` those of the first
-    end that the last one needs too where it is another stage.
+    `tied` are those that both ends share where a stage is both, `copied` those of the first end that the last one needs
+    too where it is another stage.
     """
 
-    first: Number
-    last: tuple[Number, Number, Number]
-    layers: tuple[tuple[Number, Number, Number], ...]
+    first: HeldParameters
+    last: HeldParameters
+    layers: tuple[HeldParameters, ...]
     tied: Number
     copied: Number
     are_frozen: bool
 
     @classmethod
-    def of(cls, sizes: Sizes) -> "PartParameters":
-        """Of the model that `sizes` are of."""
-        embedding, loss, model = Embedding(sizes), Loss(sizes), sizes.model
-        layers = (layer_of(sizes, kind) for kind in kinds_of(model).distinct)
+    def of(cls, s: Sizes) -> "PartParameters":
+        """Parameters of the model that `s` are sizes of."""
+        model, matrix = s.model, vocabulary_matrix(s)
+        layers = (transformer_layer(s.of_kind(kind)) for kind in kinds_of(model).distinct)
         return cls(
-            first=embedding.parameters,
-            last=_apart(loss),
-            layers=tuple(_apart(layer) for layer in layers),
-            tied=loss.matrix if model.tied_embeddings else 0,
-            copied=embedding.matrix if model.extra_predictions and not model.tied_embeddings else 0,
-            are_frozen=sizes.linears.is_frozen,
+            first=held_parameters(s, embedding(s)),
+            last=held_parameters(s, loss(s)),
+            layers=tuple(held_parameters(s, ops) for ops in layers),
+            tied=matrix if model.tied_embeddings else 0,
+            copied=matrix if model.extra_predictions and not model.tied_embeddings else 0,
+            are_frozen=s.is_frozen,
         )
 
     def of_stage(self, *, layers: Sequence[Number], first: Number, last: Number) -> HeldParameters:
@@ -81,23 +85,11 @@ class PartParameters(NamedTuple):
         `layers` are those of each kind. A single stage is both ends, and then holds tied embeddings once; else both
         ends hold a copy, as pipelines do. Predictions of further tokens belong to the last end, and need a copy too.
         """
-        parts = list(zip((last, *layers), (self.last, *self.layers), strict=True))
-        dense, experts, adapters = (sum(count * part[which] for count, part in parts) for which in range(3))
-        dense = first * self.first + dense - first * last * self.tied + (1 - first) * last * self.copied
-        held = HeldParameters(dense, experts + 0 * dense)
-        return held.with_adapters(adapters + 0 * dense) if self.are_frozen else held
-
-
-def _apart(layer: Layer) -> tuple[Number, Number, Number]:
-    experts = layer.expert_parameters
-    return layer.parameters - experts, experts, layer.adapter_parameters
-
-
-def stage_parameters(
-    sizes: Sizes, *, layers: Sequence[Number], first: Number, last: Number
-) -> HeldParameters:
-    """Parameters of a stage on one device (`PartParameters.of_stage`)."""
-    return PartParameters.of(sizes).of_stage(layers=layers, first=first, last=last)
+        parts = [*zip((first, last, *layers), (self.first, self.last, *self.layers), strict=True)]
+        sums = [sum(count * part[which] for count, part in parts) for which in range(4)]
+        shared = (1 - first) * last * self.copied - first * last * self.tied
+        sums[2 if self.are_frozen else 0] = sums[2 if self.are_frozen else 0] + shared
+        return HeldParameters(*sums)
 
 
 def total_parameters(model: ModelConfig) -> int:
@@ -105,27 +97,23 @@ def total_parameters(model: ModelConfig) -> int:
 
     Layers that predict further tokens are not among them.
     """
-    return _total(model, lambda layer: layer.parameters)
+    return _total(model, lambda held: held.total)
 
 
 def active_parameters(model: ModelConfig) -> int:
-    """Those that one token uses: of experts, the ones that it is sent to."""
-
-    def of(layer: TransformerLayer) -> Number:
-        experts = layer.expert_parameters
-        return layer.parameters - experts + experts * model.experts_per_token // max(1, model.experts)
-
-    return _total(model, of)
-
-
-def _total(model: ModelConfig, of_layer: Callable[[TransformerLayer], Number]) -> int:
-    model = replace(model, extra_predictions=0)
-    sizes, kinds = Sizes(model=model), kinds_of(model)
-    ends = stage_parameters(sizes, layers=(0,) * len(kinds.distinct), first=1, last=1).dense
-    layers = sum(
-        count * of_layer(layer_of(sizes, kind))
-        for kind, count in zip(kinds.distinct, kinds.counts(0, model.layers), strict=True)
+    """Parameters that one token uses: of experts, the ones that it is sent to."""
+    return _total(
+        model, lambda held: held.dense + held.experts * model.experts_per_token // max(1, model.experts)
     )
+
+
+def _total(model: ModelConfig, of_layer: Callable[[HeldParameters], Number]) -> int:
+    model = replace(model, extra_predictions=0)
+    s, kinds = Sizes.alone(model), kinds_of(model)
+    parts = PartParameters.of(s)
+    ends = parts.of_stage(layers=(0,) * len(kinds.distinct), first=1, last=1).dense
+    counts = kinds.counts(0, model.layers)
+    layers = sum(count * of_layer(held) for count, held in zip(counts, parts.layers, strict=True))
     matrices = 1 if model.tied_embeddings else 2
-    padding = (sizes.vocabulary - model.vocabulary_size) * model.hidden_size
+    padding = (s.vocabulary - model.vocabulary_size) * model.hidden_size
     return int(ends + layers - matrices * padding)

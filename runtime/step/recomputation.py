@@ -1,34 +1,26 @@
-"""What a backward pass runs again of a layer's forward pass, and in how many layers."""
+"""What activation checkpointing runs again in a backward pass of a layer, and in how many layers."""
 
-from dataclasses import dataclass
-from typing import Self
-
-from kernelcast.runtime.request.fields import LAYOUT, Recompute, RecomputeModule
 from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.step.op import Op, Ops, until_last_needed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recomputation:
-    """The fields of a layout that decide it, see `Parallelism`."""
+def kept_layers(layout: Parallelism, layers: int) -> int:
+    """How many of a chunk's layers are not run again: its last ones. Selective checkpointing leaves none out."""
+    some = layout.recompute_layers
+    return max(0, layers - some) if layout.recompute == "full" and some else 0
 
-    kind: Recompute = LAYOUT["recompute"].default
-    modules: tuple[RecomputeModule, ...] = LAYOUT["recompute_modules"].default
-    stops_early: bool = LAYOUT["recompute_early_stop"].default
-    layers: int = LAYOUT["recompute_layers"].default
 
-    @classmethod
-    def of(cls, layout: Parallelism) -> Self:
-        return cls(
-            kind=layout.recompute,
-            modules=layout.recompute_modules,
-            stops_early=layout.recompute_early_stop,
-            layers=layout.recompute_layers,
-        )
+def recomputed(layout: Parallelism, ops: Ops) -> tuple[Op, ...]:
+    """The ops of a layer whose forward pass its backward pass runs again.
 
-    def runs_again(self, module: RecomputeModule) -> bool:
-        """Whether selective recomputation runs a module again."""
-        return self.kind == "selective" and module in self.modules
-
-    def kept_layers(self, layers: int) -> int:
-        """How many of a chunk's layers are not recomputed: its last ones. Selective recomputation leaves none out."""
-        return max(0, layers - self.layers) if self.kind == "full" and self.layers else 0
+    "full" runs the layer again, "selective" each of `recompute_modules`. With `recompute_early_stop` either ends with
+    the last tensor that the backward pass needs.
+    """
+    if layout.recompute == "none":
+        return ()
+    of_layer = [one for one in ops if one.in_layer]
+    parts = [of_layer]
+    if layout.recompute == "selective":
+        parts = [[one for one in of_layer if one.module == name] for name in layout.recompute_modules]
+    stops = layout.recompute_early_stop
+    return tuple(one for part in parts for one in (until_last_needed(part) if stops else part))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline import Kind
-from kernelcast.runtime.step.calls import Component
+from kernelcast.runtime.step.component import Component
 
 _COMPONENTS = {Component.LAYER_FORWARD: Kind.FORWARD, Component.LAYER_BACKWARD: Kind.BACKWARD}
 _STYLES = {"expert": "expert", "expert_tensor": "expert", "context": "context"}

@@ -11,7 +11,7 @@ from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.pipeline.passes import Pass, units
 from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.request.schedule import chunks_on
-from kernelcast.runtime.step.calls import Component
+from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.runtime.views.inside_passes import NAMES, style_of
 

@@ -1,25 +1,27 @@
 """Raw parameters (b, l, d, h, tp, …) into workload vectors: those that the layers of a step call operators with."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Operator
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.layers.attention import Attention
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.mlp import Mlp
-from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Layer, Sizes, padded_vocabulary
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.layers.update import DataParallel
-from kernelcast.runtime.step.parameters import stage_parameters
+from kernelcast.runtime.step.layers.attention import attention
+from kernelcast.runtime.step.layers.embedding import embedding
+from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.mlp import mlp
+from kernelcast.runtime.step.layers.norm import norm
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Calls, Number, Ops, call, computing
+from kernelcast.runtime.step.parameters import PartParameters
+from kernelcast.runtime.step.sizes import Sizes, padded_vocabulary
+from kernelcast.runtime.step.update import DataParallel, update_ops
 from kernelcast.store.importers.text_file import Malformed
 
 SYMBOLS = (
@@ -99,14 +101,23 @@ def _calls_with(name: str, role: str) -> Callable[[Values], Calls] | None:
     return None
 
 
-class _PaddedSizes(Sizes):
-    """Sizes of a model whose vocabulary is padded already."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _PublishedSizes(Sizes):
+    """Sizes of a model whose vocabulary is padded already, on the group of devices that a row names."""
 
-    __slots__ = ()
+    on: Group
 
-    @property
-    def vocabulary(self) -> int:
-        return self.model.vocabulary_size // int(self.tp)
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        return ("published", self.on, *super()._key)
+
+    @cached_property
+    def group(self) -> Group:
+        return self.on
+
+    @cached_property
+    def vocabulary(self) -> Number:
+        return self.model.vocabulary_size // self.tp
 
 
 def _sizes(values: Values, *, sequence_parallel: int = 0, **architecture: Any) -> Sizes:
@@ -125,18 +136,23 @@ def _sizes(values: Values, *, sequence_parallel: int = 0, **architecture: Any) -
         **architecture,
     )
     group = Group(nodes=values.get("nodes", 1), gpus_per_node=values.get("gpus_per_node", 1))
-    return _PaddedSizes(
-        model=model, tp=tp, micro_batch=values.get("b", 1), sequence_parallel=sequence_parallel, group=group
+    layout = Parallelism.unchecked(
+        tp=tp, micro_batch=values.get("b", 1), sequence_parallel=bool(sequence_parallel)
     )
+    return _PublishedSizes(model=model, layout=layout, on=group)
 
 
-def _of_layer(kind: type[Layer], **architecture: Any) -> Callable[[Values], Calls]:
-    return lambda values: kind(_sizes(values, **architecture)).calls
+def _of_layer(describe: Callable[[Sizes], Ops], **architecture: Any) -> Callable[[Values], Calls]:
+    return lambda values: computing(describe(_sizes(values, **architecture)))
+
+
+def _norm(s: Sizes) -> Ops:
+    return (norm(s, "norm"),)
 
 
 def _synced(values: Values) -> Calls:
-    whole, cut = (TransformerLayer(_sizes(values, sequence_parallel=is_cut)) for is_cut in (0, 1))
-    return whole.forward_collectives + cut.forward_collectives
+    layers = (transformer_layer(_sizes(values, sequence_parallel=is_cut)) for is_cut in (0, 1))
+    return tuple(one.call for ops in layers for one in ops if one.call is not None and one.collective)
 
 
 def _sent(values: Values) -> Calls:
@@ -148,11 +164,18 @@ def _sent(values: Values) -> Calls:
 def _updated(values: Values) -> Calls:
     parameters, layers, group = values.get("parameters", 1), values.get("layers", 1), _sizes(values).group
     whole, sharded = (
-        DataParallel(dp=values.get("dp", 2), zero=zero, group=group, bucket_entries=parameters)
+        DataParallel(
+            layout=Parallelism.unchecked(zero=zero),
+            replicas=values.get("dp", 2),
+            group=group,
+            bucket_entries=parameters,
+            element_bytes=2,
+        )
         for zero in (1, 2)
     )
-    updates = (whole.update(role, parameters, layers).calls for role in _STAGES)
-    return (*chain.from_iterable(updates), *sharded.scatter(parameters))
+    updates = (update_ops([(parameters, whole)], role, layers) for role in _STAGES)
+    calls = (one.call for one in chain.from_iterable(updates) if one.call is not None)
+    return (*calls, *sharded.scatter(parameters))
 
 
 _STAGES = {
@@ -163,16 +186,16 @@ _STAGES = {
     )
 }
 _PARTS: tuple[Callable[[Values], Calls], ...] = (
-    _of_layer(Norm),
-    _of_layer(Norm, norm="rms_norm"),
-    _of_layer(Embedding),
-    _of_layer(Mlp),
-    _of_layer(Mlp, activation="swiglu"),
-    _of_layer(Attention),
-    _of_layer(Attention, attention="unfused"),
-    _of_layer(Attention, attention="fused_softmax"),
-    _of_layer(Loss),
-    _of_layer(TransformerLayer),
+    _of_layer(_norm),
+    _of_layer(_norm, norm="rms_norm"),
+    _of_layer(embedding),
+    _of_layer(mlp),
+    _of_layer(mlp, activation="swiglu"),
+    _of_layer(attention),
+    _of_layer(attention, attention="unfused"),
+    _of_layer(attention, attention="fused_softmax"),
+    _of_layer(loss),
+    _of_layer(transformer_layer),
     _synced,
     _sent,
     _updated,
@@ -191,8 +214,8 @@ def _with_defaults(row: Operator, role: str, given: Values) -> dict[str, int]:
     needed = {"d", "layers", *(["v"] if stage and (stage.first or stage.last) else [])}
     if stage and needed <= values.keys():  # norms and biases as Table III prints them (eq. 6)
         values["parameters"] = int(
-            stage_parameters(
-                _sizes(values), layers=(values["layers"],), first=stage.first, last=stage.last
-            ).total
+            PartParameters.of(_sizes(values))
+            .of_stage(layers=(values["layers"],), first=stage.first, last=stage.last)
+            .total
         )
     return values

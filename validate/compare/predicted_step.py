@@ -7,7 +7,7 @@ from math import prod
 
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
+from kernelcast.runtime.step.component import ONCE_PER_UPDATE, Component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,184 +1,202 @@
-"""Self-attention: QKV projection, rotary embedding, what lies between queries and output, output projection."""
+"""Self-attention: QKV projection, rotary embedding, attention, output projection; or with low ranks (latent attention).
 
-from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Beside, Calls, call
-from kernelcast.runtime.step.layers.attention_core import exchanged, exchanged_back, fused_core, ring
-from kernelcast.runtime.step.layers.linear import Matrix
-from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
-from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+Latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) makes queries, and keys with values, from a normalized
+low-rank vector; a part of a head is rotated. The projections to low ranks are whole on every device of a
+tensor-parallel group, as in Megatron-core.
+"""
+
+from kernelcast.runtime.step.layers.attention_core import attention_core, core_gradient_bytes
+from kernelcast.runtime.step.layers.linear import bias, dropout, linear
+from kernelcast.runtime.step.op import Number, Op, Ops, op
+from kernelcast.runtime.step.sizes import Sizes
+
+_ROTATIONS = 7
+"""Times that torch's operators read and write the rotated part: forward to order it by halves (1), to negate and turn
+them (1.5), to multiply by cosines and sines (2), to add (1.5) and to put it back (1); backward they are 8.5."""
+OUTPUT = "attention_output"
 
 
-class Attention(Layer):
-    """Attention of one layer: column-parallel QKV projection, its heads, row-parallel output projection."""
+def has_qkv_bias(s: Sizes) -> bool:
+    """Whether the QKV projection has a bias."""
+    return s.model.biases in ("all", "attention", "qkv")
 
-    __slots__ = ()
 
-    @property
-    def has_qkv_bias(self) -> bool:
-        """Whether the QKV projection has a bias."""
-        return self.sizes.model.biases in ("all", "attention", "qkv")
+def has_output_bias(s: Sizes) -> bool:
+    """Whether the output projection has a bias; it is added to the summed product."""
+    return s.model.biases in ("all", "attention")
 
-    @property
-    def has_output_bias(self) -> bool:
-        """Whether the output projection has a bias; it is added to the summed product."""
-        return self.sizes.model.biases in ("all", "attention")
 
-    @property
-    def is_fused(self) -> bool:
-        """Whether scores stay inside one kernel."""
-        return self.sizes.model.attention == "flash"
-
-    @property
-    def up_roles(self) -> tuple[str, ...]:
-        """Roles of its column-parallel products, which read the same input."""
+def column_products(s: Sizes) -> tuple[str, ...]:
+    """Its column-parallel products, which read the same input."""
+    if not s.model.kv_rank:
         return ("qkv",)
+    return ("query_up" if s.model.query_rank else "qkv", "kv_up")
 
-    @property
-    def calls(self) -> Calls:
-        s = self.sizes
-        return (
-            *self._projections,
-            *self._normed_heads,
-            *self._rotation,
-            *self.core_calls,
-            *s.linears.calls("attention", s.tokens, s.attention_width, s.hidden, role="attention_output"),
-            s.linears.bias(s.local_tokens, s.hidden, count=int(self.has_output_bias)),
-            call("dropout", s.local_tokens, s.hidden, count=s.drops),
+
+def attention(s: Sizes) -> Ops:
+    """Attention of one layer from its normalized input to its output; column-parallel, then row-parallel.
+
+    Parameters: (a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0;
+    a = h · head size, k = h_kv · head size. Biases are divided by tp as Table III prints them.
+    """
+    width = (
+        s.element_bytes * s.tokens * s.attention_width
+        + s.cast_bytes("attention") * s.tokens * s.attention_width
+    )
+    late = s.element_bytes * (s.tokens * s.attention_width + s.local_tokens * s.hidden)
+    return (
+        *(_latent_projections(s) if s.model.kv_rank else _projections(s)),
+        *attention_core(s),
+        *linear(s, "attention", OUTPUT, s.tokens, s.attention_width, s.hidden, saves=width, late=late),
+        bias(
+            s,
+            "attention_output_bias",
+            s.local_tokens,
+            s.hidden,
+            has=has_output_bias(s) and not s.model.kv_rank,
+            parameters=s.hidden // s.tp,
+        ),
+        dropout(s, "attention_output_dropout"),
+    )
+
+
+def attention_gradient_bytes(s: Sizes) -> Number:
+    """Gradients in use at the fullest moment of its backward pass."""
+    return core_gradient_bytes(s, _head_width(s) if s.model.kv_rank else s.qkv_width)
+
+
+def _projections(s: Sizes) -> Ops:
+    model, rows = s.model, s.tokens
+    whole_width = (model.attention_heads + 2 * model.kv_heads) * model.head_size
+    late = s.element_bytes * (s.local_tokens * s.hidden + rows * s.qkv_width)
+    return (
+        *linear(s, "attention", "qkv", rows, s.hidden, s.qkv_width, late=late),
+        bias(s, "qkv_bias", rows, s.qkv_width, has=has_qkv_bias(s), parameters=whole_width // s.tp),
+        op("qkv_split", "qkv_split", rows, s.qkv_width),
+        *(
+            _head_norm(s, name, heads)
+            for name, heads in (("query", s.heads), ("key", s.kv_heads))
+            if model.qk_norm
+        ),
+        op(
+            "rope",
+            "rope",
+            s.micro_batch,
+            s.length,
+            s.heads,
+            s.kv_heads,
+            model.rotated_size,
+            count=int(s.rotates),
+            saves=s.element_bytes * rows * _core_input_width(s),
+            needs="output",
+        ),
+        *_sinks(s),
+    )
+
+
+def _head_norm(s: Sizes, name: str, heads: Number) -> Op:
+    """The norm of every query or key head, whole on every device."""
+    size = s.model.head_size
+    return op(f"{name}_norm", s.model.norm, s.micro_batch, s.length * heads, size, parameters=size)
+
+
+def _sinks(s: Sizes) -> Ops:
+    """A learned entry of each head's softmax."""
+    return (Op("sinks", parameters=s.heads),) if s.model.attention_sinks else ()
+
+
+def _core_input_width(s: Sizes) -> Number:
+    """Entries per token of the tensors that attention reads.
+
+    Rotated queries and keys are tensors of their own; the values, where they are a view, keep the whole QKV product
+    too.
+    """
+    repeats = s.model.attention != "flash" and s.model.kv_heads < s.model.attention_heads
+    if s.modules.copies_attention_inputs:
+        return 3 * s.attention_width if repeats else s.qkv_width
+    if repeats:
+        # Copies of keys and values; queries that were not rotated are a view of the QKV product.
+        return 2 * s.attention_width + (s.attention_width if s.rotates else s.qkv_width)
+    return s.qkv_width + (s.attention_width + s.kv_width if s.rotates else 0)
+
+
+def _latent_projections(s: Sizes) -> Ops:
+    """Parameters: d·r_q + r_q + r_q·h·s/tp (or d·h·s/tp), d(r + s_r) + r + r·h(s − s_r + s_v)/tp."""
+    model, rows = s.model, s.tokens
+    q_rank, kv_rank, element = model.query_rank, model.kv_rank, s.element_bytes
+    down_width = kv_rank + model.rotated_size
+    # Keys without the rotated part, and values.
+    up_width = s.heads * (model.head_size - model.rotated_size + model.value_size)
+    queries = linear(
+        s, "attention", "qkv", rows, s.hidden, s.query_width, late=element * rows * s.query_width
+    )
+    if q_rank:
+        queries = (
+            *linear(
+                s, "attention", "query_down", s.local_tokens, s.hidden, q_rank, late=element * rows * q_rank
+            ),
+            _rank_norm(s, "query_rank_norm", q_rank, before=q_rank),
+            *linear(
+                s,
+                "attention",
+                "query_up",
+                rows,
+                q_rank,
+                s.query_width,
+                late=element * rows * (q_rank + s.query_width),
+            ),
         )
+    return (
+        *queries,
+        *linear(
+            s,
+            "attention",
+            "kv_down",
+            s.local_tokens,
+            s.hidden,
+            down_width,
+            late=element * (s.local_tokens * s.hidden + rows * down_width),
+        ),
+        _rank_norm(s, "kv_rank_norm", kv_rank, before=down_width),
+        *linear(s, "attention", "kv_up", rows, kv_rank, up_width, late=element * rows * (kv_rank + up_width)),
+        op(
+            "heads",
+            "copy",
+            rows,
+            _copied_width(s),
+            saves=element * rows * _head_width(s),
+            needs="output",
+        ),
+        *_sinks(s),
+    )
 
-    @property
-    def _projections(self) -> Calls:
-        s = self.sizes
-        return (
-            *s.linears.calls("attention", s.tokens, s.hidden, s.qkv_width, role="qkv"),
-            s.linears.bias(s.tokens, s.qkv_width, count=int(self.has_qkv_bias)),
-            call("qkv_split", s.tokens, s.qkv_width),
-        )
 
-    @property
-    def _normed_heads(self) -> Calls:
-        """Norms of every query and key head."""
-        s, count = self.sizes, int(self.sizes.model.qk_norm)
-        heads = (s.heads, s.kv_heads)
-        return tuple(
-            call(s.model.norm, s.micro_batch, s.length * own, s.model.head_size, count=count)
-            for own in heads
-            if count
-        )
+def _rank_norm(s: Sizes, name: str, rank: int, *, before: int) -> Op:
+    """The norm of a low rank, which a linear alone reads; of its input `before` entries per token are kept."""
+    width = s.element_bytes * before + s.input_bytes("attention") * rank
+    return op(
+        name,
+        s.model.norm,
+        s.micro_batch,
+        s.local_length,
+        rank,
+        parameters=rank,
+        saves=s.tokens * width,
+        needs="output",
+    )
 
-    @property
-    def _rotation(self) -> Calls:
-        s, model = self.sizes, self.sizes.model
-        sizes = (s.micro_batch, s.length, s.heads, s.kv_heads, model.rotated_size)
-        return (call("rope", *sizes, count=int(s.rotates)),)
 
-    @property
-    def core_calls(self) -> Calls:
-        """What lies between queries and attention output: what selective recomputation runs again.
+def _head_width(s: Sizes) -> Number:
+    """Entries per token of queries, keys and values with all their heads."""
+    return 2 * s.query_width + s.attention_width
 
-        A fused kernel drops out inside.
-        """
-        s, model = self.sizes, self.sizes.model
-        if self.is_fused:
-            return fused_core(s)
-        batch, length = s.micro_batch * s.heads, s.length
-        softmax = (
-            (call("fused_causal_softmax", batch, length, length),)
-            if model.attention == "fused_softmax"
-            else (
-                call("causal_mask_fill", s.micro_batch, s.heads, length, length),
-                call("softmax", s.micro_batch, s.heads, length, length),
-            )
-        )
-        return (
-            call("batched_gemm", batch, length, model.head_size, length, role="attention_scores"),
-            *softmax,
-            call("dropout", s.tokens, s.heads * length, count=s.drops),
-            call("batched_gemm", batch, length, length, model.head_size, role="attention_values"),
-        )
 
-    @property
-    def forward_collectives(self) -> Calls:
-        return exchanged(self.sizes)
+def _copied_width(s: Sizes) -> Number:
+    """Entries per token that are read and written once, by torch's own operators.
 
-    @property
-    def backward_collectives(self) -> Calls:
-        return exchanged_back(self.sizes)
-
-    @property
-    def beside_forward(self) -> tuple[Beside, ...]:
-        return ring(self.sizes, Direction.FORWARD)
-
-    @property
-    def beside_backward(self) -> tuple[Beside, ...]:
-        return ring(self.sizes, Direction.BACKWARD)
-
-    @property
-    def parameters(self) -> Number:
-        """(a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0.
-
-        a = h · head size, k = h_kv · head size. Biases are divided by tp as Table III prints them. Sinks are h/tp more.
-        """
-        s, model = self.sizes, self.sizes.model
-        width, kv_width = model.attention_heads * model.head_size, model.kv_heads * model.head_size
-        qkv = (width + 2 * kv_width) * (s.hidden + self.has_qkv_bias) // s.tp
-        # With qk_norm, norms of heads are whole on every device.
-        qkv = qkv + (2 * model.head_size if model.qk_norm else 0)
-        sinks = s.heads if model.attention_sinks else 0
-        return qkv + sinks + s.hidden * (width + self.has_output_bias) // s.tp
-
-    def kept_bytes(self, kept: Kept) -> Number:
-        """Everything but the core: what leads to the scores, the attention output, the mask of its dropout."""
-        s = self.sizes
-        own = kept.element * (self._inputs_width(kept) + s.attention_width)
-        # The attention output is a fused core's too.
-        own = own + s.linears.copy_bytes("attention") * s.attention_width
-        return kept.mask * s.local_tokens * s.hidden + s.tokens * own
-
-    @property
-    def weights(self) -> tuple[Matrix, ...]:
-        s = self.sizes
-        return Matrix("attention", s.hidden, s.qkv_width), Matrix("attention", s.attention_width, s.hidden)
-
-    def _inputs_width(self, kept: Kept) -> Number:
-        """Entries per token of the tensors from the QKV product to the scores.
-
-        Rotated queries and keys are tensors of their own; the values, where they are a view, keep the whole QKV product
-        too.
-        """
-        s, model = self.sizes, self.sizes.model
-        repeats = not self.is_fused and model.kv_heads < model.attention_heads
-        if kept.modules.copies_attention_inputs:
-            return 3 * s.attention_width if repeats else s.qkv_width
-        if repeats:
-            # Copies of keys and values; queries that were not rotated are a view of the QKV product.
-            return 2 * s.attention_width + (s.attention_width if s.rotates else s.qkv_width)
-        return s.qkv_width + (s.attention_width + s.kv_width if s.rotates else 0)
-
-    def core_bytes(self, kept: Kept) -> Number:
-        """What is kept between queries and output: flash keeps log-sum-exp (fp32), else the weights and their mask."""
-        s = self.sizes
-        if self.is_fused:
-            return s.tokens * STATISTIC_BYTES * s.heads
-        scores = s.tokens * s.heads * s.length
-        # Dropped weights are a tensor of their own.
-        return scores * (2 * kept.element + kept.mask if kept.mask else kept.element)
-
-    def weight_gradient_bytes(self, kept: Kept) -> Number:
-        """What a backward pass leaves for late weight gradients: every product's input and output gradient."""
-        s = self.sizes
-        return kept.element * (2 * s.local_tokens * s.hidden + s.tokens * (s.qkv_width + s.attention_width))
-
-    def gradient_bytes(self, kept: Kept) -> Number:
-        """Gradients at the fullest moment of its backward pass: the output's, and twice the scores where they exist."""
-        s = self.sizes
-        if self.is_fused:
-            return kept.element * s.tokens * (s.attention_width + s.qkv_width)
-        return kept.element * s.tokens * (2 * s.heads * s.length + s.attention_width)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Rotary tables in fp32, and the unfused softmax's mask."""
-        model = self.sizes.model
-        tables = 2 * 4 * model.sequence_length * model.head_size if model.rotary else 0
-        return tables + (model.sequence_length**2 if model.attention == "unfused" else 0)
+    Heads of queries and keys are put together from the part that is rotated and the part that is not, values taken
+    out of the product; backward, gradients are put together for both products. The kernel that rotates all at once
+    is an experiment of Megatron-core: without it the rotated part is copied and multiplied seven times.
+    """
+    rotated = s.heads * s.model.rotated_size
+    return _head_width(s) - rotated // 2 + _ROTATIONS * int(s.rotates) * rotated

@@ -1,116 +1,184 @@
-"""Fused attention between queries and output: its mask, and the part of it that context parallelism gives a device.
+"""What lies between queries and attention output: scores and softmax, fused or not, and context parallelism's exchange.
 
 With context parallelism every device has an early and a late part of each sequence, of l/(2·cp) tokens, so that the
 causal mask leaves all devices the same work ("zig-zag", arXiv 2407.21783, section 3.3.2).
 """
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Beside, Call, Calls, Component, backward, call, forward
-from kernelcast.runtime.step.layers.sizes import Number, Sizes
+from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
+from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, op
+from kernelcast.runtime.step.sizes import Sizes
+
+_RING_BLOCKS = "attention_of_others"
 
 
-def visible_keys(sizes: Sizes) -> float:
-    """Keys that a query sees in the mean: through the causal mask, the layer's window, and among its document."""
-    length, window = sizes.model.sequence_length, sizes.kind.window
-    if not window:
-        causal = (length + 1) / 2
-    elif sizes.model.window_chunks:
-        chunks, rest = divmod(length, window)
-        causal = (chunks * window * (window + 1) + rest * (rest + 1)) / (2 * length)
-    else:
-        causal = window - window * (window - 1) / (2 * length)
-    return sizes.model.visible_share * causal
-
-
-def fused_core(sizes: Sizes) -> Calls:
-    """Fused attention of one micro-batch on one device.
+def attention_core(s: Sizes) -> Ops:
+    """Attention of one micro-batch on one device, with its exchange across the context-parallel group.
 
     - A ring has a block for every device's keys: its own tokens are a causal block; of the others' it sees the early
       part with all queries, or all keys with the late queries (the former is taken for all of them).
     - Heads exchanged for tokens (all_to_all): whole sequences, and a cp-th of the heads.
-    - Gathered keys (all_gather): a cp-th of the queries, all keys.
+    - Gathered keys (all_gather): a cp-th of the queries, all keys; their gradients are summed and scattered.
     """
-    length, parts = sizes.model.sequence_length, sizes.cp
-    if sizes.context_exchange == "all_to_all":
-        # Before and after an exchange, tensors are put into the order of devices, or of tokens.
-        width = 2 * (sizes.qkv_width + sizes.attention_width)
-        copies = (call("copy", sizes.tokens, width),) if parts > 1 else ()
-        return (_attention(sizes, length, length, parts), *copies)
-    if sizes.context_exchange == "all_gather":
-        return (_attention(sizes, sizes.length, length, 1),)
-    return (_attention(sizes, sizes.length, sizes.length, 1), *_others(sizes))
+    if s.model.attention != "flash":
+        return _unfused(s)
+    whole = s.model.sequence_length
+    if s.context_exchange == "all_to_all":
+        # Tensors are put into the order of devices, or of tokens, before and after an exchange.
+        width = 2 * (s.qkv_width + s.attention_width)
+        reorder: Ops = () if _is_alone(s) else (op("reorder", "copy", s.tokens, width, module="core_attn"),)
+        return (
+            _exchange(s, "exchange_qkv", "all_to_all", s.tokens * s.qkv_width, "both"),
+            _fused(s, whole, whole, s.cp),
+            *reorder,
+            _exchange(s, "exchange_output", "all_to_all", s.tokens * s.attention_width, "both"),
+        )
+    if s.context_exchange == "all_gather":
+        return (
+            _exchange(s, "gather_keys_and_values", "all_gather", _kv_entries(s), "both"),
+            _fused(s, s.length, whole, 1),
+            _exchange(s, "sum_key_and_value_gradients", "reduce_scatter", s.cp * _kv_entries(s), "backward"),
+        )
+    return (_fused(s, s.length, s.length, 1), *_ring(s))
 
 
-def _seen(sizes: Sizes) -> float:
-    """Keys that a query sees in the mean, as a share of those through the causal mask alone."""
-    return 2 * visible_keys(sizes) / (sizes.model.sequence_length + 1)
+def core_gradient_bytes(s: Sizes, width: Number) -> Number:
+    """Gradients in use: the output's with those of `width` entries per token, or twice the scores where they exist."""
+    own = width if s.model.attention == "flash" else 2 * s.heads * s.length
+    return s.element_bytes * s.tokens * (own + s.attention_width)
 
 
-def _others(sizes: Sizes) -> Calls:
-    """A ring's blocks of other devices' keys."""
-    half = sizes.length // 2
-    visible = _at_least_one(_seen(sizes) * half)
-    block = (sizes.micro_batch, sizes.length, half, visible, *_heads(sizes, 1))
-    return (call("attention_block", *block, count=sizes.cp - 1),) if sizes.cp > 1 else ()
+def buffer_bytes(s: Sizes) -> int:
+    """Rotary tables in fp32, and the unfused softmax's mask."""
+    model = s.model
+    tables = 2 * 4 * model.sequence_length * model.head_size if model.rotary else 0
+    return tables + (model.sequence_length**2 if model.attention == "unfused" else 0)
 
 
-def _attention(sizes: Sizes, queries: Number, keys: Number, head_parts: Number) -> Call:
-    heads = _heads(sizes, head_parts)
-    seen = _seen(sizes)
-    if seen == 1 and queries == keys:
-        return call("flash_attention", sizes.micro_batch, keys, *heads)
+def _unfused(s: Sizes) -> Ops:
+    """Products and softmax of their own: the weights are kept, and with dropout the dropped weights and their mask."""
+    batch, length, size = s.micro_batch * s.heads, s.length, s.model.head_size
+    scores = s.tokens * s.heads * s.length
+
+    def core(name: str, operator: str, *shape: Number, **others: object) -> Op:
+        return op(name, operator, *shape, module="core_attn", **others)
+
+    heads = (s.micro_batch, s.heads, length, length)
+    kept = {"saves": s.element_bytes * scores, "needs": "output"}
+    softmax: Ops = (
+        core("mask", "causal_mask_fill", *heads),
+        core("softmax", "softmax", *heads, **kept),
+    )
+    if s.model.attention == "fused_softmax":
+        softmax = (core("softmax", "fused_causal_softmax", batch, length, length, **kept),)
+    return (
+        core(
+            "attention_scores",
+            "batched_gemm",
+            batch,
+            length,
+            size,
+            length,
+            role="attention_scores",
+            needs="input",
+        ),
+        *softmax,
+        core(
+            "attention_dropout",
+            "dropout",
+            s.tokens,
+            s.heads * length,
+            count=s.drops,
+            saves=scores * (s.element_bytes + s.mask_bytes) * s.drops,
+            needs="output" if s.drops else "",
+        ),
+        core(
+            "attention_values",
+            "batched_gemm",
+            batch,
+            length,
+            length,
+            size,
+            role="attention_values",
+            needs="input",
+        ),
+    )
+
+
+def _fused(s: Sizes, queries: Number, keys: Number, head_parts: Number) -> Op:
+    """One kernel, which keeps its log-sum-exp in fp32; a dropout is part of it."""
+    seen, heads = _seen(s), _heads(s, head_parts)
+    kept = {"saves": s.tokens * STATISTIC_BYTES * s.heads, "needs": "output", "module": "core_attn"}
+    if seen == 1 and (s.context_exchange != "all_gather" or _is_alone(s)):
+        return op("attention", "flash_attention", s.micro_batch, keys, *heads, **kept)
     visible = _at_least_one(seen * (keys + 1) / 2)
-    return call("attention_block", sizes.micro_batch, queries, keys, visible, *heads)
+    return op("attention", "attention_block", s.micro_batch, queries, keys, visible, *heads, **kept)
 
 
-def _at_least_one(count: float) -> int:
-    return max(1, round(count))
-
-
-def _heads(sizes: Sizes, parts: Number) -> tuple[Number, Number, Number]:
-    model = sizes.model
-    mean_size = (model.head_size + model.value_size) // 2
-    return sizes.heads // parts, sizes.kv_heads // parts, mean_size
-
-
-def exchanged(sizes: Sizes) -> Calls:
-    """Collectives of context parallelism in a forward pass that nothing runs beside."""
-    layout = sizes.context_group.nodes, sizes.context_group.gpus_per_node
-    if sizes.context_exchange == "all_to_all" and sizes.cp > 1:
-        widths = (sizes.qkv_width, sizes.attention_width)
-        return tuple(call("all_to_all", sizes.tokens * width, *layout, role="context") for width in widths)
-    if sizes.context_exchange == "all_gather" and sizes.cp > 1:
-        return (call("all_gather", _key_value_entries(sizes), *layout, role="context"),)
-    return ()
-
-
-def exchanged_back(sizes: Sizes) -> Calls:
-    """Those of a backward pass: gathered keys are gathered again, and their gradients summed."""
-    calls = exchanged(sizes)
-    if sizes.context_exchange == "all_gather" and sizes.cp > 1:
-        layout = sizes.context_group.nodes, sizes.context_group.gpus_per_node
-        calls += (call("reduce_scatter", sizes.cp * _key_value_entries(sizes), *layout, role="context"),)
-    return calls
-
-
-def ring(sizes: Sizes, direction: Direction) -> tuple[Beside, ...]:
-    """A ring's messages beside the blocks of keys that are there: keys and values, backward also their gradients.
-
-    Without a ring, or without context parallelism, both are empty.
-    """
-    if sizes.context_exchange != "ring":
+def _ring(s: Sizes) -> Ops:
+    """Blocks of the other devices' keys, and the messages under them: keys and values, backward their gradients too."""
+    if _is_alone(s):
         return ()
-    is_forward = direction is Direction.FORWARD
-    component = Component.BESIDE_FORWARD if is_forward else Component.BESIDE_BACKWARD
-    blocks = _others(sizes)
-    if not blocks:
-        return (Beside(component=component),)
-    nodes = min(2, sizes.context_group.nodes)
-    entries = (1 if is_forward else 2) * _key_value_entries(sizes)
-    sent = call("point_to_point", entries, nodes, 3 - nodes, role="context", count=sizes.cp - 1)
-    within = forward(blocks) if is_forward else backward(blocks)
-    return (Beside(forward([sent]), within, component),)
+    half, count, nodes = s.length // 2, s.cp - 1, min(2, s.context_group.nodes)
+    visible = _at_least_one(_seen(s) * half)
+    block = (s.micro_batch, s.length, half, visible, *_heads(s, 1))
+
+    def send(name: str, of_pass: str, entries: Number, direction: Direction) -> Op:
+        return op(
+            name,
+            "point_to_point",
+            entries,
+            nodes,
+            3 - nodes,
+            role="context",
+            count=count,
+            collective=of_pass,
+            overlaps=Overlap((_RING_BLOCKS,), direction),
+        )
+
+    return (
+        send("send_keys_and_values", "forward", _kv_entries(s), Direction.FORWARD),
+        op(_RING_BLOCKS, "attention_block", *block, count=count, module="core_attn"),
+        send("send_gradients", "backward", 2 * _kv_entries(s), Direction.BACKWARD),
+    )
 
 
-def _key_value_entries(sizes: Sizes) -> Number:
-    return 2 * sizes.tokens * sizes.kv_width
+def visible_keys(s: Sizes) -> float:
+    """Keys that a query sees in the mean: through the causal mask, the layer's window, and among its document."""
+    length, window = s.model.sequence_length, s.kind.window
+    if not window:
+        causal = (length + 1) / 2
+    elif s.model.window_chunks:
+        chunks, rest = divmod(length, window)
+        causal = (chunks * window * (window + 1) + rest * (rest + 1)) / (2 * length)
+    else:
+        causal = window - window * (window - 1) / (2 * length)
+    return s.model.visible_share * causal
+
+
+def _is_alone(s: Sizes) -> bool:
+    """Whether no other device has a part of the sequence."""
+    return isinstance(s.cp, int) and s.cp == 1
+
+
+def _seen(s: Sizes) -> float:
+    """Keys that a query sees in the mean, as a share of those through the causal mask alone."""
+    return 2 * visible_keys(s) / (s.model.sequence_length + 1)
+
+
+def _at_least_one(count: Number) -> Number:
+    return max(1, round(count)) if isinstance(count, int | float) else count
+
+
+def _heads(s: Sizes, parts: Number) -> tuple[Number, Number, int]:
+    mean_size = (s.model.head_size + s.model.value_size) // 2
+    return s.heads // parts, s.kv_heads // parts, mean_size
+
+
+def _exchange(s: Sizes, name: str, operator: str, entries: Number, of_pass: str) -> Op:
+    layout = s.context_group.nodes, s.context_group.gpus_per_node
+    return op(name, operator, entries, *layout, role="context", count=(s.cp > 1) * 1, collective=of_pass)
+
+
+def _kv_entries(s: Sizes) -> Number:
+    return 2 * s.tokens * s.kv_width

@@ -1,46 +1,29 @@
 """The first end of a model: token embedding, and learned positions."""
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Calls, call
-from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+from kernelcast.runtime.step.layers.linear import dropout
+from kernelcast.runtime.step.layers.tensor_parallel import Products, leave_region
+from kernelcast.runtime.step.op import Number, Op, Ops, op
+from kernelcast.runtime.step.sizes import Sizes
 
 
-class Embedding(Layer):
-    """Vocabulary-parallel token embedding; learned positions, where the model has them, are whole on every device."""
+def vocabulary_matrix(s: Sizes) -> Number:
+    """Entries of the token embedding, or of the output projection, on one device, v·d/tp."""
+    return s.vocabulary * s.hidden
 
-    __slots__ = ()
 
-    @property
-    def calls(self) -> Calls:
-        """Rows of other devices' tokens are masked where the vocabulary is cut."""
-        s = self.sizes
-        # A frozen embedding, the first layer of all, has no backward pass.
-        only = Direction.FORWARD if s.linears.is_frozen else Direction.ONCE
-        return (
-            call("embedding", s.tokens, s.vocabulary, s.hidden, direction=only),
-            call("embedding_mask", s.tokens, s.hidden, count=int(s.tp > 1)),
-            call("dropout", s.local_tokens, s.hidden, count=s.drops),
-        )
+def embedding(s: Sizes) -> Ops:
+    """Vocabulary-parallel token embedding: rows of other devices' tokens are masked, and the partial rows summed.
 
-    @property
-    def forward_collectives(self) -> Calls:
-        """The devices' partial rows are summed."""
-        return self.sizes.synced(1, gather=False)
-
-    @property
-    def backward_collectives(self) -> Calls:
-        """With sequence parallelism the gradients' shards are gathered; else every device has them whole."""
-        return self.sizes.synced(1, scatter=False) if self.sizes.sequence_parallel else ()
-
-    @property
-    def matrix(self) -> Number:
-        """Entries of the token embedding on one device, v·d/tp."""
-        return self.sizes.vocabulary * self.sizes.hidden
-
-    @property
-    def parameters(self) -> Number:
-        return self.matrix + self.sizes.model.learned_positions * self.sizes.hidden
-
-    def kept_bytes(self, kept: Kept) -> Number:
-        """A dropout's mask."""
-        return kept.mask * self.sizes.local_tokens * self.sizes.hidden
+    Learned positions, where the model has them, are whole on every device. A frozen embedding, the first op of all,
+    has no backward pass.
+    """
+    directions = (Direction.FORWARD,) if s.is_frozen else None
+    table = (s.tokens, s.vocabulary, s.hidden)
+    return (
+        op("embedding", "embedding", *table, directions=directions, parameters=vocabulary_matrix(s)),
+        op("embedding_mask", "embedding_mask", s.tokens, s.hidden, count=(s.tp > 1) * 1),
+        *leave_region(s, "embedding", Products((), 1), Products((), 1), in_pieces=False),
+        Op("positions", parameters=s.model.learned_positions * s.hidden),
+        dropout(s, "embedding_dropout"),
+    )

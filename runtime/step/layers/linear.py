@@ -1,115 +1,76 @@
 """Linears: in which type their products run, and what adapters (LoRA) make of them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.request.fields import LAYOUT, AdaptedKind, Float8Recipe, LinearKind
-from kernelcast.runtime.step.calls import Call, Calls, call
+from kernelcast.runtime.request.fields import LinearKind
+from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
+from kernelcast.runtime.step.sizes import Sizes
 
 _SCALED = {"tensorwise": "tensor", "blockwise": "block"}
-_FLOAT8_BYTES = 1
 FLOAT8_COPIES_BYTES = 2
 """Of a weight in 8 bit: as it is, for the output, and transposed, for the input's gradient."""
+_FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 
-class Matrix(NamedTuple):
-    """The weight of a linear on one device: `k` × `n` entries, `count` times. Sizes may be arrays [rows]."""
+def linear(s: Sizes, kind: LinearKind, role: str, *shape: Number, bias: Number = 0, **others: Any) -> Ops:
+    """The product of a linear [m, k, n], or of one per local expert [experts, m, k, n], with its adapters.
 
-    kind: LinearKind
-    k: Any
-    n: Any
-    count: Any = 1
-
-    @property
-    def entries(self) -> Any:
-        """Of all of them."""
-        return self.count * self.k * self.n
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linears:
-    """How the linears of layers compute: the fields of a layout that decide it, see `Parallelism`."""
-
-    recipe: Float8Recipe = LAYOUT["fp8_recipe"].default
-    in_float8: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
-    rank: int = LAYOUT["lora_rank"].default
-    adapted: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
-
-    @classmethod
-    def of(cls, field: Callable[[str], Any]) -> "Linears":
-        """By the value that `field` has for a name."""
-        return cls(
-            recipe=field("fp8_recipe"),
-            in_float8=field("fp8_linears"),
-            rank=field("lora_rank"),
-            adapted=field("lora_linears"),
-        )
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether adapters alone are trained."""
-        return self.rank > 0
-
-    def is_cast(self, kind: LinearKind) -> bool:
-        """Whether products of these linears run in 8 bit."""
-        return self.recipe != "none" and kind in self.in_float8
-
-    def is_adapted(self, kind: LinearKind) -> bool:
-        """Whether these linears have adapters."""
-        return self.is_frozen and kind in self.adapted
-
-    def calls(self, kind: LinearKind, *shape: Any, role: str) -> Calls:
-        """The product of a linear, [m, k, n], or of one per group, [groups, m, k, n].
-
-        A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
-        it is added to; its products run in the training's type, and cut like the linear need no collective of their
-        own.
-        """
-        operator = "gemm" if len(shape) == 3 else "grouped_gemm"
-        if self.is_cast(kind):
-            operator += f"_float8_{_SCALED[self.recipe]}"
-        if not self.is_frozen:
-            return (call(operator, *shape, role=role),)
-        passes = (Direction.FORWARD, Direction.INPUT_GRADIENT)
-        frozen = tuple(call(operator, *shape, role=role, direction=one) for one in passes)
-        if not self.is_adapted(kind):
-            return frozen
-        m, k, n = shape
-        return (
-            *frozen,
-            call("gemm", m, k, self.rank, role="adapter_down"),
-            call("gemm", m, self.rank, n, role="adapter_up"),
-            call("residual_add", 1, m, n),
-        )
-
-    def plain(self, *shape: Any, role: str) -> Calls:
-        """A product in the training's type, whose weight has no adapter."""
-        directions = (Direction.FORWARD, Direction.INPUT_GRADIENT) if self.is_frozen else (Direction.ONCE,)
-        return tuple(call("gemm", *shape, role=role, direction=one) for one in directions)
-
-    def bias(self, rows: Any, columns: Any, *, count: int) -> Call:
-        """The bias of a linear; a frozen one has no gradient."""
-        only = Direction.FORWARD if self.is_frozen else Direction.ONCE
-        return call("bias_add", rows, columns, count=count, direction=only)
-
-    def input_bytes(self, kind: LinearKind, element: int) -> int:
-        """Bytes per entry of a linear's input as it is kept for the backward pass."""
-        return _FLOAT8_BYTES if self.is_cast(kind) else element
-
-    def copy_bytes(self, kind: LinearKind) -> int:
-        """The same where something else keeps the input in the training's type, so that both share it unless cast."""
-        return _FLOAT8_BYTES if self.is_cast(kind) else 0
-
-    def adapter_width(self, matrices: tuple[Matrix, ...]) -> int:
-        """Entries per token of what all adapters project to."""
-        return self.rank * sum(self.is_adapted(one.kind) for one in matrices)
-
-    def adapter_parameters(self, matrices: tuple[Matrix, ...]) -> Any:
-        """R · (k + n) for every linear that has an adapter, with what a device holds of the linear."""
-        return sum(one.count * self.rank * (one.k + one.n) for one in matrices if self.is_adapted(one.kind))
+    A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
+    it is added to; its products run in the training's type, and cut like the linear need no collective of their
+    own. `bias` are parameters besides the weight's, `others` fields of `Op`.
+    """
+    *groups, m, k, n = shape
+    operator = "grouped_gemm" if groups else "gemm"
+    if s.is_cast(kind):
+        operator += f"_float8_{_SCALED[s.layout.fp8_recipe]}"
+    weight = Matrix(kind, k, n, *groups)
+    own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
+    product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
+    if groups or not s.is_adapted(kind):
+        return (product,)
+    rank, module = s.layout.lora_rank, product.module
+    return (
+        product,
+        _adapter(f"{role}_adapter_down", "adapter_down", m, k, rank, module=module),
+        _adapter(
+            f"{role}_adapter_up", "adapter_up", m, rank, n, module=module, saves=s.element_bytes * m * rank
+        ),
+        op(f"{role}_adapter_add", "residual_add", 1, m, n, module=module),
+    )
 
 
-IN_TRAINING_TYPE = Linears()
-"""All weights trained, all products in the training's type."""
+def _adapter(name: str, role: str, m: Number, k: Number, n: Number, **others: Any) -> Op:
+    return op(name, "gemm", m, k, n, role=role, is_adapter=True, needs="input", parameters=k * n, **others)
+
+
+def plain_linear(s: Sizes, role: str, *shape: Number, parameters: Number, **others: Any) -> Op:
+    """A product [m, k, n] in the training's type, whose weight has no adapter."""
+    directions = _FROZEN if s.is_frozen else None
+    return op(
+        role, "gemm", *shape, role=role, directions=directions, parameters=parameters, needs="input", **others
+    )
+
+
+def bias(
+    s: Sizes, name: str, rows: Number, columns: Number, *, has: bool, parameters: Number, **others: Any
+) -> Op:
+    """The bias of a linear, where it `has` one; a frozen one has no gradient."""
+    directions = (Direction.FORWARD,) if s.is_frozen else None
+    return op(
+        name,
+        "bias_add",
+        rows,
+        columns,
+        count=int(has),
+        directions=directions,
+        parameters=has * parameters,
+        **others,
+    )
+
+
+def dropout(s: Sizes, name: str, **others: Any) -> Op:
+    """Dropout of hidden states; it keeps its mask."""
+    mask = s.mask_bytes * s.local_tokens * s.hidden
+    needs = "output" if s.drops else ""
+    return op(name, "dropout", s.local_tokens, s.hidden, count=s.drops, saves=mask, needs=needs, **others)

@@ -1,125 +1,94 @@
-"""The MLP. Whether it is gated (SwiGLU, GeGLU) is decided here, in `Mlp.is_gated`."""
+"""The MLP: column-parallel projection up, activation, row-parallel projection down.
 
-from itertools import takewhile
+A gated one (SwiGLU, GeGLU) projects to gate and up halves by one product, and multiplies them in its activation.
+"""
 
-from kernelcast.runtime.request.fields import LinearKind
-from kernelcast.runtime.step.calls import Calls, call
-from kernelcast.runtime.step.layers.linear import Matrix
-from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+from kernelcast.runtime.step.layers.linear import bias, dropout, linear
+from kernelcast.runtime.step.op import Number, Ops, op
+from kernelcast.runtime.step.sizes import Sizes
 
 
-class Mlp(Layer):
-    """The MLP of one layer: column-parallel projection up, activation, row-parallel projection down.
+def has_bias(s: Sizes) -> bool:
+    """Whether its projections have biases."""
+    return s.model.biases in ("all", "mlp")
 
-    A gated one (SwiGLU) projects to gate and up halves by one product, and multiplies them in its activation.
+
+def activation_operator(s: Sizes) -> str:
+    """The operator of its activation; both gated ones move the same."""
+    return "swiglu" if s.is_gated else "gelu"
+
+
+def up_product(s: Sizes) -> str:
+    """The name of its column-parallel product."""
+    return "mlp_gate_up" if s.is_gated else "mlp_up"
+
+
+DOWN = "mlp_down"
+
+
+def mlp(s: Sizes) -> Ops:
+    """The MLP of one layer, with f = the MLP's width.
+
+    Parameters: GeLU f(d + β)/tp + d(f + β)/tp, SwiGLU 2f(d + β)/tp + d(f + β)/tp; β = 1 with biases, else 0.
+    Kept per token: GeLU its input and output (2f); SwiGLU gate and up, gate after SiLU, their product (4f), a fused
+    one no gate after SiLU (3f).
     """
+    element, width, biased = s.element_bytes, s.mlp_width, has_bias(s)
+    up_width, rows = s.branches * width, s.tokens
+    return (
+        *linear(
+            s,
+            "mlp",
+            up_product(s),
+            rows,
+            s.hidden,
+            up_width,
+            late=element * (s.local_tokens * s.hidden + rows * up_width),
+            module="mlp",
+        ),
+        bias(s, "mlp_up_bias", rows, up_width, has=biased, parameters=up_width, module="mlp"),
+        op(
+            "mlp_activation",
+            activation_operator(s),
+            s.micro_batch,
+            s.length,
+            width,
+            saves=activated_bytes(s) * rows * width,
+            gradients=s.branches * element * rows * width,
+            needs="input",
+            module="mlp",
+        ),
+        *linear(
+            s,
+            "mlp",
+            DOWN,
+            rows,
+            width,
+            s.hidden,
+            saves=s.input_bytes("mlp") * rows * width,
+            late=element * (rows * width + s.local_tokens * s.hidden),
+            gradients=element * rows * width + weight_gradient_bytes(s, width * s.hidden),
+            module="mlp",
+        ),
+        bias(
+            s,
+            "mlp_down_bias",
+            s.local_tokens,
+            s.hidden,
+            has=biased,
+            parameters=s.hidden // s.tp,
+            module="mlp",
+        ),
+        dropout(s, "mlp_dropout", module="mlp"),
+    )
 
-    __slots__ = ()
 
-    @property
-    def is_gated(self) -> bool:
-        """Whether it has a gate: SwiGLU or GeGLU."""
-        return self.sizes.model.activation != "gelu"
+def activated_bytes(s: Sizes) -> int:
+    """Bytes per token and column that an activation keeps: what it reads, and a gate after SiLU that is not fused."""
+    return s.element_bytes * (s.branches + int(s.is_gated and not s.modules.fuses_gate))
 
-    @property
-    def activation_operator(self) -> str:
-        """The operator of its activation; both gated ones move the same."""
-        return "swiglu" if self.is_gated else "gelu"
 
-    @property
-    def branches(self) -> int:
-        """Products of the MLP's width that the projection up makes: gate and up, or up alone."""
-        return 2 if self.is_gated else 1
-
-    @property
-    def up_role(self) -> str:
-        return "mlp_gate_up" if self.is_gated else "mlp_up"
-
-    @property
-    def down_role(self) -> str:
-        return "mlp_down"
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether its projections have biases."""
-        return self.sizes.model.biases in ("all", "mlp")
-
-    @property
-    def calls(self) -> Calls:
-        s, up_width = self.sizes, self.branches * self.sizes.mlp_width
-        biases = int(self.has_bias)
-        return (
-            *s.linears.calls("mlp", s.tokens, s.hidden, up_width, role=self.up_role),
-            s.linears.bias(s.tokens, up_width, count=biases),
-            call(self.activation_operator, s.micro_batch, s.length, s.mlp_width),
-            *s.linears.calls("mlp", s.tokens, s.mlp_width, s.hidden, role="mlp_down"),
-            s.linears.bias(s.local_tokens, s.hidden, count=biases),
-            call("dropout", s.local_tokens, s.hidden, count=s.drops),
-        )
-
-    @property
-    def until_last_kept(self) -> Calls:
-        """Calls up to the last tensor that its backward pass needs: what is projected down, or a dropout's mask."""
-        if self.sizes.drops:
-            return self.calls
-        return tuple(takewhile(lambda one: one.role != "mlp_down", self.calls))
-
-    @property
-    def dense_parameters(self) -> Number:
-        """Those that all replicas hold: all."""
-        return self.parameters
-
-    @property
-    def expert_parameters(self) -> Number:
-        """Those that expert parallelism spreads: none."""
-        return 0 * self.sizes.tp
-
-    @property
-    def parameters(self) -> Number:
-        """GeLU f(d + β)/tp + d(f + β)/tp, SwiGLU 2f(d + β)/tp + d(f + β)/tp; β = 1 with biases, else 0 (Table III)."""
-        s, width = self.sizes, self.sizes.model.mlp_size
-        up = self.branches * width * (s.hidden + self.has_bias) // s.tp
-        return up + s.hidden * (width + self.has_bias) // s.tp
-
-    def kept_bytes(self, kept: Kept) -> Number:
-        """GeLU: input and output (2f); SwiGLU: gate and up, gate after SiLU, their product (4f); a dropout's mask.
-
-        Fused, SwiGLU's gate after SiLU is not kept (3f).
-        """
-        s = self.sizes
-        after_silu = self.is_gated and not kept.modules.fuses_gate
-        activated = kept.element * (self.branches + after_silu) + s.linears.input_bytes("mlp", kept.element)
-        return kept.mask * s.local_tokens * s.hidden + s.tokens * activated * s.mlp_width
-
-    def weight_gradient_bytes(self, kept: Kept) -> Number:
-        """What a backward pass leaves for late weight gradients: every product's input and output gradient."""
-        s = self.sizes
-        widths = (self.branches + 1) * s.mlp_width
-        return kept.element * (2 * s.local_tokens * s.hidden + s.tokens * widths)
-
-    @property
-    def weights(self) -> tuple[Matrix, ...]:
-        s = self.sizes
-        return Matrix("mlp", s.hidden, self.branches * s.mlp_width), Matrix("mlp", s.mlp_width, s.hidden)
-
-    @property
-    def exchanges(self) -> Calls:
-        """What is exchanged with other devices' experts in either pass: nothing."""
-        return ()
-
-    @property
-    def input_kind(self) -> LinearKind | None:
-        """The linears that alone read its norm's output; None where others do too."""
-        return "mlp"
-
-    def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
-        """Gradients at the two moments of its backward pass that can be the fullest, without that of its output.
-
-        First those of the projection down: of its input, and of its weights where they are made apart. Then those of
-        the activation: of its output and its inputs, when the output is freed (in all f more, with SwiGLU 2f).
-        """
-        s = self.sizes
-        width = kept.element * s.tokens * s.mlp_width
-        no_gradient = kept.modules.accumulates_in_products or s.linears.is_frozen
-        of_weights = 0 if no_gradient else kept.element * s.mlp_width * s.hidden
-        return width + of_weights, self.branches * width
+def weight_gradient_bytes(s: Sizes, entries: Number) -> Number:
+    """A weight's gradient that is made whole before it is added to the accumulated one."""
+    accumulates = s.modules.accumulates_in_products or s.is_frozen
+    return 0 if accumulates else s.element_bytes * entries

@@ -1,41 +1,39 @@
 """LayerNorm and RMSNorm."""
 
-from kernelcast.runtime.step.calls import Calls, call
-from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+from kernelcast.runtime.request.fields import LinearKind
+from kernelcast.runtime.step.op import Op, op
+from kernelcast.runtime.step.sizes import Sizes
 
 STATISTIC_BYTES = 4
 """Norms and flash attention keep their statistics in fp32."""
 
 
-class Norm(Layer):
-    """One norm over the hidden size: weight, and with LayerNorm a bias, whole on every device."""
+def norm_parameters(s: Sizes) -> int:
+    """2d for LayerNorm (weight and bias), d for RMSNorm; whole on every device."""
+    return (2 if s.model.norm == "layer_norm" else 1) * s.hidden
 
-    __slots__ = ()
 
-    @property
-    def has_bias(self) -> bool:
-        """Whether it has a bias: LayerNorm does, RMSNorm does not."""
-        return self.sizes.model.norm == "layer_norm"
+def norm(s: Sizes, name: str, *, read_by: LinearKind | None = None) -> Op:
+    """One norm over the hidden size.
 
-    @property
-    def calls(self) -> Calls:
-        s = self.sizes
-        return (call(s.model.norm, s.micro_batch, s.local_length, s.hidden),)
-
-    @property
-    def parameters(self) -> Number:
-        """2d for LayerNorm (weight and bias), d for RMSNorm."""
-        return (2 if self.has_bias else 1) * self.sizes.hidden
-
-    def kept_bytes(self, kept: Kept) -> Number:
-        """Statistics in fp32 (LayerNorm: mean and deviation; RMSNorm has one), and its output for the next product.
-
-        On a CPU an RMSNorm also keeps its input divided by the root mean square, and its input, in fp32; the input in
-        fp32 is a copy unless it is fp32 already.
-        """
-        entries = self.sizes.local_tokens * self.sizes.hidden
-        statistics = self.sizes.local_tokens * STATISTIC_BYTES * (2 if self.has_bias else 1)
-        normalised = 0
-        if kept.is_cpu and not self.has_bias:
-            normalised = (4 if kept.element == 4 else 8) * entries
-        return statistics + kept.element * entries + normalised
+    It keeps statistics in fp32 (LayerNorm: mean and deviation; RMSNorm has one), and its output for the next product,
+    in 8 bit where linears of that type alone read it (`read_by`). On a CPU an RMSNorm also keeps its input divided by
+    the root mean square, and its input, in fp32; the input in fp32 is a copy unless it is fp32 already.
+    """
+    entries = s.local_tokens * s.hidden
+    is_rms = s.model.norm == "rms_norm"
+    own = STATISTIC_BYTES * (1 if is_rms else 2) * s.local_tokens
+    own = own + (s.element_bytes if read_by is None else s.input_bytes(read_by)) * entries
+    if s.is_cpu and is_rms:
+        own = own + (4 if s.element_bytes == 4 else 8) * entries
+    return op(
+        name,
+        s.model.norm,
+        s.micro_batch,
+        s.local_length,
+        s.hidden,
+        parameters=norm_parameters(s),
+        saves=own,
+        needs="output",
+        module="layernorm",
+    )

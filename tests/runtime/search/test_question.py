@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
+from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 from kernelcast.runtime.search import Question, Space
 
 MODEL = ModelConfig(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
+from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.found import Counts, Found

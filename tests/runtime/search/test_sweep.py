@@ -11,7 +11,7 @@ from kernelcast.runtime import Estimator, ModelConfig
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.layouts import SCHEDULES
+from kernelcast.runtime.step.layouts import SCHEDULES
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.found import Found

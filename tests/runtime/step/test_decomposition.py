@@ -6,7 +6,7 @@ import pytest
 
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.step.calls import Component
+from kernelcast.runtime.step.component import Component
 from tests.runtime.step.published_jobs import (
     GPT_20B,
     LLAMA_3_8B,

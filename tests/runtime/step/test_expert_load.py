@@ -9,7 +9,7 @@ from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.layers.experts import Experts
-from kernelcast.runtime.step.layers.kinds import LayerKind
+from kernelcast.runtime.step.kinds import LayerKind
 from kernelcast.runtime.step.layers.sizes import Sizes
 
 MODEL = ModelConfig(

@@ -7,7 +7,7 @@ import pytest
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.estimate.beside_passes import on_links
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Component
+from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.groups import shards_span_nodes
 from tests.runtime.step.published_jobs import GPT_20B, PAPER, listed, named, taken_apart

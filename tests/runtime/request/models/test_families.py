@@ -16,7 +16,7 @@ from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.models import find_model, load_model
 from kernelcast.runtime.request.models.families import FAMILIES, REFUSED
 from kernelcast.runtime.step.layers.attention_core import visible_keys
-from kernelcast.runtime.step.layers.kinds import kinds_of
+from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.sizes import Sizes
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime.step.layers.attention import Attention
-from kernelcast.runtime.step.layers.modules import MODULES
+from kernelcast.runtime.step.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 
 

@@ -14,7 +14,7 @@ from kernelcast.runtime.step.layers.attention_core import (
     ring,
     visible_keys,
 )
-from kernelcast.runtime.step.layers.kinds import LayerKind
+from kernelcast.runtime.step.kinds import LayerKind
 from kernelcast.runtime.step.layers.sizes import Sizes
 
 SMALL = ModelConfig(

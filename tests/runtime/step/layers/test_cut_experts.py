@@ -2,7 +2,7 @@
 
 from kernelcast.runtime import Cluster, Parallelism
 from kernelcast.runtime.step.layers.experts import Experts
-from kernelcast.runtime.step.layers.kinds import LayerKind
+from kernelcast.runtime.step.kinds import LayerKind
 from kernelcast.runtime.step.layers.sizes import Sizes
 from tests.runtime.step.layers.conftest import MIXTURE, listed
 

@@ -9,8 +9,8 @@ from kernelcast.runtime import Cluster, Parallelism, UsageError
 from kernelcast.runtime.step.calls import backward, forward
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.runtime.step.layers.experts import Experts
-from kernelcast.runtime.step.layers.kinds import LayerKind
-from kernelcast.runtime.step.layers.modules import MODULES
+from kernelcast.runtime.step.kinds import LayerKind
+from kernelcast.runtime.step.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.step.layers.attention import Attention
-from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, kinds_of
+from kernelcast.runtime.step.kinds import DENSE, LayerKind, kinds_of
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 from kernelcast.runtime.step.parameters import total_parameters
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.modules import MODULES
+from kernelcast.runtime.step.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 
 LOGITS = 15 * 128

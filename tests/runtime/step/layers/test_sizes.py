@@ -8,7 +8,7 @@ import pytest
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.layers.sizes import Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 

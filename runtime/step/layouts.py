@@ -1,7 +1,6 @@
 """Many layouts as one table of whole numbers, so that thousands are evaluated at once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -13,7 +12,6 @@ from kernelcast.runtime.request.fields import (
     LAYOUT,
     REPLICATING,
     SEARCHED,
-    STACK,
     Recompute,
     Schedule,
 )
@@ -34,6 +32,7 @@ OF_STAGES = (*DEGREES, *EXPERT_DEGREES, "schedule", "virtual_stages", *_ENDS)
 _VALUES: dict[str, tuple[Any, ...]] = {
     name: tuple(LAYOUT[name].kind.values) for name in SEARCHED if LAYOUT[name].kind.types != (int,)
 }
+_NUMBERS = tuple(name for name in SEARCHED if name not in ("schedule", "recompute"))
 _COPIES, _PAIRS = (
     np.array([getattr(SCHEDULE_KINDS[one], name) for one in SCHEDULES], dtype=np.int64)
     for name in ("copies", "pairs")
@@ -43,23 +42,21 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
+    """Many layouts as a struct of arrays: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
 
-    `common` are the other fields of a layout, which all of them share; those not given have their defaults. `layers`
-    are the model's, where a cut was chosen by time.
+    `like` is a layout whose other fields all of them share. `layers` are the model's, where a cut was chosen by time.
     """
 
     table: NDArray[np.int64]
-    common: Mapping[str, Any] = field(default_factory=dict)
+    like: Parallelism
     layers: int = 0
 
     @classmethod
     def of(cls, layout: Parallelism) -> "Layouts":
-        """A block of one."""
+        """A batch of one."""
         values = ((name, getattr(layout, name)) for name in SEARCHED)
         columns = (_VALUES[name].index(value) if name in _VALUES else value for name, value in values)
-        common = {name: getattr(layout, name) for name in ("layer_counts", *STACK)}
-        return cls(np.array([[0, *columns, AS_SPLIT, AS_SPLIT]], dtype=np.int64), common)
+        return cls(np.array([[0, *columns, AS_SPLIT, AS_SPLIT]], dtype=np.int64), layout)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -81,9 +78,10 @@ class Layouts:
         """Layers of the first and last chunk where a cut was chosen by time, else `AS_SPLIT`, int64 [2, layouts]."""
         return self.table[:, -len(_ENDS) :].T
 
-    def columns(self) -> dict[str, Any]:
-        """The fields by name, with the layers of the ends, int64 [layouts] each."""
-        return {name: self[name] for name in (*SEARCHED, *_ENDS)}
+    @property
+    def as_one(self) -> Parallelism:
+        """One layout whose chosen numbers are float64 [layouts], so that no product of sizes overflows."""
+        return Parallelism.unchecked(self.like, **{name: self[name].astype(np.float64) for name in _NUMBERS})
 
     @property
     def devices(self) -> NDArray[np.int64]:
@@ -111,23 +109,18 @@ class Layouts:
         """Layers of each chunk of the layout at `row` where they were chosen by time or given, else None."""
         first, last = self.ends[:, row].tolist()
         if first == AS_SPLIT:
-            given: tuple[int, ...] | None = self.common.get("layer_counts")
-            return given
+            return self.like.layer_counts
         chunks = int(self["pp"][row] * self["virtual_stages"][row])
         return with_ends(self.layers, chunks, first, last)
 
     def parallelism(self, row: int) -> Parallelism:
-        """The layout at `row` as a `Parallelism`."""
+        """The layout at `row`."""
         values: dict[str, Any] = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
         found = {name: _VALUES[name][values[name]] if name in _VALUES else values[name] for name in SEARCHED}
-        found |= {**self.common, "layer_counts": self.counts(row)}
-        if found["layer_counts"] is None and found.get("layer_split") == "balanced":
+        found["layer_counts"] = self.counts(row)
+        if found["layer_counts"] is None and self.like.layer_split == "balanced":
             found["layer_split"] = "even"  # nothing is gained by another cut, or none was looked for
-        return Parallelism(**found)
-
-    def of_stack(self, name: str) -> Any:
-        """A field of `STACK`."""
-        return self.common.get(name, LAYOUT[name].default)
+        return Parallelism.unchecked(self.like, **found)
 
     def distinct(self, *columns: str) -> tuple["Layouts", NDArray[np.intp]]:
         """One layout for each distinct combination in `columns`, and for every layout which of them is its own.

@@ -1,0 +1,89 @@
+"""Collectives of tensor parallelism around the products of a layer, with and without sequence parallelism."""
+
+from typing import Any, NamedTuple
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, op
+from kernelcast.runtime.step.sizes import Sizes
+
+
+class Products(NamedTuple):
+    """Column-parallel products that share an input, or the last row-parallel product of a sum; and how many collectives
+    they have.
+    """
+
+    names: tuple[str, ...]
+    count: int
+
+
+def enter_region(
+    s: Sizes, name: str, forward: Products, backward: Products, *, in_pieces: bool = True, **others: Any
+) -> Ops:
+    """Collectives of column-parallel products: their input is gathered, and its gradient summed.
+
+    With sequence parallelism the input is gathered; without it every device has all of it. A device keeps its shard of
+    it, which is gathered again for the weight gradients, overlapped with the input gradient (arXiv 2205.05198, section
+    4.2.2). The input's gradient is summed under the weight gradients where the framework overlaps it (Megatron-LM's
+    tensor_parallel/layers.py). `forward` are the products that share a gather, `backward` those that share a sum.
+    """
+    overlap, width = s.layout.tensor_overlap, s.hidden
+    pieces = Overlap(forward.names, in_pieces=True) if in_pieces and overlap == "products" else None
+    again = Overlap(forward.names, Direction.INPUT_GRADIENT)
+    under_weights = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
+    return (
+        gather(s, f"gather_{name}", "forward", width, forward.count, overlaps=pieces, **others),
+        gather(
+            s, f"gather_{name}_again", "backward", width, int(forward.count > 0), overlaps=again, **others
+        ),
+        all_reduce(s, f"sum_{name}_gradient", "backward", backward.count, overlaps=under_weights, **others),
+        scatter(s, f"scatter_{name}_gradient", "backward", backward.count, overlaps=under_weights, **others),
+    )
+
+
+def leave_region(
+    s: Sizes, name: str, forward: Products, backward: Products, *, in_pieces: bool = True, **others: Any
+) -> Ops:
+    """Collectives of row-parallel products: their output is summed, and scattered with sequence parallelism.
+
+    The gradient of the output is gathered then.
+    """
+    is_cut = in_pieces and s.layout.tensor_overlap == "products"
+    pieces = Overlap(forward.names, in_pieces=True) if is_cut else None
+    of_gradient = Overlap(backward.names, Direction.INPUT_GRADIENT, in_pieces=True) if is_cut else None
+    return (
+        all_reduce(s, f"sum_{name}", "forward", forward.count, **others),
+        scatter(s, f"scatter_{name}", "forward", forward.count, overlaps=pieces, **others),
+        gather(
+            s, f"gather_{name}_gradient", "backward", s.hidden, backward.count, overlaps=of_gradient, **others
+        ),
+    )
+
+
+def all_reduce(s: Sizes, name: str, of_pass: str, count: Number, *, width: int = 0, **others: Any) -> Op:
+    """Sums of activations across the tensor-parallel group; of `width` entries per token also with a cut sequence."""
+    count = count * (s.tp > 1) * (1 if width else 1 - s.sequence_parallel)
+    return _collective(s, name, "all_reduce", of_pass, s.tokens * (width or s.hidden), count, **others)
+
+
+def scatter(s: Sizes, name: str, of_pass: str, count: Number, **others: Any) -> Op:
+    """Sums whose result is cut along the sequence."""
+    count = count * s.sequence_parallel
+    return _collective(s, name, "reduce_scatter", of_pass, s.tokens * s.hidden, count, **others)
+
+
+def gather(s: Sizes, name: str, of_pass: str, width: int, count: Number, **others: Any) -> Op:
+    """Gathers of activations that are cut along the sequence, `width` entries per token."""
+    count = count * s.sequence_parallel
+    return _collective(s, name, "all_gather", of_pass, -(-s.tokens * width // s.tp), count, **others)
+
+
+def gather_columns(s: Sizes, name: str, width: Number) -> Op:
+    """The columns of a product's output put together, `width` of them on a device."""
+    return _collective(s, name, "all_gather", "forward", s.tokens * width, 1 * (s.tp > 1))
+
+
+def _collective(
+    s: Sizes, name: str, operator: str, of_pass: str, entries: Number, count: Number, **others: Any
+) -> Op:
+    shape = (entries, s.group.nodes, s.group.gpus_per_node)
+    return op(name, operator, *shape, role="tensor", count=count, collective=of_pass, **others)

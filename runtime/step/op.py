@@ -1,0 +1,183 @@
+"""One op of a layer or of a step: its call, its parameters, what it keeps for the backward pass, what it overlaps.
+
+A layer is one ordered list of ops (layers/); passes, parameters, memory and activation checkpointing are folds over it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
+from kernelcast.runtime.request.fields import LinearKind, RecomputeModule
+
+Number: TypeAlias = int | float | NDArray[np.float64]
+"""A size: one number for one device, or float64 [rows] for the devices of many layouts at once."""
+
+
+class Call(NamedTuple):
+    """`count` calls of an operator in a role, at the workload vector `shape`.
+
+    Ops hold calls without a direction (`ONCE`); passes hold one call per direction, which names the regressor.
+    Activation checkpointing asks for forward times in a backward pass.
+    """
+
+    operator: str
+    role: str
+    shape: Vector
+    count: int = 1  # type: ignore[assignment]  # a tuple's own method of this name is not needed
+    direction: Direction = Direction.ONCE
+
+    @property
+    def key(self) -> Key:
+        """The regressor that answers."""
+        return self.operator, self.direction
+
+    def times(self, factor: int) -> "Call":
+        """The same call, `factor` times as often."""
+        return self if factor == 1 else self._replace(count=self.count * factor)
+
+
+Calls = tuple[Call, ...]
+
+
+def call(operator: str, *shape: Any, role: str = "", count: Any = 1) -> Call:
+    """A call without a direction. With arrays as sizes it only fills its place: such lists are asked for bytes."""
+    return Call(operator, role, shape, count)
+
+
+class Matrix(NamedTuple):
+    """The weight of a linear on one device: `k` × `n` entries, `count` times (one per local expert)."""
+
+    kind: LinearKind
+    k: Number
+    n: Number
+    count: Number = 1
+
+    @property
+    def entries(self) -> Number:
+        """Entries of all `count` matrices."""
+        return self.count * self.k * self.n
+
+
+class Overlap(NamedTuple):
+    """What a collective runs under: the named ops of its list in one direction, or another micro-batch's whole pass.
+
+    `in_pieces`: the product is cut along the tokens into tp pieces; each runs while another piece is on its way, so
+    one of the tp pieces overlaps nothing (tensor-parallel overlap as in TransformerEngine's userbuffers).
+    """
+
+    ops: tuple[str, ...] = ()
+    direction: Direction = Direction.FORWARD
+    in_pieces: bool = False
+    another_micro_batch: bool = False
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether it runs under weight gradients, which zero-bubble schedules compute later."""
+        return self.direction is Direction.WEIGHT_GRADIENT
+
+
+OTHER_MICRO_BATCH = Overlap(another_micro_batch=True)
+"""Under whatever the layer computes for another micro-batch."""
+
+
+class Op(NamedTuple):
+    """One op of a layer on one device, for one micro-batch.
+
+    - `call`: operator, role and shape; None for what only holds parameters or bytes;
+    - `directions`: those that it runs of its operator's, all by default; a frozen weight has no gradient;
+    - `collective`: the pass of a collective, or both; empty for ops that compute;
+    - `overlaps`: what a collective runs under;
+    - `parameters` on the device, those of routed experts (`is_expert`) spread by expert parallelism, those of adapters
+      (`is_adapter`) trained where all others are frozen;
+    - `weight`: the matrix of a linear that may run in 8 bit;
+    - `saves`: bytes kept for the backward pass, besides what another op of the list keeps;
+    - `needs`: what its gradient needs, its "input" or what it makes itself ("output"); empty where it needs nothing;
+    - `late`: bytes that a weight gradient that is computed later (zero-bubble) waits with;
+    - `gradients`: bytes of gradients in use while its backward pass runs;
+    - `module`: Megatron-LM's name of the module, for selective checkpointing (`--recompute-modules`);
+    - `in_layer`: whether it belongs to a transformer layer, which full checkpointing runs again.
+    """
+
+    name: str
+    call: Call | None = None
+    directions: tuple[Direction, ...] | None = None
+    collective: Literal["", "forward", "backward", "both"] = ""
+    overlaps: Overlap | None = None
+    parameters: Number = 0
+    is_expert: bool = False
+    is_adapter: bool = False
+    weight: Matrix | None = None
+    saves: Number = 0
+    needs: Literal["", "input", "output"] = ""
+    late: Number = 0
+    gradients: Number = 0
+    module: RecomputeModule | Literal[""] = ""
+    in_layer: bool = False
+
+    def times(self, count: int, prefix: str) -> "Op":
+        """The same op in a part that is there `count` times; names of that part begin with `prefix`."""
+        overlaps = self.overlaps
+        if overlaps is not None:
+            overlaps = overlaps._replace(ops=tuple(prefix + name for name in overlaps.ops))
+        return self._replace(
+            name=prefix + self.name,
+            overlaps=overlaps,
+            call=None if self.call is None else self.call.times(count),
+            parameters=count * self.parameters,
+            weight=None if self.weight is None else self.weight._replace(count=count * self.weight.count),
+            saves=count * self.saves,
+        )
+
+    def forward(self) -> Calls:
+        """Calls of its forward pass, none of them 0 times."""
+        return self._in_pass("forward", _FORWARD)
+
+    def backward(self) -> Calls:
+        """Calls of its backward pass."""
+        return self._in_pass("backward", _BACKWARD)
+
+    def _in_pass(self, name: str, directions_of: Callable[[Operator], tuple[Direction, ...]]) -> Calls:
+        call = self.call
+        if call is None or not call.count:
+            return ()
+        if self.collective:
+            return (call,) if self.collective in (name, "both") else ()
+        own = self.directions
+        return tuple(
+            Call(call.operator, call.role, call.shape, call.count, direction)
+            for direction in directions_of(OPERATORS[call.operator])
+            if own is None or direction in own
+        )
+
+
+_FORWARD, _BACKWARD = attrgetter("forward"), attrgetter("backward")
+
+Ops = tuple[Op, ...]
+
+
+def op(name: str, operator: str, *shape: Any, role: str = "", count: Any = 1, **others: Any) -> Op:
+    """An op that calls `operator` at `shape`, with the other fields of `Op` by name."""
+    return Op(name, Call(operator, role, shape, count), **others)
+
+
+def computing(ops: Iterable[Op]) -> Calls:
+    """The calls of ops that compute, without a direction; some are called 0 times."""
+    return tuple(one.call for one in ops if one.call is not None and not one.collective)
+
+
+def saved_bytes(ops: Iterable[Op]) -> Number:
+    """Bytes that some ops keep for the backward pass."""
+    total: Number = 0
+    for one in ops:
+        total = total + one.saves
+    return total
+
+
+def until_last_needed(ops: Sequence[Op]) -> Sequence[Op]:
+    """The ops up to the last tensor that a backward pass needs: where torch's non-reentrant checkpoints stop."""
+    last = max((index for index, one in enumerate(ops) if one.needs), default=-1)
+    return ops[: last + (ops[last].needs == "output")] if last >= 0 else ()

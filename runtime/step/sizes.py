@@ -1,0 +1,323 @@
+"""What one device holds of a model's sizes: one number each, or float64 [rows] for the devices of many layouts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, wraps
+from typing import Any, TypeVar
+
+from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LinearKind
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.expert_load import fullest
+from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
+from kernelcast.runtime.step.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.modules import MODULES, Modules
+from kernelcast.runtime.step.op import Number
+
+T = TypeVar("T")
+
+FLOAT8_BYTES = 1
+_OF_EXPERTS = ("ep", "expert_tp", "expert_overlap", "fp8_dispatch")
+# Fields that no layer depends on: layers are remembered by the others.
+_OF_STEP = {
+    "pp", "dp", "micro_batches", "schedule", "virtual_stages", "recompute", "zero", "layer_counts", "layer_split",
+    "reduce_dtype", "recompute_modules", "recompute_layers", "recompute_together", "recompute_early_stop", "optimizer",
+    "optimizer_states", "host_launch_us", "attention_kernel", "exposed_share", "gradient_collective", "shard_group",
+    "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
+    "expert_padding", "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
+}  # fmt: skip
+_OF_LAYERS = tuple(name for name in LAYOUT if name not in _OF_STEP and name not in _OF_EXPERTS)
+
+
+def padded_vocabulary(
+    vocabulary_size: int, tp: Number, multiple: int = LAYOUT["vocabulary_multiple"].default
+) -> Number:
+    """Vocabulary rows after padding, v = ceil(v_raw / f) · f with f = multiple · tp (eq. 1, 2: 128)."""
+    factor = multiple * tp
+    return -(-vocabulary_size // factor) * factor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sizes:
+    """The sizes of `model` on one device of a layout; `kind` is that of the layer.
+
+    `layout` holds a number in every field, or float64 [rows] in those that a search chooses: then only parameters and
+    bytes are asked for, and no `cluster` says where the groups of collectives lie. Activations have `element_bytes` per
+    entry. On a CPU (`is_cpu`) torch runs some operators in pieces and keeps more. `of_fullest` is the number of rows of
+    the device with the most, as a multiple of the mean; None for what the layout says of time.
+    """
+
+    model: ModelConfig
+    layout: Parallelism
+    kind: LayerKind = DENSE
+    cluster: Cluster | None = None
+    element_bytes: int = 2
+    is_cpu: bool = False
+    of_fullest: Number | None = None
+
+    @classmethod
+    def alone(cls, model: ModelConfig, *, kind: LayerKind = DENSE, **fields: Any) -> "Sizes":
+        """Sizes by the fields of a layout that a layer depends on, those not given have their defaults.
+
+        Fields are not checked: a layer can be described for sizes that no layout has.
+        """
+        return cls(model=model, kind=kind, layout=Parallelism.unchecked(**fields))
+
+    def of_kind(self, kind: LayerKind) -> "Sizes":
+        """The same for a layer of another kind."""
+        known: dict[LayerKind, Sizes] = self._kinds
+        if kind not in known:
+            known[kind] = replace(self, kind=kind)
+        return known[kind]
+
+    @cached_property
+    def _kinds(self) -> dict[LayerKind, "Sizes"]:
+        return {self.kind: self}
+
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        """All that a layer depends on; a dense one not on how experts are spread."""
+        layout, own = self.layout, (self.kind, self.cluster, self.element_bytes, self.is_cpu)
+        fields = [getattr(layout, name) for name in _OF_LAYERS]
+        if self.kind.has_experts or self.model.extra_predictions:
+            fields += [getattr(layout, name) for name in _OF_EXPERTS]
+            fields += [self.imbalance, self.overlaps_experts]
+        return (*own, *fields, self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sizes) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Of the model what differs between the questions of one process: all of it takes longer than to look up.
+        model = (self.model.name, self.model.sequence_length, self.model.hidden_size)
+        return hash((*self._key[:-1], model))
+
+    @property
+    def tp(self) -> Number:
+        """Tensor-parallel degree."""
+        return self.layout.tp
+
+    @property
+    def cp(self) -> Number:
+        """Context-parallel degree."""
+        return self.layout.cp
+
+    @property
+    def ep(self) -> Number:
+        """Expert-parallel degree."""
+        return self.layout.ep
+
+    @property
+    def expert_tp(self) -> Number:
+        """Devices that an expert is cut into."""
+        return self.layout.expert_tp
+
+    @property
+    def micro_batch(self) -> Number:
+        """Samples per micro-batch, b."""
+        return self.layout.micro_batch
+
+    @cached_property
+    def sequence_parallel(self) -> Number:
+        """1 where norms and residuals hold a tp-th of the tokens, else 0; with a tp of 1 there is nothing to cut."""
+        return self.layout.sequence_parallel * (self.tp > 1)
+
+    @property
+    def context_exchange(self) -> ContextExchange:
+        """How context parallelism brings queries and keys together."""
+        return self.layout.context_exchange
+
+    @cached_property
+    def group(self) -> Group:
+        """The tensor-parallel group."""
+        return ALONE if self.cluster is None else tensor_group(self.layout, self.cluster)
+
+    @cached_property
+    def context_group(self) -> Group:
+        """The context-parallel group."""
+        return ALONE if self.cluster is None else context_group(self.layout, self.cluster)
+
+    @cached_property
+    def expert_groups(self) -> tuple[Group, Group]:
+        """The expert-parallel group, and the devices that share one expert."""
+        return (ALONE, ALONE) if self.cluster is None else expert_groups(self.layout, self.cluster)
+
+    @cached_property
+    def imbalance(self) -> Number:
+        """Rows of the fullest device's experts as a multiple of the mean."""
+        if self.of_fullest is not None:
+            return self.of_fullest
+        return fullest(self.layout, self.model.experts, self.layout.ep).in_time
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether any pass overlaps its exchange with experts with what another micro-batch computes."""
+        return self.layout.expert_overlap or SCHEDULE_KINDS[self.layout.schedule].pairs
+
+    @property
+    def drops(self) -> int:
+        """1 with dropout, else 0."""
+        return int(self.layout.dropout > 0)
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes per entry of a dropout's mask: one on a GPU, on a CPU a tensor like any other; 0 without dropout."""
+        return (self.element_bytes if self.is_cpu else 1) * self.drops
+
+    @property
+    def modules(self) -> Modules:
+        """What the framework's modules keep."""
+        return MODULES[self.layout.kept_by]
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether adapters alone are trained (LoRA)."""
+        return self.layout.lora_rank > 0
+
+    def is_cast(self, kind: LinearKind) -> bool:
+        """Whether products of these linears run in 8 bit."""
+        return self.layout.fp8_recipe != "none" and kind in self.layout.fp8_linears
+
+    def is_adapted(self, kind: LinearKind) -> bool:
+        """Whether these linears have adapters."""
+        return self.is_frozen and kind in self.layout.lora_linears
+
+    def input_bytes(self, kind: LinearKind) -> int:
+        """Bytes per entry of a linear's input as it is kept for the backward pass."""
+        return FLOAT8_BYTES if self.is_cast(kind) else self.element_bytes
+
+    def cast_bytes(self, kind: LinearKind) -> int:
+        """Bytes per entry of a linear's own 8-bit copy of an input that another op keeps too; 0 without a cast."""
+        return FLOAT8_BYTES if self.is_cast(kind) else 0
+
+    @cached_property
+    def length(self) -> Number:
+        """Tokens of a sample in one of the cp parts that context parallelism cuts a sequence into, l/cp."""
+        return self.model.sequence_length // self.cp
+
+    @cached_property
+    def local_length(self) -> Number:
+        """Tokens of a sample on one device where tensor parallelism cuts these again."""
+        return self.length // (1 + self.sequence_parallel * (self.tp - 1))
+
+    @cached_property
+    def tokens(self) -> Number:
+        """Tokens of a micro-batch, b·l/cp."""
+        return self.micro_batch * self.length
+
+    @cached_property
+    def local_tokens(self) -> Number:
+        """Tokens of a micro-batch on one device where tensor parallelism cuts the sequence."""
+        return self.micro_batch * self.local_length
+
+    @property
+    def hidden(self) -> int:
+        """Hidden size, d."""
+        return self.model.hidden_size
+
+    @cached_property
+    def activation_bytes(self) -> Number:
+        """Bytes of one micro-batch's hidden states on one device."""
+        return self.element_bytes * self.local_tokens * self.hidden
+
+    @cached_property
+    def heads(self) -> Number:
+        """Query heads on one device, h/tp."""
+        return self.model.attention_heads // self.tp
+
+    @cached_property
+    def kv_heads(self) -> Number:
+        """Key-value heads on one device."""
+        return self.model.kv_heads // self.tp
+
+    @cached_property
+    def query_width(self) -> Number:
+        """Width of one device's query heads together."""
+        return self.heads * self.model.head_size
+
+    @cached_property
+    def attention_width(self) -> Number:
+        """Width of what one device's heads return together."""
+        return self.heads * self.model.value_size
+
+    @cached_property
+    def kv_width(self) -> Number:
+        """Width of one device's key heads together, and of its value heads."""
+        return self.kv_heads * self.model.head_size
+
+    @cached_property
+    def qkv_width(self) -> Number:
+        """Width of one device's queries, keys and values together."""
+        return self.query_width + 2 * self.kv_width
+
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys have a rotary position embedding."""
+        return self.model.rotary and self.kind.rotates
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether MLPs have a gate: SwiGLU or GeGLU."""
+        return self.model.activation != "gelu"
+
+    @property
+    def branches(self) -> int:
+        """Products of an MLP's width that its projection up makes: gate and up, or up alone."""
+        return 2 if self.is_gated else 1
+
+    @cached_property
+    def mlp_width(self) -> Number:
+        """MLP columns on one device, f/tp."""
+        return self.model.mlp_size // self.tp
+
+    @cached_property
+    def experts(self) -> Number:
+        """Routed experts on one device, E/ep."""
+        return self.model.experts // self.ep
+
+    @cached_property
+    def expert_width(self) -> Number:
+        """Columns of one routed expert on one device."""
+        return self.model.expert_width // self.expert_tp
+
+    @cached_property
+    def shared_expert_width(self) -> Number:
+        """Columns of the shared experts on one device."""
+        return self.model.shared_expert_size // self.tp
+
+    @cached_property
+    def sent_rows(self) -> Number:
+        """Rows that a device sends to experts: one for each of its tokens and their experts."""
+        return self.local_tokens * self.model.experts_per_token
+
+    @cached_property
+    def vocabulary(self) -> Number:
+        """Rows of the padded vocabulary on one device, v/tp."""
+        return (
+            padded_vocabulary(self.model.vocabulary_size, self.tp, self.layout.vocabulary_multiple) // self.tp
+        )
+
+    @property
+    def sent_entries(self) -> Number:
+        """Entries that a device sends to its neighbour in the next stage: its part of a micro-batch's activations."""
+        return self.tokens * self.hidden // self.tp
+
+
+_REMEMBERED = 1 << 9
+"""Lists of ops that are remembered, of some ten thousand bytes each."""
+
+
+def remembered_ops(describe: Callable[[Sizes], T]) -> Callable[[Sizes], T]:
+    """Describes a layer once for the sizes of one device; descriptions for arrays of sizes are not kept."""
+    known = lru_cache(maxsize=_REMEMBERED)(describe)
+
+    @wraps(describe)
+    def described(s: Sizes) -> T:
+        return known(s) if isinstance(s.tp, int) else describe(s)
+
+    return described
