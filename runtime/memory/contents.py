@@ -130,7 +130,7 @@ class Contents(NamedTuple):
             layout=layout,
             element_bytes=element_bytes,
             is_cpu=is_cpu,
-            of_fullest=fullest_in_memory(layout, model.experts, layout.ep) if model.experts else 1.0,
+            of_fullest=fullest_in_memory(layout, model.experts) if model.experts else 1.0,
         )
         kinds = [s.of_kind(kind) for kind in kinds_of(model).distinct]
         return cls(

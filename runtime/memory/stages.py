@@ -24,6 +24,7 @@ from kernelcast.runtime.step.chunks import chunks_of
 from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
 from kernelcast.runtime.step.layouts import Layouts
+from kernelcast.runtime.step.op import Number
 
 _LAYERS_ON_THEIR_WAY = 2
 
@@ -62,7 +63,7 @@ class StageMemory:
 class Bytes:
     """The parts of `StageMemory` as arrays, float64 [rows], and the parameters on a device."""
 
-    parameters: Floats
+    parameters: Number
     weights: Floats
     gradients: Floats
     optimizer: Floats
@@ -107,7 +108,7 @@ def stage_memory(
         StageMemory(
             stage=index,
             layers=sum(load.layers),
-            parameters=int(found.parameters[index]),
+            parameters=int(np.broadcast_to(found.parameters, len(stages))[index]),
             weights_bytes=ceil(found.weights[index]),
             gradients_bytes=ceil(found.gradients[index]),
             optimizer_bytes=ceil(found.optimizer[index]),

@@ -7,6 +7,7 @@ import numpy as np
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.memory.rows import Floats
 from kernelcast.runtime.request.fields import OptimizerKind, ReduceDtype, StateType
+from kernelcast.runtime.step.op import Number
 from kernelcast.runtime.step.optimizers import state_bytes
 from kernelcast.runtime.step.update import gradient_bytes
 
@@ -71,13 +72,13 @@ def with_optimizer(precision: Precision, kind: OptimizerKind, states: StateType)
     return replace(precision, optimizer=masters + state_bytes(kind, states, moment))
 
 
-def frozen_bytes(parameters: Floats, shards: Floats, zero: Floats, precision: Precision) -> Floats:
+def frozen_bytes(parameters: Number, shards: Floats, zero: Floats, precision: Precision) -> Floats:
     """Weights that are not trained, float64 [rows]: nothing else belongs to them."""
     found: Floats = precision.weight * np.where(zero >= 3, np.ceil(parameters / shards), parameters)
     return found
 
 
-def model_states(parameters: Floats, shards: Floats, zero: Floats, precision: Precision) -> States:
+def model_states(parameters: Number, shards: Floats, zero: Floats, precision: Precision) -> States:
     """Model states of devices that hold `parameters` each, all arguments [rows].
 
     ZeRO-1 divides the optimizer's states by the `shards`, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded

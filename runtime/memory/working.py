@@ -82,7 +82,7 @@ class _Moments(NamedTuple):
         )
 
 
-def largest_of(rows: Rows, values: Sequence[Floats]) -> Floats:
+def largest_of(rows: Rows, values: Sequence[Number]) -> Floats:
     """The largest of the values by kind of layer, of the kinds that a stage has, float64 [rows]; 0 without layers."""
     found = [np.where(count > 0, value, -np.inf) for count, value in zip(rows.layers, values, strict=True)]
     largest = np.max(found, axis=0)

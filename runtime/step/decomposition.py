@@ -17,7 +17,7 @@ from kernelcast.runtime.step.chunks import Chunk, StageKind, chunks_of, stage_ki
 from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.groups import pipeline_pair
 from kernelcast.runtime.step.host import Host
-from kernelcast.runtime.step.kinds import LayerKinds, kinds_of
+from kernelcast.runtime.step.kinds import DENSE, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
 from kernelcast.runtime.step.layers.loss import loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
@@ -154,7 +154,7 @@ class Decomposition:
         weights = (
             one.weight for one in ops if one.weight is not None and self.sizes.is_cast(one.weight.kind)
         )
-        return tuple(op(Component.WEIGHT_CAST, "float8_cast", w.k, w.n, count=w.count) for w in weights)
+        return tuple(op(Component.WEIGHT_CAST, "float8_cast", w.k, w.n, count=w.times) for w in weights)
 
     @cached_property
     def send(self) -> Calls:
@@ -206,7 +206,9 @@ class Decomposition:
         return int(self._held(stage).total)
 
     def _held(self, stage: StageKind) -> HeldParameters:
-        parts = part_parameters(self.sizes)
+        # Those of experts depend on more than those of a dense layer.
+        kind = next((kind for kind in self.kinds.distinct if kind.has_experts), DENSE)
+        parts = part_parameters(self.sizes.of_kind(kind))
         return parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
 
     @property

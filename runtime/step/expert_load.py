@@ -30,9 +30,9 @@ def fullest(layout: Parallelism, experts: int, ep: int) -> Fullest:
     return _fullest(layout.expert_tokens, most, experts, ep)
 
 
-def fullest_in_memory(layout: Parallelism, experts: int, ep: NDArray[np.float64]) -> NDArray[np.float64]:
+def fullest_in_memory(layout: Parallelism, experts: int) -> NDArray[np.float64]:
     """`Fullest.in_memory` by the expert-parallel degrees of many layouts, float64 [rows]."""
-    degrees, whose = np.unique(ep, return_inverse=True)
+    degrees, whose = np.unique(layout.ep, return_inverse=True)
     return np.array([fullest(layout, experts, int(degree)).in_memory for degree in degrees])[whose]
 
 

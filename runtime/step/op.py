@@ -48,18 +48,24 @@ def call(operator: str, *shape: Any, role: str = "", count: Any = 1) -> Call:
     return Call(operator, role, shape, count)
 
 
+def flag(condition: Any) -> Number:
+    """1 where a condition holds, else 0; of a bool, or of bools [rows]."""
+    found: Number = condition * 1
+    return found
+
+
 class Matrix(NamedTuple):
-    """The weight of a linear on one device: `k` × `n` entries, `count` times (one per local expert)."""
+    """The weight of a linear on one device: `k` × `n` entries, `times` of them (one per local expert)."""
 
     kind: LinearKind
     k: Number
     n: Number
-    count: Number = 1
+    times: Number = 1
 
     @property
     def entries(self) -> Number:
-        """Entries of all `count` matrices."""
-        return self.count * self.k * self.n
+        """Entries of all of them."""
+        return self.times * self.k * self.n
 
 
 class Overlap(NamedTuple):
@@ -128,7 +134,7 @@ class Op(NamedTuple):
             overlaps=overlaps,
             call=None if self.call is None else self.call.times(count),
             parameters=count * self.parameters,
-            weight=None if self.weight is None else self.weight._replace(count=count * self.weight.count),
+            weight=None if self.weight is None else self.weight._replace(times=count * self.weight.times),
             saves=count * self.saves,
         )
 

@@ -13,7 +13,7 @@ from kernelcast.runtime.step.expert_load import fullest
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.modules import MODULES, Modules
-from kernelcast.runtime.step.op import Number
+from kernelcast.runtime.step.op import Number, flag
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Sizes:
     @cached_property
     def sequence_parallel(self) -> Number:
         """1 where norms and residuals hold a tp-th of the tokens, else 0; with a tp of 1 there is nothing to cut."""
-        return self.layout.sequence_parallel * (self.tp > 1)
+        return self.layout.sequence_parallel * flag(self.tp > 1)
 
     @property
     def context_exchange(self) -> ContextExchange:

@@ -4,9 +4,11 @@ With context parallelism every device has an early and a late part of each seque
 causal mask leaves all devices the same work ("zig-zag", arXiv 2407.21783, section 3.3.2).
 """
 
+from typing import Any
+
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
-from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, op
+from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, flag, op
 from kernelcast.runtime.step.sizes import Sizes
 
 _RING_BLOCKS = "attention_of_others"
@@ -60,11 +62,11 @@ def _unfused(s: Sizes) -> Ops:
     batch, length, size = s.micro_batch * s.heads, s.length, s.model.head_size
     scores = s.tokens * s.heads * s.length
 
-    def core(name: str, operator: str, *shape: Number, **others: object) -> Op:
+    def core(name: str, operator: str, *shape: Number, **others: Any) -> Op:
         return op(name, operator, *shape, module="core_attn", **others)
 
     heads = (s.micro_batch, s.heads, length, length)
-    kept = {"saves": s.element_bytes * scores, "needs": "output"}
+    kept: dict[str, Any] = {"saves": s.element_bytes * scores, "needs": "output"}
     softmax: Ops = (
         core("mask", "causal_mask_fill", *heads),
         core("softmax", "softmax", *heads, **kept),
@@ -108,7 +110,11 @@ def _unfused(s: Sizes) -> Ops:
 def _fused(s: Sizes, queries: Number, keys: Number, head_parts: Number) -> Op:
     """One kernel, which keeps its log-sum-exp in fp32; a dropout is part of it."""
     seen, heads = _seen(s), _heads(s, head_parts)
-    kept = {"saves": s.tokens * STATISTIC_BYTES * s.heads, "needs": "output", "module": "core_attn"}
+    kept: dict[str, Any] = {
+        "saves": s.tokens * STATISTIC_BYTES * s.heads,
+        "needs": "output",
+        "module": "core_attn",
+    }
     if seen == 1 and (s.context_exchange != "all_gather" or _is_alone(s)):
         return op("attention", "flash_attention", s.micro_batch, keys, *heads, **kept)
     visible = _at_least_one(seen * (keys + 1) / 2)
@@ -177,7 +183,7 @@ def _heads(s: Sizes, parts: Number) -> tuple[Number, Number, int]:
 
 def _exchange(s: Sizes, name: str, operator: str, entries: Number, of_pass: str) -> Op:
     layout = s.context_group.nodes, s.context_group.gpus_per_node
-    return op(name, operator, entries, *layout, role="context", count=(s.cp > 1) * 1, collective=of_pass)
+    return op(name, operator, entries, *layout, role="context", count=flag(s.cp > 1), collective=of_pass)
 
 
 def _kv_entries(s: Sizes) -> Number:

@@ -3,7 +3,7 @@
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.linear import dropout
 from kernelcast.runtime.step.layers.tensor_parallel import Products, leave_region
-from kernelcast.runtime.step.op import Number, Op, Ops, op
+from kernelcast.runtime.step.op import Number, Op, Ops, flag, op
 from kernelcast.runtime.step.sizes import Sizes
 
 
@@ -22,7 +22,7 @@ def embedding(s: Sizes) -> Ops:
     table = (s.tokens, s.vocabulary, s.hidden)
     return (
         op("embedding", "embedding", *table, directions=directions, parameters=vocabulary_matrix(s)),
-        op("embedding_mask", "embedding_mask", s.tokens, s.hidden, count=(s.tp > 1) * 1),
+        op("embedding_mask", "embedding_mask", s.tokens, s.hidden, count=flag(s.tp > 1)),
         *leave_region(s, "embedding", Products((), 1), Products((), 1), in_pieces=False),
         Op("positions", parameters=s.model.learned_positions * s.hidden),
         dropout(s, "embedding_dropout"),

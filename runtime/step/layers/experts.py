@@ -11,7 +11,7 @@ from kernelcast.runtime.step.layers.mlp import (
     has_bias,
     weight_gradient_bytes,
 )
-from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Number, Op, Ops, op
+from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Number, Op, Ops, flag, op
 from kernelcast.runtime.step.sizes import Sizes
 
 _SCORE_BYTES = 4
@@ -41,7 +41,7 @@ def _routed(s: Sizes) -> Ops:
     all_rows = s.imbalance * s.sent_rows * s.expert_tp
     rows = _whole(all_rows)
     of_each = _whole(rows / s.experts)
-    sorts = (s.ep > 1) * (s.experts > 1) * 1  # what comes in is in the order of the senders
+    sorts = flag(s.ep > 1) * flag(s.experts > 1)  # what comes in is in the order of the senders
     routed = (s.local_tokens, model.experts_per_token, s.hidden)
     up = f"experts_{'gate_' if s.is_gated else ''}up"
     biases = (s.experts * branches * width, s.experts * s.hidden) if has_bias(s) else (0, 0)
@@ -160,7 +160,7 @@ def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool
             size,
             *layout,
             role="expert",
-            count=(s.ep > 1) * 1,
+            count=flag(s.ep > 1),
             collective="both",
             overlaps=OTHER_MICRO_BATCH if s.overlaps_experts else None,
         )
@@ -178,7 +178,7 @@ def _cut(s: Sizes, name: str, operator: str, entries: Number) -> Op:
         group.nodes,
         group.gpus_per_node,
         role="expert_tensor",
-        count=(s.expert_tp > 1) * 1,
+        count=flag(s.expert_tp > 1),
         collective="both",
     )
 

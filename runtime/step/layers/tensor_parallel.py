@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, op
+from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, flag, op
 from kernelcast.runtime.step.sizes import Sizes
 
 
@@ -13,7 +13,7 @@ class Products(NamedTuple):
     """
 
     names: tuple[str, ...]
-    count: int
+    collectives: int
 
 
 def enter_region(
@@ -31,12 +31,22 @@ def enter_region(
     again = Overlap(forward.names, Direction.INPUT_GRADIENT)
     under_weights = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
     return (
-        gather(s, f"gather_{name}", "forward", width, forward.count, overlaps=pieces, **others),
+        gather(s, f"gather_{name}", "forward", width, forward.collectives, overlaps=pieces, **others),
         gather(
-            s, f"gather_{name}_again", "backward", width, int(forward.count > 0), overlaps=again, **others
+            s,
+            f"gather_{name}_again",
+            "backward",
+            width,
+            int(forward.collectives > 0),
+            overlaps=again,
+            **others,
         ),
-        all_reduce(s, f"sum_{name}_gradient", "backward", backward.count, overlaps=under_weights, **others),
-        scatter(s, f"scatter_{name}_gradient", "backward", backward.count, overlaps=under_weights, **others),
+        all_reduce(
+            s, f"sum_{name}_gradient", "backward", backward.collectives, overlaps=under_weights, **others
+        ),
+        scatter(
+            s, f"scatter_{name}_gradient", "backward", backward.collectives, overlaps=under_weights, **others
+        ),
     )
 
 
@@ -51,17 +61,23 @@ def leave_region(
     pieces = Overlap(forward.names, in_pieces=True) if is_cut else None
     of_gradient = Overlap(backward.names, Direction.INPUT_GRADIENT, in_pieces=True) if is_cut else None
     return (
-        all_reduce(s, f"sum_{name}", "forward", forward.count, **others),
-        scatter(s, f"scatter_{name}", "forward", forward.count, overlaps=pieces, **others),
+        all_reduce(s, f"sum_{name}", "forward", forward.collectives, **others),
+        scatter(s, f"scatter_{name}", "forward", forward.collectives, overlaps=pieces, **others),
         gather(
-            s, f"gather_{name}_gradient", "backward", s.hidden, backward.count, overlaps=of_gradient, **others
+            s,
+            f"gather_{name}_gradient",
+            "backward",
+            s.hidden,
+            backward.collectives,
+            overlaps=of_gradient,
+            **others,
         ),
     )
 
 
 def all_reduce(s: Sizes, name: str, of_pass: str, count: Number, *, width: int = 0, **others: Any) -> Op:
     """Sums of activations across the tensor-parallel group; of `width` entries per token also with a cut sequence."""
-    count = count * (s.tp > 1) * (1 if width else 1 - s.sequence_parallel)
+    count = count * flag(s.tp > 1) * (1 if width else 1 - s.sequence_parallel)
     return _collective(s, name, "all_reduce", of_pass, s.tokens * (width or s.hidden), count, **others)
 
 
@@ -79,7 +95,7 @@ def gather(s: Sizes, name: str, of_pass: str, width: int, count: Number, **other
 
 def gather_columns(s: Sizes, name: str, width: Number) -> Op:
     """The columns of a product's output put together, `width` of them on a device."""
-    return _collective(s, name, "all_gather", "forward", s.tokens * width, 1 * (s.tp > 1))
+    return _collective(s, name, "all_gather", "forward", s.tokens * width, flag(s.tp > 1))
 
 
 def _collective(
