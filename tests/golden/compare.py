@@ -145,7 +145,8 @@ def _show_options(console: Console, wrong: set[tuple[str, str]], tried: list[tup
         if (device, case.key) in wrong:
             there.update(options)
     usual = len(wrong) / max(1, len(tried))
-    ranked = sorted(there, key=lambda name: (-there[name] / everywhere[name], -there[name]))
+    # First what covers most differing cases and few others.
+    ranked = sorted(there, key=lambda name: -there[name] / (everywhere[name] + len(wrong)))
     table = Table("option", "differ", "of", title="What differing cases have in common")
     for name in [one for one in ranked if there[one] / everywhere[one] > 1.2 * usual][:12]:
         table.add_row(name, str(there[name]), str(everywhere[name]))
