@@ -1,0 +1,92 @@
+"""Write the golden files from the code as it is.
+
+    python -m tests.golden.generate                          all answers anew, to the same cases: ten minutes
+    python -m tests.golden.generate --layout 'dualpipe*'     those of some layouts
+    python -m tests.golden.generate --new-cases              also the cases, from layouts.json and models.json
+
+After an error is mended, the answers are written anew and the size of the difference is told in the commit.
+"""
+
+import argparse
+import time
+from fnmatch import fnmatch
+from typing import Any
+
+from tests.golden import files
+from tests.golden.answers import answer_to, searched
+from tests.golden.design import write_cases
+from tests.golden.files import DEVICES, Case, golden_cases, quick_cases, read, reduced, rounded, write
+
+_OF_SIZES = ("layer_counts", "parameters", "model_flops", "memory", "calls")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden.generate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--new-cases", action="store_true")
+    parser.add_argument("--layout", metavar="PATTERN", help="keep the answers of other layouts")
+    asked = parser.parse_args()
+    if asked.new_cases:
+        write_cases()
+        for cached in (files.golden_models, files.golden_cases, files.quick_cases):
+            cached.cache_clear()
+    pattern = asked.layout or "*"
+    # A case that is no more is not kept.
+    kept = {
+        case.key
+        for cases in golden_cases().values()
+        for case in cases
+        if asked.layout and not fnmatch(case.layout, pattern)
+    }
+    sizes = {key: size for key, size in read("sizes.json.xz").items() if key in kept} if kept else {}
+    operators = read("operators.json.xz") if kept else {}
+    total = 0
+    for device in DEVICES:
+        old = read(f"{device}.json.xz") if kept else {}
+        calls = operators.get(device, {})
+        operators[device] = {key: calls[key] for key in quick_cases()[device] & kept & calls.keys()}
+        total += _write_device(
+            device, {key: old[key] for key in old if key in kept}, sizes, operators[device]
+        )
+    if not asked.layout:
+        answers = {one["name"]: rounded(searched(DEVICES[0], one)) for one in read("searches.json")}
+        total += write("search_answers.json.xz", answers)
+    total += write("sizes.json.xz", sizes)
+    total += write("operators.json.xz", {name: dict(sorted(of.items())) for name, of in operators.items()})
+    print(f"{total} bytes in all")
+
+
+def _write_device(
+    device: str, answers: dict[str, Any], sizes: dict[str, Any], operators: dict[str, Any]
+) -> int:
+    """Add the answers that are not kept, write the device's file, and return its size."""
+    begin, cases = time.perf_counter(), [case for of in golden_cases().values() for case in of]
+    asked = [case for case in cases if case.key not in answers]
+    for case in asked:
+        answers[case.key] = _answer(device, case, sizes, operators)
+    size = write(f"{device}.json.xz", {case.key: answers[case.key] for case in cases})
+    refused = sum("refused" in answer for answer in answers.values())
+    seconds = time.perf_counter() - begin
+    print(
+        f"{device}: {len(asked)} of {len(cases)} cases asked, {refused} refused, {size} bytes, {seconds:.0f} s"
+    )
+    return size
+
+
+def _answer(device: str, case: Case, sizes: dict[str, Any], operators: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what is in `sizes`, which has that of the first device."""
+    found, calls = answer_to(device, case)
+    answer: dict[str, Any] = rounded(reduced(device, found))
+    if case.key in quick_cases()[device]:
+        operators[case.key] = calls
+    if "refused" in answer:
+        return answer
+    shared = sizes.setdefault(case.key, {name: answer[name] for name in _OF_SIZES})
+    return {name: value for name, value in answer.items() if name not in shared or shared[name] != value}
+
+
+if __name__ == "__main__":
+    main()
