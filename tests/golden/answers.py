@@ -27,7 +27,11 @@ STAGE_BYTES = tuple(
     f"{name}_bytes"
     for name in ("weights", "gradients", "optimizer", "activations", "logits", "working", "host")
 )
-RENAMED: Mapping[str, str] = {}
+RENAMED: Mapping[str, str] = {
+    "overlapped_forward": "beside_forward",
+    "overlapped_backward": "beside_backward",
+    **dict.fromkeys(("gradient_scaling", "gradient_clipping", "gradient_zeroing", "weight_cast"), "optimizer"),
+}
 """Names of components, operators, roles, directions and answered fields: the present one → the golden files' one."""
 
 Call = tuple[str, str, str, str, tuple[int, ...], int]
@@ -96,7 +100,12 @@ def times_of(found: Mapping[str, Any]) -> dict[str, Any]:
         "known": found["known"],
         **({} if found["energy"] is None else {"step_j": found["energy"]["step_j"]}),
         "components": {_old(name): value for name, value in found["components"].items()},
-        "stages": {name: [stage[name] for stage in stages] for name in STAGE_TIMES},
+        "stages": {
+            name: [
+                sum(stage["update_ops_s"].values()) if name == "optimizer_s" else stage[name] for stage in stages
+            ]
+            for name in STAGE_TIMES
+        },
         "calls_total_s": totals,
         "warnings": warnings,
     }
