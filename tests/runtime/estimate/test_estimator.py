@@ -22,7 +22,7 @@ from kernelcast.runtime import (
 )
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.layer_passes import passes_of
+from kernelcast.runtime.step.passes import passes_of
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {
