@@ -1,5 +1,6 @@
 """What devices of many layouts hold, where ends of the model have layers of their own, and where experts are cut."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,28 +10,19 @@ from kernelcast.runtime import Parallelism
 from kernelcast.runtime.memory import largest_stage_bytes, stage_memory
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
-
-FIELDS: dict[str, Any] = {
-    "pp": 4, "tp": 1, "dp": 2, "cp": 1, "ep": 1, "expert_tp": 1, "micro_batch": 1, "micro_batches": 8,
-    "virtual_stages": 1, "sequence_parallel": 0, "zero": 1,
-}  # fmt: skip
+from tests.runtime.memory.test_layouts import together
 
 
 @pytest.mark.parametrize("ends", [(8, 8), (12, 4), (4, 12), (0, 8), (8, 0), (14, 2)])
 def test_layers_of_the_ends(ends: tuple[int, int]) -> None:
-    model, first = load_model("llama-2-7b"), np.array([AS_SPLIT, ends[0], AS_SPLIT])
-    last = np.array([AS_SPLIT, ends[1], AS_SPLIT])
-    columns = {name: np.full(3, value) for name, value in FIELDS.items()}
-    columns |= {"schedule": np.zeros(3, dtype=np.int64), "recompute": np.array([0, 0, 2])}
+    model = load_model("llama-2-7b")
+    even = Parallelism(pp=4, tp=1, dp=2, micro_batch=1, micro_batches=8)
+    full = replace(even, recompute="full")
+    chosen = np.array([[AS_SPLIT, end, AS_SPLIT] for end in ends])
     found = largest_stage_bytes(
-        model, **columns, first_layers=first, last_layers=last, schedules=("1f1b",), dtype="bfloat16"
+        model, together([even, even, full]).with_ends(chosen, model.layers), dtype="bfloat16"
     )
-    own = FIELDS | {"sequence_parallel": False}
-    layouts = [
-        Parallelism(**own),
-        Parallelism(**own, layer_counts=with_ends(32, 4, *ends)),
-        Parallelism(**own, recompute="full"),
-    ]
+    layouts = [even, replace(even, layer_counts=with_ends(32, 4, *ends)), full]
     largest = [
         max(stage.total_bytes for stage in stage_memory(model, one, dtype="bfloat16")) for one in layouts
     ]
