@@ -150,7 +150,7 @@ class Block(nn.Module):
         self.sizes, self.group, self.recompute = sizes, shard.group, recompute
         self.context = shard.context
         self.attention_norm, self.mlp_norm = _Norm(model), _Norm(model)
-        kv_width = sizes.kv_width * sizes.tp
+        kv_width = model.kv_heads * model.head_size
         qkv_rows = {"query": width, "key": kv_width, "value": kv_width}
 
         def rows(sizes: dict[str, int], *columns: int, suffix: str) -> Tensor:
@@ -212,7 +212,7 @@ class Block(nn.Module):
         sizes = self.sizes
         qkv = self.qkv(enter(self.attention_norm(x), self.group))
         with operator_mark("qkv_split"):
-            query, key, value = split_qkv(qkv, heads=sizes.heads, kv_heads=sizes.kv_heads)
+            query, key, value = split_qkv(qkv, heads=int(sizes.heads), kv_heads=int(sizes.kv_heads))
         if sizes.rotates:
             with operator_mark("rope"):
                 query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)

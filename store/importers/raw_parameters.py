@@ -209,7 +209,7 @@ def _with_defaults(row: Operator, role: str, given: Values) -> dict[str, int]:
     if "d" in values:
         values.setdefault("f", 4 * values["d"])
     if RAW_VOCABULARY in values and "v" not in values:
-        values["v"] = padded_vocabulary(values[RAW_VOCABULARY], values["tp"])
+        values["v"] = int(padded_vocabulary(values[RAW_VOCABULARY], values["tp"]))
     stage = _STAGES.get(role) if row.per_update and "parameters" not in values else None
     needed = {"d", "layers", *(["v"] if stage and (stage.first or stage.last) else [])}
     if stage and needed <= values.keys():  # norms and biases as Table III prints them (eq. 6)
