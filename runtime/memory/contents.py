@@ -17,7 +17,12 @@ from kernelcast.runtime.step.layers.attention import attention_gradient_bytes
 from kernelcast.runtime.step.layers.attention_core import buffer_bytes
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
 from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, FURTHER, LOGITS, logit_entries, loss
-from kernelcast.runtime.step.layers.transformer_layer import INPUT, MLP_NORM, transformer_layer
+from kernelcast.runtime.step.layers.transformer_layer import (
+    ATTENTION_RESIDUAL,
+    INPUT,
+    MLP_NORM,
+    transformer_layer,
+)
 from kernelcast.runtime.step.op import Number, Ops, saved_bytes
 from kernelcast.runtime.step.parameters import PartParameters, held_parameters
 from kernelcast.runtime.step.sizes import Sizes
@@ -52,9 +57,10 @@ class LayerContents(NamedTuple):
         """Folds over the ops of a layer; selective checkpointing drops the layout's `recompute_modules`."""
         input_op, *others = ops
         assert input_op.name == INPUT
-        # The MLP's half begins with the sum that its norm reads.
-        middle = [one.name for one in others].index(MLP_NORM)
-        halves = others[: middle - 1], others[middle - 1 :]
+        # The MLP's half begins with its norm, or the sum that this reads.
+        names = [one.name for one in others]
+        middle = min(names.index(ATTENTION_RESIDUAL), names.index(MLP_NORM))
+        halves = others[:middle], others[middle:]
         modules = s.layout.recompute_modules
         of_attention, of_mlp = (saved_bytes(one for one in half if one.module in modules) for half in halves)
         held = held_parameters(s, ops)

@@ -8,7 +8,7 @@ from kernelcast.runtime.step.layers.tensor_parallel import Products, enter_regio
 from kernelcast.runtime.step.op import Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes, remembered_ops
 
-INPUT, MLP_NORM = "layer_input", "pre_mlp_norm"
+INPUT, ATTENTION_RESIDUAL, MLP_NORM = "layer_input", "attention_residual", "pre_mlp_norm"
 
 
 @remembered_ops
@@ -20,7 +20,7 @@ def transformer_layer(s: Sizes) -> Ops:
     MLP of 4d its parameters are `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III).
     """
     has_experts, model = s.kind.has_experts, s.model
-    regions = _Regions(s)
+    regions, residual = _Regions(s), _residual_add(s, ATTENTION_RESIDUAL)
     ops = (
         Op(INPUT, saves=s.activation_bytes),
         norm(s, "input_norm", read_by="attention"),
@@ -28,16 +28,15 @@ def transformer_layer(s: Sizes) -> Ops:
         *attention(s),
         *regions.leave("attention"),
         *_post_norm(s, "post_attention_norm"),
-        # The next norm reads the sum; with a parallel residual it reads the layer's input too.
-        _residual_add(s, "attention_residual")._replace(
-            saves=0 if model.parallel_residual else s.activation_bytes
-        ),
+        # The next norm reads the sum; with a parallel residual it reads the layer's input, and all is added last.
+        *(() if model.parallel_residual else (residual._replace(saves=s.activation_bytes),)),
         # The router reads its norm's output in the training's type.
         norm(s, MLP_NORM, read_by=None if has_experts else "mlp"),
         *regions.enter("mlp"),
         *(moe.experts(s) if has_experts else dense.mlp(s)),
         *regions.leave("mlp"),
         *_post_norm(s, "post_mlp_norm"),
+        *((residual,) if model.parallel_residual else ()),
         _residual_add(s, "mlp_residual"),
     )
     return tuple(one._replace(in_layer=True) for one in ops)

@@ -18,7 +18,7 @@ from kernelcast.collector.training.shard import Shard
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
-from kernelcast.runtime.step.layers.sizes import padded_vocabulary
+from kernelcast.runtime.step.sizes import padded_vocabulary
 from tests.collector.training.plain_models import AnyStage
 
 

@@ -1,7 +1,7 @@
 """The fullest stage of many layouts at once is that of each layout alone."""
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,26 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
-from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, largest_stage_bytes, stage_memory
-from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, Recompute
+from kernelcast.runtime.memory import largest_stage_bytes, stage_memory
 from kernelcast.runtime.request.models import load_model
-from tests.runtime.pipelines import SCHEDULES, pipelines
+from kernelcast.runtime.step.layouts import RECOMPUTE, Layouts
+from tests.runtime.memory.shared_fields import SHARED_FIELDS
+from tests.runtime.pipelines import pipelines
 
-RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 MODEL = load_model("llama-2-7b")
-NUMBERS = (
-    "pp",
-    "tp",
-    "dp",
-    "cp",
-    "ep",
-    "expert_tp",
-    "micro_batch",
-    "micro_batches",
-    "virtual_stages",
-    "sequence_parallel",
-    "zero",
-)
 
 
 @st.composite
@@ -45,36 +32,26 @@ def layouts(draw: st.DrawFn) -> Parallelism:
     )
 
 
-def columns(found: list[Parallelism]) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
-    arrays = {name: np.array([getattr(one, name) for one in found], dtype=np.int64) for name in NUMBERS}
-    arrays["schedule"] = np.array([SCHEDULES.index(one.schedule) for one in found], dtype=np.int64)
-    arrays["recompute"] = np.array([RECOMPUTE.index(one.recompute) for one in found], dtype=np.int64)
-    return arrays
+ONE = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
 
 
-common = st.fixed_dictionaries(
-    {},
-    optional={
-        # One shard per replica, or all in one: a group that divides any number of replicas.
-        name: st.sampled_from(
-            (0, 1)
-            if name == "shard_group"
-            else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
-        )
-        for name in MEMORY_DEPENDS_ON
-        if name == "expert_imbalance" or name not in EXPERT_LOAD
-    },
-)
+def together(found: list[Parallelism], **common: Any) -> Layouts:
+    """Layouts that agree in all that a search does not choose."""
+    tables = [Layouts.of(one).table for one in (ONE, *found)]
+    return Layouts(np.concatenate(tables)[1:], replace(ONE, **common))
+
+
+common = st.fixed_dictionaries({}, optional=SHARED_FIELDS)
 
 
 @given(found=st.lists(layouts(), max_size=12), dtype=st.sampled_from(("float16", "float32")), common=common)
 @settings(max_examples=150)
 def test_together_as_alone(found: list[Parallelism], dtype: str, common: dict[str, Any]) -> None:
-    together = largest_stage_bytes(MODEL, **columns(found), **common, schedules=SCHEDULES, dtype=dtype)
+    at_once = largest_stage_bytes(MODEL, together(found, **common), dtype=dtype)
     found = [replace(one, **common) for one in found]
     alone = [max(stage.total_bytes for stage in stage_memory(MODEL, one, dtype=dtype)) for one in found]
     # A stage alone has its parts rounded up to whole bytes.
-    assert together == pytest.approx(alone, rel=1e-12, abs=8)
+    assert at_once == pytest.approx(alone, rel=1e-12, abs=8)
 
 
 def test_experts_together_as_alone() -> None:
@@ -83,12 +60,12 @@ def test_experts_together_as_alone() -> None:
     found = [
         Parallelism(pp=2, tp=1, dp=8, ep=ep, micro_batch=1, micro_batches=4, **common) for ep in (1, 2, 8)
     ]
-    together = largest_stage_bytes(model, **columns(found), **common, schedules=SCHEDULES)
+    at_once = largest_stage_bytes(model, together(found, **common))
     alone = [max(stage.total_bytes for stage in stage_memory(model, one)) for one in found]
-    assert together == pytest.approx(alone, rel=1e-12, abs=8)
+    assert at_once == pytest.approx(alone, rel=1e-12, abs=8)
 
 
 def test_too_many_stages() -> None:
     one = Parallelism(pp=33, tp=1, dp=1, micro_batch=1, micro_batches=1)
     with pytest.raises(UsageError, match=r"^pp is 33, expected from 1 to 32 for 32 layers$"):
-        largest_stage_bytes(MODEL, **columns([one]), schedules=SCHEDULES)
+        largest_stage_bytes(MODEL, together([one]))

@@ -7,10 +7,11 @@ import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory.contents import LayerContents
 from kernelcast.runtime.memory.states import model_states, precision_of
 from kernelcast.runtime.request.fields import ModuleKind, Recompute
-from kernelcast.runtime.step.layers.sizes import Kept, Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.sizes import Sizes
 
 
 def megatron(name: str, a: int, h: int, layers: int) -> ModelConfig:
@@ -41,12 +42,9 @@ SCORES = {"22B": 320 / 3, "175B": 80.0, "530B": 64.0, "1T": 64.0}  # 5as/h; the 
 BY_MODEL = pytest.mark.parametrize("model", MODELS, ids=[model.name for model in MODELS])
 
 
-FP16 = Kept(element=2, mask=1)  # with dropout
-
-
 @dataclass(frozen=True)
 class KeptBytes:
-    """What one layer keeps of one micro-batch: all of it, its input, the core of attention."""
+    """What one layer keeps of one micro-batch: all of it, its input, the core of attention; for late weights."""
 
     total: int
     block_input: int
@@ -56,15 +54,13 @@ class KeptBytes:
 
 def kept(model: ModelConfig, *, t: int = 1, sequence_parallel: bool = False, b: int = 1) -> KeptBytes:
     """One layer of one micro-batch, in fp16 with dropout."""
-    layer = TransformerLayer(
-        Sizes(model=model, tp=t, micro_batch=b, sequence_parallel=int(sequence_parallel))
-    )
-    block_input = layer.input_bytes(FP16)
+    s = Sizes.alone(model, tp=t, micro_batch=b, sequence_parallel=sequence_parallel, dropout=0.1)
+    found = LayerContents.of(s, transformer_layer(s))  # selective checkpointing drops the core of attention
     return KeptBytes(
-        total=block_input + layer.kept_bytes(FP16),
-        block_input=block_input,
-        core=layer.attention.core_bytes(FP16),
-        for_weights=layer.weight_gradient_bytes(FP16),
+        total=found.block_input + found.kept,
+        block_input=found.block_input,
+        core=sum(found.dropped),
+        for_weights=found.late,
     )
 
 

@@ -8,12 +8,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, StageMemory, stage_memory
+from kernelcast.runtime.memory import StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
-from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT
 from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.parameters import total_parameters
+from tests.runtime.memory.shared_fields import SHARED_FIELDS
 from tests.runtime.pipelines import pipelines
 
 DTYPES = tuple(PRECISIONS)
@@ -75,17 +75,7 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
         zero=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
-        **{
-            name: draw(
-                st.sampled_from(
-                    (0, 1)
-                    if name == "shard_group"
-                    else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
-                )
-            )
-            for name in MEMORY_DEPENDS_ON
-            if name == "expert_imbalance" or name not in EXPERT_LOAD  # of models without experts
-        },
+        **draw(st.fixed_dictionaries(SHARED_FIELDS)),
     )
     try:
         layout.check(model)

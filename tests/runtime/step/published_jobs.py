@@ -5,8 +5,10 @@ from typing import Any
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Call, Component
-from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.component import ONCE_PER_UPDATE, Component
+from kernelcast.runtime.step.decomposition import Block, Decomposition, decompose
+from kernelcast.runtime.step.op import Call, Calls
 
 GPT_20B: dict[str, Any] = {
     "name": "gpt-20b",
@@ -48,6 +50,22 @@ def taken_apart(
     )
 
 
+def ahead(block: Block) -> Calls:
+    """Calls of a block's forward pass that overlap nothing."""
+    return block.passes.forward.calls
+
+
+def back(block: Block) -> Calls:
+    """Calls of its backward pass that overlap nothing, and then what that runs again."""
+    return block.passes.backward.calls + block.recomputed.calls
+
+
+def updated(parts: Decomposition, stage: StageKind, *components: Component) -> Calls:
+    """Calls of a stage's update, of some components alone if any are given."""
+    ops = parts.update(stage)
+    return tuple(call for one in ops for call in one.forward() if not components or one.name in components)
+
+
 def named(call: Call) -> str:
     """The operator, with its role where it has several."""
     return f"{call.operator}/{call.role}" if call.role else call.operator
@@ -60,7 +78,7 @@ def listed(calls: Iterable[Call]) -> list[Call]:
 
 def vectors(parts: Decomposition) -> dict[str, tuple[int, ...]]:
     """Operators with one vector wherever they are called, without updates and the loss's all-reduces."""
-    loss = set(parts.last.forward)
+    loss = set(ahead(parts.last))
     found = {
         (named(call), call.shape)
         for stage in range(len(parts.stages))
@@ -82,5 +100,9 @@ def counts(parts: Decomposition, stage: int, *components: Component) -> dict[tup
 
 
 def by_name(calls: Iterable[Call], *names: str) -> list[tuple[str, tuple[int, ...], int]]:
-    """Name, vector and number of the calls of some operators."""
-    return [(named(call), call.shape, call.count) for call in calls if named(call) in names]
+    """Name, vector and number of the calls of some operators, of each vector together, sorted."""
+    found: dict[tuple[str, tuple[int, ...]], int] = {}
+    for call in calls:
+        if named(call) in names:
+            found[named(call), call.shape] = found.get((named(call), call.shape), 0) + call.count
+    return sorted((*one, count) for one, count in found.items())

@@ -6,16 +6,18 @@ import pytest
 
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from tests.runtime.step.published_jobs import (
     GPT_20B,
     LLAMA_3_8B,
     PAPER,
+    ahead,
     by_name,
     counts,
     listed,
     named,
     taken_apart,
+    updated,
     vectors,
 )
 
@@ -116,7 +118,7 @@ def test_calls_of_each_stage() -> None:
         ("cross_entropy", "backward"): 1,
         all_reduce: 1,
     }
-    assert by_name(parts.last.forward, "all_reduce/tensor") == [("all_reduce/tensor", (4 * 2048, 1, 4), 3)]
+    assert by_name(ahead(parts.last), "all_reduce/tensor") == [("all_reduce/tensor", (4 * 2048, 1, 4), 3)]
 
 
 def test_sends_are_charged_to_the_sender() -> None:
@@ -134,7 +136,7 @@ def test_sends_are_charged_to_the_sender() -> None:
 def test_update_calls_and_buckets() -> None:
     parts = taken_apart(GPT_20B, PAPER)
     found = [
-        [(named(call), call.shape, call.count) for call in listed(parts.update(stage).calls)]
+        [(named(call), call.shape, call.count) for call in listed(updated(parts, stage))]
         for stage in parts.stages
     ]
     # 1,323,987,456 parameters on the first stage: one bucket of 1.26e9 and a rest; 1/8 of them to gather.
@@ -154,7 +156,7 @@ def test_update_calls_and_buckets() -> None:
 
 def test_exact_buckets_leave_no_rest() -> None:
     parts = taken_apart(GPT_20B, PAPER, bucket_entries=1_323_987_456 // 4)
-    assert by_name(parts.update(parts.stages[0]).calls, "all_reduce/data") == [
+    assert by_name(updated(parts, parts.stages[0]), "all_reduce/data") == [
         ("all_reduce/data", (330_996_864, 8, 1), 4)
     ]
 
@@ -187,7 +189,7 @@ def test_calls_ask_for_directions_that_have_a_time() -> None:
                 assert call.direction in row.directions
                 assert call.role in row.roles
                 assert len(call.shape) == len(row.features)
-                assert row.per_update == (component is Component.OPTIMIZER)
+                assert row.per_update == (component in COMPUTED_ONCE)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +211,8 @@ def test_layouts_that_do_not_fit(
 
 def test_pieces_are_made_once() -> None:
     first, second = (taken_apart(GPT_20B, PAPER | {"pp": pp, "dp": 32 // pp}) for pp in (2, 4))
-    assert first.layer.forward is second.layer.forward
-    assert first.last.backward is second.last.backward
+    assert first.layers[0].passes is second.layers[0].passes
+    assert first.last.passes is second.last.passes
 
 
 def test_transfers_by_hand() -> None:

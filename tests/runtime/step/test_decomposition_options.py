@@ -5,8 +5,20 @@ from collections.abc import Iterable
 import pytest
 
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.calls import Call, Component
-from tests.runtime.step.published_jobs import GPT_20B, LLAMA_3_8B, PAPER, by_name, counts, named, taken_apart
+from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.decomposition import Block
+from kernelcast.runtime.step.op import Call
+from tests.runtime.step.published_jobs import (
+    GPT_20B,
+    LLAMA_3_8B,
+    PAPER,
+    ahead,
+    back,
+    by_name,
+    counts,
+    named,
+    taken_apart,
+)
 
 
 def test_recomputation_runs_the_forward_pass_again_with_its_all_reduces() -> None:
@@ -20,49 +32,45 @@ def test_recomputation_runs_the_forward_pass_again_with_its_all_reduces() -> Non
     assert again["all_reduce/tensor", "once"] == 9 * (2 + 2)
     assert counts(parts, 0, Component.ENDS_BACKWARD) == {("embedding", "backward"): 1}
     # It comes last, and the ends run nothing again.
-    assert parts.layer.backward == (*plain.layer.backward, *plain.layer.forward)
+    assert back(parts.layers[0]) == (*back(plain.layers[0]), *ahead(plain.layers[0]))
     assert (parts.first, parts.last) == (plain.first, plain.last)
 
 
 def test_sequence_parallelism_by_hand() -> None:
     # b·l·d = 4 · 2,048 · 6,144 = 50,331,648 entries; a device of 4 holds 12,582,912, and 512 tokens.
     parts = taken_apart(GPT_20B, PAPER | {"sequence_parallel": True})
+    [layer] = parts.layers
     collectives = ("all_reduce/tensor", "all_gather/tensor", "reduce_scatter/tensor")
     gather, scatter = ("all_gather/tensor", (12_582_912, 1, 4)), ("reduce_scatter/tensor", (50_331_648, 1, 4))
-    assert by_name(parts.layer.forward, *collectives) == [(*gather, 1), (*scatter, 1)]
-    assert by_name(parts.layer.backward, *collectives) == [(*gather, 2), (*scatter, 2)]
-    for block, count in ((parts.layer, 2), (parts.last, 1)):
-        for calls in (block.forward, block.backward):
+    assert by_name(ahead(layer), *collectives) == [(*gather, 1), (*scatter, 1)]
+    assert by_name(back(layer), *collectives) == [(*gather, 2), (*scatter, 2)]
+    for block, count in ((layer, 2), (parts.last, 1)):
+        for calls in (ahead(block), back(block)):
             assert by_name(calls, "layer_norm") == [("layer_norm", (4, 512, 6144), count)]
-    assert by_name(parts.layer.forward, "residual_add") == [("residual_add", (4, 512, 6144), 2)]
+    assert by_name(ahead(layer), "residual_add") == [("residual_add", (4, 512, 6144), 2)]
     # Between the collectives every device has all tokens.
-    assert by_name(parts.layer.forward, "gelu") == [("gelu", (4, 2048, 6144), 1)]
-    assert by_name(parts.first.forward, *collectives) == [(*scatter, 1)]
-    assert by_name(parts.first.backward, *collectives) == [(*gather, 1)]
+    assert by_name(ahead(layer), "gelu") == [("gelu", (4, 2048, 6144), 1)]
+    assert by_name(ahead(parts.first), *collectives) == [(*scatter, 1)]
+    assert by_name(back(parts.first), *collectives) == [(*gather, 1)]
     loss = ("all_reduce/tensor", (4 * 2048, 1, 4), 3)
-    assert by_name(parts.last.forward, *collectives) == [(*gather, 1), loss]
-    assert by_name(parts.last.backward, *collectives) == [(*scatter, 1)]
+    assert by_name(ahead(parts.last), *collectives) == [(*gather, 1), loss]
+    assert by_name(back(parts.last), *collectives) == [(*scatter, 1)]
+
     # Backward passes gather the products' inputs again: one that queries, keys, values and MLP share, and the logits'.
-    again = {
-        name: [
-            (by_name(one.collective, *collectives), [call.role for call in one.compute])
-            for one in getattr(parts, name).beside
-            if one.collective
+    def again(block: Block) -> list[tuple[object, list[str]]]:
+        assert not block.passes.forward.overlapped
+        return [
+            (by_name(pair.collectives, *collectives), [call.role for call in pair.compute])
+            for pair in block.passes.backward.overlapped.values()
         ]
-        for name in ("first", "layer", "last")
-    }
-    assert again == {
-        "first": [],
-        "layer": [([(*gather, 1)], ["qkv", "mlp_up"])],
-        "last": [([(*gather, 1)], ["logits"])],
-    }
-    two = taken_apart(LLAMA_3_8B, PAPER | {"sequence_parallel": True, "pp": 1})
-    assert [[call.role for call in one.compute] for one in two.layer.beside if one.compute] == [
-        ["qkv"],
-        ["mlp_gate_up"],
-    ]
-    plain = taken_apart(LLAMA_3_8B, PAPER | {"pp": 1})
-    assert not any(one.collective or one.compute for one in plain.layer.beside)
+
+    assert again(parts.first) == []
+    assert again(layer) == [([(*gather, 1)], ["qkv", "mlp_up"])]
+    assert again(parts.last) == [([(*gather, 1)], ["logits"])]
+    [of_two] = taken_apart(LLAMA_3_8B, PAPER | {"sequence_parallel": True, "pp": 1}).layers
+    assert [roles for _, roles in again(of_two)] == [["qkv"], ["mlp_gate_up"]]
+    [plain] = taken_apart(LLAMA_3_8B, PAPER | {"pp": 1}).layers
+    assert again(plain) == []
 
 
 def test_sequence_parallelism_of_one_device_changes_nothing() -> None:
@@ -89,7 +97,7 @@ def test_sequence_parallelism_of_one_device_changes_nothing() -> None:
 def test_selective_recomputation_runs_attention_again(attention: str, again: set[str]) -> None:
     model = {**GPT_20B, "attention": attention}
     plain, selective = (
-        taken_apart(model, PAPER | {"recompute": recompute}).layer.backward
+        back(taken_apart(model, PAPER | {"recompute": recompute}).layers[0])
         for recompute in ("none", "selective")
     )
     added = selective[len(plain) :]
@@ -132,9 +140,9 @@ def test_weight_gradients_are_the_linears_own() -> None:
 
     linears = ["gemm/qkv", "gemm/attention_output", "gemm/mlp_up", "gemm/mlp_down"]
     for direction in (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT):
-        assert of(direction, parts.layer.backward) == linears
-        assert of(direction, parts.last.backward) == ["gemm/logits"]
-        assert of(direction, parts.first.backward) == []
+        assert of(direction, back(parts.layers[0])) == linears
+        assert of(direction, back(parts.last)) == ["gemm/logits"]
+        assert of(direction, back(parts.first)) == []
     # By the operator table: each of the two products does what the forward one does.
     vector, row = (8192, 6144, 4608), OPERATORS["gemm"]
     for direction in (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT):

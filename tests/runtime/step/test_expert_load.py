@@ -7,10 +7,11 @@ import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory import stage_memory
-from kernelcast.runtime.step.expert_load import ExpertLoad
-from kernelcast.runtime.step.layers.experts import Experts
+from kernelcast.runtime.step.expert_load import fullest, fullest_in_memory
 from kernelcast.runtime.step.kinds import LayerKind
-from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.experts import experts
+from kernelcast.runtime.step.op import computing
+from kernelcast.runtime.step.sizes import Sizes
 
 MODEL = ModelConfig(
     name="mixture",
@@ -35,40 +36,39 @@ TWO_LAYERS = (*HISTOGRAM, 100, 300, 100, 300)
     ("load", "ep", "in_time", "in_memory"),
     [
         ({}, 4, 1, 1),
-        ({"imbalance": 1.3}, 4, 1.3, 1.3),
-        ({"tokens": HISTOGRAM}, 4, 1.5, 1.5),
+        ({"expert_imbalance": 1.3}, 4, 1.3, 1.3),
+        ({"expert_tokens": HISTOGRAM}, 4, 1.5, 1.5),
         # Neighbours share a device: 1.5 and 0.5 on each of two.
-        ({"tokens": HISTOGRAM}, 2, 1, 1),
-        ({"tokens": HISTOGRAM}, 1, 1, 1),
-        ({"tokens": (100, 100, 300, 300)}, 2, 1.5, 1.5),
+        ({"expert_tokens": HISTOGRAM}, 2, 1, 1),
+        ({"expert_tokens": HISTOGRAM}, 1, 1, 1),
+        ({"expert_tokens": (100, 100, 300, 300)}, 2, 1.5, 1.5),
         # Each layer has devices of 1.5; only the last has that in both.
-        ({"tokens": TWO_LAYERS}, 4, 1.5, 1.5),
+        ({"expert_tokens": TWO_LAYERS}, 4, 1.5, 1.5),
         # Two devices: 1.5 and 0.5, then 0.5 and 1.5. Time waits for the fullest twice, memory has the mean.
-        ({"tokens": (300, 300, 100, 100, 100, 100, 300, 300)}, 2, 1.5, 1),
+        ({"expert_tokens": (300, 300, 100, 100, 100, 100, 300, 300)}, 2, 1.5, 1),
         # No expert has more than 1.25 · 200: 250, 100, 100, 250.
-        ({"tokens": HISTOGRAM, "capacity": 1.25}, 4, 1.25, 1.25),
-        ({"tokens": HISTOGRAM, "capacity": 1.25}, 2, 0.875, 0.875),
-        ({"imbalance": 1.3, "capacity": 1.1}, 4, 1.1, 1.1),
-        ({"imbalance": 1.3, "capacity": 2}, 4, 1.3, 1.3),
-        ({"capacity": 0.75}, 4, 0.75, 0.75),
-        ({"tokens": HISTOGRAM, "capacity": 1.25, "is_padded": True}, 2, 1.25, 1.25),
+        ({"expert_tokens": HISTOGRAM, "expert_capacity": 1.25}, 4, 1.25, 1.25),
+        ({"expert_tokens": HISTOGRAM, "expert_capacity": 1.25}, 2, 0.875, 0.875),
+        ({"expert_imbalance": 1.3, "expert_capacity": 1.1}, 4, 1.1, 1.1),
+        ({"expert_imbalance": 1.3, "expert_capacity": 2}, 4, 1.3, 1.3),
+        ({"expert_capacity": 0.75}, 4, 0.75, 0.75),
+        ({"expert_tokens": HISTOGRAM, "expert_capacity": 1.25, "expert_padding": True}, 2, 1.25, 1.25),
     ],
 )
 def test_fullest_device(load: dict[str, object], ep: int, in_time: float, in_memory: float) -> None:
-    found = ExpertLoad(**load).fullest(4, ep)  # type: ignore[arg-type]
-    assert found == pytest.approx((in_time, in_memory))
+    assert fullest(Parallelism.unchecked(**load), 4, ep) == pytest.approx((in_time, in_memory))
 
 
 def test_many_layouts_have_the_load_of_each() -> None:
-    load = ExpertLoad(tokens=(100, 100, 300, 300))
-    assert load.in_memory(4, np.array([4.0, 1.0, 2.0, 4.0])).tolist() == [1.5, 1, 1.5, 1.5]
+    layouts = Parallelism.unchecked(expert_tokens=(100, 100, 300, 300), ep=np.array([4.0, 1.0, 2.0, 4.0]))
+    assert fullest_in_memory(layouts, 4).tolist() == [1.5, 1, 1.5, 1.5]
 
 
 def shapes(**changes: object) -> dict[str, tuple[int, ...]]:
     layout = replace(LAYOUT, **changes)  # type: ignore[arg-type]
-    sizes = Sizes.of(MODEL, layout, Cluster(gpus_per_node=4)).of_kind(LayerKind(has_experts=True))
-    layer = Experts(sizes)
-    return {one.operator: one.shape for one in (*layer.calls, *layer.forward_collectives)}
+    kind = LayerKind(has_experts=True)
+    sizes = Sizes(model=MODEL, layout=layout, cluster=Cluster(gpus_per_node=4), kind=kind)
+    return {one.operator: one.shape for one in computing(experts(sizes))}
 
 
 def test_products_and_exchange_have_the_rows_of_the_fullest_device() -> None:

@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelcast.runtime import Cluster, ModelConfig, Parallelism
-from kernelcast.runtime.step import parameters
-from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.layers.sizes import Sizes, padded_vocabulary
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.parameters import total_parameters
+from kernelcast.runtime import ModelConfig
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.parameters import PartParameters, held_parameters, total_parameters
+from kernelcast.runtime.step.sizes import Sizes, padded_vocabulary
 
 GPT_20B = ModelConfig(
     name="gpt-20b",
@@ -37,13 +35,13 @@ LLAMA_2_70B = ModelConfig(
 
 
 def layer_parameters(model: ModelConfig, tp: int) -> int:
-    return int(TransformerLayer(Sizes(model=model, tp=tp)).parameters)
+    s = Sizes.alone(model, tp=tp)
+    return int(held_parameters(s, transformer_layer(s)).total)
 
 
 def stage_parameters(model: ModelConfig, tp: Any, *, layers: Any, first: Any, last: Any) -> Any:
-    return parameters.stage_parameters(
-        Sizes(model=model, tp=tp), layers=(layers,), first=first, last=last
-    ).total
+    parts = PartParameters.of(Sizes.alone(model, tp=tp))
+    return parts.of_stage(layers=(layers,), first=first, last=last).total
 
 
 @pytest.mark.parametrize(
@@ -66,15 +64,7 @@ def test_another_padding() -> None:
     # None but that shards are as large as each other: the largest of them counts.
     assert padded_vocabulary(50257, 1, 1) == 50257
     assert padded_vocabulary(50257, 4, 1) == 50260
-    layout = Parallelism(pp=1, tp=4, dp=1, micro_batch=1, micro_batches=1, vocabulary_multiple=1)
-    sizes = Sizes.of(GPT_20B, layout, Cluster(gpus_per_node=4))
-    assert sizes.vocabulary == 12565
-    assert Sizes.of_columns(
-        GPT_20B,
-        {"tp": 4, "cp": 1, "ep": 1, "expert_tp": 1, "micro_batch": 1, "sequence_parallel": 0},
-        vocabulary_multiple=1,
-        imbalance=1.0,
-    ) == replace(sizes, group=Group())
+    assert Sizes.alone(GPT_20B, tp=4, vocabulary_multiple=1).vocabulary == 12565
 
 
 def test_gpt_20b_on_4_by_4() -> None:

@@ -1,12 +1,13 @@
-"""Which layers and modules run again."""
+"""Which layers of a chunk run again; what of a layer is in layers/test_calls.py and test_op_laws.py."""
 
 import pytest
 
-from kernelcast.runtime.step.recomputation import Recomputation
+from kernelcast.runtime import Parallelism
+from kernelcast.runtime.step.recomputation import kept_layers
 
 
 @pytest.mark.parametrize(
-    ("kind", "recomputed", "of_chunk", "kept"),
+    ("kind", "layers", "of_chunk", "kept"),
     [
         ("full", 0, 4, 0),  # 0: all of them
         ("full", 1, 4, 3),
@@ -17,12 +18,6 @@ from kernelcast.runtime.step.recomputation import Recomputation
         ("none", 1, 4, 0),
     ],
 )
-def test_layers_that_are_kept_whole(kind: str, recomputed: int, of_chunk: int, kept: int) -> None:
-    assert Recomputation(kind=kind, layers=recomputed).kept_layers(of_chunk) == kept  # type: ignore[arg-type]
-
-
-def test_modules_run_again_only_where_it_is_selective() -> None:
-    for kind in ("none", "selective", "full"):
-        how = Recomputation(kind=kind, modules=("mlp",))  # type: ignore[arg-type]
-        assert how.runs_again("mlp") is (kind == "selective")
-        assert not how.runs_again("core_attn")
+def test_layers_that_are_kept_whole(kind: str, layers: int, of_chunk: int, kept: int) -> None:
+    layout = Parallelism.unchecked(recompute=kind, recompute_layers=layers)
+    assert kept_layers(layout, of_chunk) == kept

@@ -1,11 +1,17 @@
 """Small models; two of them laid out so that no two sizes on a device are equal by accident."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.step.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.op import Call
+from kernelcast.runtime.step.sizes import Sizes
 
 LLAMA = ModelConfig(
     name="grouped queries, SwiGLU",
@@ -49,7 +55,12 @@ MIXTURE = ModelConfig(
 )
 
 
-def listed(calls: Calls) -> list[tuple[str, tuple[int, ...], int]]:
+EXPERTS = LayerKind(has_experts=True)
+
+Listed = list[tuple[str, tuple[int, ...], int]]
+
+
+def listed(calls: Iterable[Call]) -> Listed:
     """Operator with its role, shape and count of every call."""
     return [
         (f"{one.operator}/{one.role}" if one.role else one.operator, one.shape, one.count)
@@ -58,19 +69,42 @@ def listed(calls: Calls) -> list[tuple[str, tuple[int, ...], int]]:
     ]
 
 
+def collectives(calls: Iterable[Call]) -> Listed:
+    """The collectives among calls, those of one shape together, sorted by name."""
+    found: dict[tuple[str, tuple[int, ...]], int] = {}
+    for name, shape, count in listed(one for one in calls if OPERATORS[one.operator].is_collective):
+        found[name, shape] = found.get((name, shape), 0) + count
+    return sorted((*one, count) for one, count in found.items())
+
+
+def sized(model: ModelConfig, *, gpus_per_node: int = 8, kind: LayerKind = DENSE, **fields: Any) -> Sizes:
+    """Sizes by fields of a layout on nodes of some devices."""
+    layout = Parallelism.unchecked(**fields)
+    return Sizes(model=model, kind=kind, layout=layout, cluster=Cluster(gpus_per_node=gpus_per_node))
+
+
+def changed(s: Sizes, **fields: Any) -> Sizes:
+    """The same with other fields of the layout, of the model, or of its own."""
+    of_layout = {name: value for name, value in fields.items() if name in LAYOUT}
+    of_model = {name: value for name, value in fields.items() if hasattr(s.model, name)}
+    own = {name: value for name, value in fields.items() if name not in of_layout | of_model}
+    layout = Parallelism.unchecked(s.layout, **of_layout)
+    return replace(s, layout=layout, model=replace(s.model, **of_model), **own)
+
+
 @pytest.fixture
 def llama() -> Sizes:
     """On one of two devices, 3 samples: 48 tokens, 4 heads and 2 key-value heads of 6, MLP 20, vocabulary 512 / 2."""
-    return Sizes(model=LLAMA, tp=2, micro_batch=3, group=Group(nodes=1, gpus_per_node=2))
+    return sized(LLAMA, tp=2, micro_batch=3)
 
 
 @pytest.fixture
-def llama_cut() -> Sizes:
+def llama_cut(llama: Sizes) -> Sizes:
     """The same with sequence parallelism: norms and residuals hold 8 tokens of a sample, 24 in all."""
-    return Sizes(model=LLAMA, tp=2, micro_batch=3, sequence_parallel=1, group=Group(nodes=1, gpus_per_node=2))
+    return changed(llama, sequence_parallel=True)
 
 
 @pytest.fixture
 def gpt() -> Sizes:
     """On one device, 3 samples: 15 tokens, 2 heads of 4, MLP 32, vocabulary 128."""
-    return Sizes(model=GPT, micro_batch=3)
+    return sized(GPT, micro_batch=3)

@@ -1,21 +1,18 @@
 """Context parallelism by hand: what one of four devices computes and exchanges of a sequence of 32 tokens."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kernelcast.runtime import Cluster, ModelConfig, Parallelism
+from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Call
-from kernelcast.runtime.step.layers.attention_core import (
-    exchanged,
-    exchanged_back,
-    fused_core,
-    ring,
-    visible_keys,
-)
 from kernelcast.runtime.step.kinds import LayerKind
-from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.attention_core import attention_core, visible_keys
+from kernelcast.runtime.step.op import Calls, Overlap, computing
+from kernelcast.runtime.step.passes import Passes
+from kernelcast.runtime.step.sizes import Sizes
+from tests.runtime.step.layers.conftest import collectives, listed, sized
 
 SMALL = ModelConfig(
     name="small",
@@ -29,23 +26,17 @@ SMALL = ModelConfig(
 HEAD = 8
 
 
-def sizes(how: str, **changes: Any) -> Sizes:
-    layout = Parallelism(
-        pp=1, tp=1, dp=1, cp=changes.pop("cp", 4), micro_batch=3, micro_batches=1, context_exchange=how
+def sizes(how: str, *, cp: int = 4, gpus_per_node: int = 4, **of_model: Any) -> Sizes:
+    return sized(
+        replace(SMALL, **of_model),
+        gpus_per_node=gpus_per_node,
+        cp=cp,
+        micro_batch=3,
+        context_exchange=how,
     )
-    return Sizes.of(ModelConfig(**{**vars_of(SMALL), **changes}), layout, Cluster(gpus_per_node=4))
 
 
-def vars_of(model: ModelConfig) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in ("name", "hidden_size", "sequence_length", "attention_heads",
-            "kv_heads", "layers", "vocabulary_size")}  # fmt: skip
-
-
-def listed(calls: tuple[Call, ...]) -> list[tuple[str, tuple[int, ...], int]]:
-    return [(one.operator, one.shape, one.count) for one in calls if one.count]
-
-
-def pairs(calls: tuple[Call, ...], heads: int) -> float:
+def pairs(calls: Calls, heads: int) -> float:
     """Query-key pairs that calls compute, all heads: a causal one has half of its square, with the diagonal."""
     found = 0.0
     for one in calls:
@@ -58,53 +49,56 @@ def pairs(calls: tuple[Call, ...], heads: int) -> float:
 
 def test_without_it_attention_is_causal_and_exchanges_nothing() -> None:
     for how in ("ring", "all_to_all", "all_gather"):
-        alone = sizes(how, cp=1)
-        assert listed(fused_core(alone)) == [("flash_attention", (3, 32, 8, 4, HEAD), 1)]
-        assert listed(exchanged(alone)) == listed(exchanged_back(alone)) == []
+        ops = attention_core(sizes(how, cp=1))
+        assert listed(computing(ops)) == [("flash_attention", (3, 32, 8, 4, HEAD), 1)]
+        passes = Passes(ops)
+        assert not collectives((*passes.forward.collectives, *passes.backward.collectives))
 
 
 def test_heads_exchanged_for_tokens() -> None:
-    found = sizes("all_to_all")
+    ops = attention_core(sizes("all_to_all"))
     # Whole sequences of a quarter of the heads; queries, keys, values and results are copied before and after.
-    assert listed(fused_core(found)) == [
+    assert listed(computing(ops)) == [
         ("flash_attention", (3, 32, 2, 1, HEAD), 1),
         ("copy", (24, 2 * (8 + 2 * 4 + 8) * HEAD), 1),
     ]
     # 24 tokens of 128 entries of queries, keys and values go there, of 64 come back.
-    sent = [("all_to_all", (24 * 128, 1, 4), 1), ("all_to_all", (24 * 64, 1, 4), 1)]
-    assert listed(exchanged(found)) == listed(exchanged_back(found)) == sent
-    assert ring(found, Direction.FORWARD) == ()
+    sent = [("all_to_all/context", (24 * 64, 1, 4), 1), ("all_to_all/context", (24 * 128, 1, 4), 1)]
+    passes = Passes(ops)
+    assert collectives(passes.forward.calls) == collectives(passes.backward.calls) == sent
+    assert not passes.forward.overlapped
 
 
 def test_a_ring_of_early_and_late_parts() -> None:
-    found = sizes("ring")
+    ops = attention_core(sizes("ring"))
     # 8 tokens of its own, and 4 keys in the mean for all 8 queries of each of three others.
-    assert listed(fused_core(found)) == [
+    assert listed(computing(ops)) == [
         ("flash_attention", (3, 8, 8, 4, HEAD), 1),
         ("attention_block", (3, 8, 4, 4, 8, 4, HEAD), 3),
     ]
-    assert listed(exchanged(found)) == []
     keys_and_values = 2 * 24 * 4 * HEAD
-    for direction, entries in (
-        (Direction.FORWARD, keys_and_values),
-        (Direction.BACKWARD, 2 * keys_and_values),
+    passes = Passes(ops)
+    for one, direction, entries in (
+        (passes.forward, Direction.FORWARD, keys_and_values),
+        (passes.backward, Direction.BACKWARD, 2 * keys_and_values),
     ):
-        [beside] = ring(found, direction)
-        assert listed(beside.collective) == [("point_to_point", (entries, 1, 2), 3)]
-        assert [one.operator for one in beside.compute] == ["attention_block"]
+        [(overlap, pair)] = one.overlapped.items()
+        assert overlap == Overlap(("attention_of_others",), direction)
+        assert listed(pair.collectives) == [("point_to_point/context", (entries, 1, 2), 3)]
+        assert [call.operator for call in pair.compute] == ["attention_block"]
+        assert not collectives(one.calls)
 
 
 def test_gathered_keys() -> None:
-    found = sizes("all_gather")
+    ops = attention_core(sizes("all_gather"))
     # 8 queries of the sequence see 16.5 keys of 32 in the mean, rounded to a whole number.
-    assert listed(fused_core(found)) == [("attention_block", (3, 8, 32, 16, 8, 4, HEAD), 1)]
-    gathered = ("all_gather", (2 * 24 * 4 * HEAD, 1, 4), 1)
-    assert listed(exchanged(found)) == [gathered]
+    assert listed(computing(ops)) == [("attention_block", (3, 8, 32, 16, 8, 4, HEAD), 1)]
+    gathered = ("all_gather/context", (2 * 24 * 4 * HEAD, 1, 4), 1)
+    passes = Passes(ops)
+    assert collectives(passes.forward.calls) == [gathered]
     # Gathered again, and their gradients summed and scattered.
-    assert listed(exchanged_back(found)) == [
-        gathered,
-        ("reduce_scatter", (4 * 2 * 24 * 4 * HEAD, 1, 4), 1),
-    ]
+    summed = ("reduce_scatter/context", (4 * 2 * 24 * 4 * HEAD, 1, 4), 1)
+    assert collectives(passes.backward.calls) == [gathered, summed]
 
 
 @pytest.mark.parametrize("how", ["ring", "all_to_all", "all_gather"])
@@ -112,7 +106,8 @@ def test_gathered_keys() -> None:
 def test_all_devices_together_see_every_pair_once(how: str, cp: int) -> None:
     # Zig-zag: every device of cp has as many; all together the causal half of 32 · 32, with its diagonal.
     whole = 3 * 32 * 33 / 2
-    assert cp * pairs(fused_core(sizes(how, cp=cp)), heads=8) == pytest.approx(whole, rel=0.05)
+    found = computing(attention_core(sizes(how, cp=cp)))
+    assert cp * pairs(found, heads=8) == pytest.approx(whole, rel=0.05)
 
 
 def test_windows_and_documents_hide_keys() -> None:
@@ -130,31 +125,24 @@ def test_windows_and_documents_hide_keys() -> None:
     ],
 )
 def test_keys_in_a_window(length: int, chunks: bool, visible: float) -> None:
-    model = ModelConfig(
-        **{**vars_of(SMALL), "sequence_length": length}, sliding_window=3, window_chunks=chunks
-    )
-    found = Sizes(model=model, micro_batch=2).of_kind(LayerKind(window=3))
+    whole = sizes("ring", cp=1, sequence_length=length, sliding_window=3, window_chunks=chunks)
+    found = whole.of_kind(LayerKind(window=3))
     assert visible_keys(found) == visible
-    assert visible_keys(Sizes(model=model)) == (length + 1) / 2
+    assert visible_keys(whole) == (length + 1) / 2
     # As a fraction of a causal query's, of the keys that there are, rounded.
-    [block] = fused_core(found)
-    assert (block.operator, block.shape) == (
-        "attention_block",
-        (2, length, length, round(visible), 8, 4, HEAD),
-    )
+    shape = (3, length, length, round(visible), 8, 4, HEAD)
+    assert listed(computing(attention_core(found))) == [("attention_block", shape, 1)]
 
 
 @pytest.mark.parametrize(("gpus_per_node", "pair"), [(1, (2, 1)), (2, (2, 1)), (4, (1, 2)), (8, (1, 2))])
 def test_neighbours_in_a_ring(gpus_per_node: int, pair: tuple[int, int]) -> None:
     # Four devices, on four, two or one node: a message goes between two of them.
-    layout = Parallelism(pp=1, tp=1, dp=1, cp=4, micro_batch=3, micro_batches=1, context_exchange="ring")
-    found = Sizes.of(SMALL, layout, Cluster(gpus_per_node=gpus_per_node))
-    [beside] = ring(found, Direction.FORWARD)
-    assert [one.shape[1:] for one in beside.collective] == [pair]
+    found = Passes(attention_core(sizes("ring", gpus_per_node=gpus_per_node))).forward
+    assert [one.shape[1:] for one in found.collectives] == [pair]
 
 
 @pytest.mark.parametrize("cp", [2, 4])
 def test_heads_are_copied_wherever_they_are_exchanged(cp: int) -> None:
-    [attention, copy] = listed(fused_core(sizes("all_to_all", cp=cp)))
+    [attention, copy] = listed(computing(attention_core(sizes("all_to_all", cp=cp))))
     assert attention == ("flash_attention", (3, 32, 8 // cp, 4 // cp, HEAD), 1)
     assert copy == ("copy", (3 * 32 // cp, 2 * (8 + 2 * 4 + 8) * HEAD), 1)

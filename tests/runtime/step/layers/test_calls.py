@@ -1,33 +1,20 @@
 """What every layer calls, each alone, by hand: a grouped-query SwiGLU model on two devices, a GPT model on one."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
-import pytest
-
+from kernelcast.runtime import Parallelism
 from kernelcast.runtime.request.fields import Recompute
-from kernelcast.runtime.step.calls import Call, backward, forward
-from kernelcast.runtime.step.layers.attention import Attention
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.mlp import Mlp
-from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Layer, Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.recomputation import Recomputation
-
-Listed = list[tuple[str, tuple[int, ...], int]]
-
-
-def listed(calls: Iterable[Call]) -> Listed:
-    """Operator with its role, vector and number of the calls that happen."""
-    return [
-        (f"{call.operator}/{call.role}" if call.role else call.operator, call.shape, call.count)
-        for call in calls
-        if call.count
-    ]
+from kernelcast.runtime.step.layers.attention import attention
+from kernelcast.runtime.step.layers.embedding import embedding
+from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.mlp import mlp
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Call, Ops, computing
+from kernelcast.runtime.step.passes import Passes
+from kernelcast.runtime.step.recomputation import recomputed
+from kernelcast.runtime.step.sizes import Sizes
+from tests.runtime.step.layers.conftest import Listed, changed, collectives, listed
 
 
 def once(**shapes: tuple[int, ...]) -> Listed:
@@ -62,77 +49,77 @@ GPT_MLP = [
 
 
 def test_llama(llama: Sizes) -> None:
-    assert listed(Norm(llama).calls) == once(rms_norm=(3, 16, 32))
-    assert listed(Attention(llama).calls) == LLAMA_ATTENTION
-    assert listed(Mlp(llama).calls) == LLAMA_MLP
-    assert listed(Embedding(llama).calls) == once(embedding=(48, 256, 32), embedding_mask=(48, 32))
-    assert listed(Loss(llama).calls) == once(
+    assert listed(computing(attention(llama))) == LLAMA_ATTENTION
+    assert listed(computing(mlp(llama))) == LLAMA_MLP
+    assert listed(computing(embedding(llama))) == once(embedding=(48, 256, 32), embedding_mask=(48, 32))
+    assert listed(computing(loss(llama))) == once(
         rms_norm=(3, 16, 32), gemm__logits=(48, 32, 256), cross_entropy=(3, 16, 256)
     )
-    assert listed(TransformerLayer(llama).calls) == [
-        ("rms_norm", (3, 16, 32), 2),
-        *LLAMA_ATTENTION,
-        ("residual_add", (3, 16, 32), 2),
-        *LLAMA_MLP,
+    norm, add = once(rms_norm=(3, 16, 32), residual_add=(3, 16, 32))
+    assert listed(computing(transformer_layer(llama))) == [
+        *(norm, *LLAMA_ATTENTION, add),
+        *(norm, *LLAMA_MLP, add),
     ]
 
 
 def test_gpt(gpt: Sizes) -> None:
-    assert listed(Norm(gpt).calls) == once(layer_norm=(3, 5, 8))
-    assert listed(Attention(gpt).calls) == GPT_ATTENTION
-    assert listed(Mlp(gpt).calls) == GPT_MLP
-    assert listed(Embedding(gpt).calls) == once(embedding=(15, 128, 8))
-    assert listed(Loss(gpt).calls) == once(
+    assert listed(computing(attention(gpt))) == GPT_ATTENTION
+    assert listed(computing(mlp(gpt))) == GPT_MLP
+    assert listed(computing(embedding(gpt))) == once(embedding=(15, 128, 8))
+    assert listed(computing(loss(gpt))) == once(
         layer_norm=(3, 5, 8), gemm__logits=(15, 8, 128), cross_entropy=(3, 5, 128)
     )
-    assert listed(TransformerLayer(gpt).calls) == [
-        ("layer_norm", (3, 5, 8), 2),
-        *GPT_ATTENTION,
-        ("residual_add", (3, 5, 8), 2),
-        *GPT_MLP,
+    norm, add = once(layer_norm=(3, 5, 8), residual_add=(3, 5, 8))
+    assert listed(computing(transformer_layer(gpt))) == [
+        *(norm, *GPT_ATTENTION, add),
+        *(norm, *GPT_MLP, add),
     ]
 
 
 def test_sequence_parallelism_cuts_norms_and_residuals(llama_cut: Sizes) -> None:
-    found = {name: shape for name, shape, _ in listed(TransformerLayer(llama_cut).calls)}
+    found = {name: shape for name, shape, _ in listed(computing(transformer_layer(llama_cut)))}
     assert (found["rms_norm"], found["residual_add"]) == ((3, 8, 32), (3, 8, 32))
-    assert listed(Attention(llama_cut).calls) == LLAMA_ATTENTION
-    assert listed(Mlp(llama_cut).calls) == LLAMA_MLP
-    assert listed(Loss(llama_cut).calls)[0] == ("rms_norm", (3, 8, 32), 1)
+    assert listed(computing(attention(llama_cut))) == LLAMA_ATTENTION
+    assert listed(computing(mlp(llama_cut))) == LLAMA_MLP
+    assert listed(computing(loss(llama_cut)))[0] == ("rms_norm", (3, 8, 32), 1)
 
 
-def collectives(layer: Layer) -> tuple[Listed, Listed]:
-    return listed(layer.forward_collectives), listed(layer.backward_collectives)
+def exposed(ops: Ops) -> tuple[Listed, Listed]:
+    """Collectives of both passes that overlap nothing."""
+    passes = Passes(ops)
+    return collectives(passes.forward.calls), collectives(passes.backward.calls)
 
 
 def test_collectives(llama: Sizes) -> None:
-    whole, loss = ("all_reduce/tensor", (1536, 1, 2)), ("all_reduce/tensor", (48, 1, 2), 3)
-    assert collectives(TransformerLayer(llama)) == ([(*whole, 2)], [(*whole, 2)])
-    assert collectives(Embedding(llama)) == ([(*whole, 1)], [])
-    assert collectives(Loss(llama)) == ([loss], [(*whole, 1)])
-    for part in (Norm(llama), Attention(llama), Mlp(llama)):
-        assert collectives(part) == ([], [])
+    whole, of_loss = ("all_reduce/tensor", (1536, 1, 2)), ("all_reduce/tensor", (48, 1, 2), 3)
+    assert exposed(transformer_layer(llama)) == ([(*whole, 2)], [(*whole, 2)])
+    assert exposed(embedding(llama)) == ([(*whole, 1)], [])
+    assert exposed(loss(llama)) == ([of_loss], [(*whole, 1)])
+    for part in (attention(llama), mlp(llama)):
+        assert exposed(part) == ([], [])
 
 
 def test_collectives_of_a_cut_sequence(llama_cut: Sizes) -> None:
     gather, scatter = ("all_gather/tensor", (768, 1, 2)), ("reduce_scatter/tensor", (1536, 1, 2))
-    loss = ("all_reduce/tensor", (48, 1, 2), 3)
-    assert collectives(TransformerLayer(llama_cut)) == ([(*gather, 2), (*scatter, 2)],) * 2
-    assert collectives(Embedding(llama_cut)) == ([(*scatter, 1)], [(*gather, 1)])
-    assert collectives(Loss(llama_cut)) == ([(*gather, 1), loss], [(*scatter, 1)])
+    of_loss = ("all_reduce/tensor", (48, 1, 2), 3)
+    assert exposed(transformer_layer(llama_cut)) == ([(*gather, 2), (*scatter, 2)],) * 2
+    assert exposed(embedding(llama_cut)) == ([(*scatter, 1)], [(*gather, 1)])
+    assert exposed(loss(llama_cut)) == ([(*gather, 1), of_loss], [(*scatter, 1)])
 
 
 def test_a_single_device_calls_no_collective(gpt: Sizes) -> None:
-    for layer in (TransformerLayer(gpt), Embedding(gpt), Loss(gpt)):
-        assert collectives(layer) == ([], [])
+    for ops in (transformer_layer(gpt), embedding(gpt), loss(gpt)):
+        assert exposed(ops) == ([], [])
 
 
 def test_directions_of_the_two_passes(llama: Sizes) -> None:
-    calls = TransformerLayer(llama).calls
+    passes = Passes(tuple(one for one in transformer_layer(llama) if not one.collective))
     names = ["rms_norm", "rope", "flash_attention", "residual_add", "swiglu"]
     linears = ["qkv", "attention_output", "mlp_gate_up", "mlp_down"]
-    ahead = {(call.role or call.operator, str(call.direction)): call.count for call in forward(calls)}
-    back = {(call.role or call.operator, str(call.direction)): call.count for call in backward(calls)}
+    ahead, back = (
+        Counter((call.role or call.operator, str(call.direction)) for call in one.calls)
+        for one in (passes.forward, passes.backward)
+    )
     twice = {"rms_norm": 2, "residual_add": 2}
     assert ahead == {(name, "forward"): twice.get(name, 1) for name in [*names, *linears]}
     # Forward, queries, keys and values are views of one product.
@@ -142,71 +129,66 @@ def test_directions_of_the_two_passes(llama: Sizes) -> None:
     )
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-def test_what_recomputation_runs_again(llama: Sizes, recompute: Recompute) -> None:
-    layer = TransformerLayer(llama)
-    again = {
-        "none": (),
-        "selective": forward(layer.attention.core_calls),
-        "full": (*forward(layer.calls), *forward(layer.forward_collectives)),
-    }[recompute]
-    assert layer.recomputed(Recomputation(kind=recompute)) == again
-    assert listed(layer.attention.core_calls) == once(flash_attention=(3, 16, 4, 2, 6))
+def again(s: Sizes, recompute: Recompute, *modules: Any, stops: bool = False) -> tuple[Call, ...]:
+    """Calls that the backward pass of a layer runs again."""
+    layout = Parallelism.unchecked(
+        recompute=recompute, recompute_modules=modules or ("core_attn",), recompute_early_stop=stops
+    )
+    ops = transformer_layer(s)
+    return Passes(ops).rerun(recomputed(layout, ops)).calls
 
 
-def not_again(sizes: Sizes, **how: Any) -> dict[str, int]:
-    """Calls of a forward pass that recomputation leaves out, by role or operator."""
-    layer = TransformerLayer(sizes)
-    found = Counter({one.role or one.operator: 0 for one in layer.calls})
-    for one in (*forward(layer.calls), *forward(layer.forward_collectives)):
-        found[one.operator if one.role in ("", "tensor") else one.role] += one.count
-    for one in layer.recomputed(Recomputation(**how)):
-        found[one.operator if one.role in ("", "tensor") else one.role] -= one.count
-    assert min(found.values()) >= 0
-    return {name: count for name, count in found.items() if count}
+def named(calls: tuple[Call, ...]) -> Counter[str]:
+    """Calls by role, or operator; an operator of the tensor-parallel group is its role."""
+    return Counter(one.operator if one.role in ("", "tensor") else one.role for one in calls)
+
+
+def test_what_recomputation_runs_again(llama: Sizes) -> None:
+    assert again(llama, "none") == ()
+    assert listed(again(llama, "selective")) == once(flash_attention=(3, 16, 4, 2, 6))
+    assert again(llama, "full") == Passes(transformer_layer(llama)).forward.calls
 
 
 def test_a_checkpoint_that_stops_early_leaves_out_what_follows_the_last_kept_tensor(
     llama: Sizes, llama_cut: Sizes, gpt: Sizes
 ) -> None:
-    assert not_again(llama, kind="full") == {}
+    def not_again(s: Sizes) -> dict[str, int]:
+        found = named(Passes(transformer_layer(s)).forward.calls)
+        found.subtract(named(again(s, "full", stops=True)))
+        assert min(found.values()) >= 0
+        return dict(+found)
+
     last = {"mlp_down": 1, "residual_add": 1}
-    assert not_again(llama, kind="full", stops_early=True) == {**last, "all_reduce": 1}
-    assert not_again(llama_cut, kind="full", stops_early=True) == {**last, "reduce_scatter": 1}
-    assert not_again(gpt, kind="full", stops_early=True) == {**last, "bias_add": 1}
-    parallel = replace(llama, model=replace(llama.model, parallel_residual=True, forward_syncs=1))
-    assert not_again(parallel, kind="full", stops_early=True) == {
-        "mlp_down": 1, "residual_add": 2, "all_reduce": 1,
-    }  # fmt: skip
+    assert not_again(llama) == {**last, "all_reduce": 1}
+    assert not_again(llama_cut) == {**last, "reduce_scatter": 1}
+    assert not_again(gpt) == {**last, "bias_add": 1}
+    parallel = changed(llama, parallel_residual=True, forward_syncs=1)
+    assert not_again(parallel) == {"mlp_down": 1, "residual_add": 2, "all_reduce": 1}
     # The mask of a dropout is kept behind the last product.
-    assert not_again(replace(gpt, drops=1), kind="full", stops_early=True) == {"residual_add": 1}
+    assert not_again(changed(gpt, dropout=0.1)) == {"residual_add": 1}
 
 
 def test_selective_recomputation_of_modules(llama: Sizes) -> None:
-    layer = TransformerLayer(llama)
+    def runs(*modules: str, stops: bool = False) -> Counter[str]:
+        return named(again(llama, "selective", *modules, stops=stops))
 
-    def again(*modules: Any, **how: Any) -> dict[str, int]:
-        calls = layer.recomputed(Recomputation(kind="selective", modules=modules, **how))
-        return {one.role or one.operator: one.count for one in calls}
-
-    assert again("core_attn") == {"flash_attention": 1}
-    assert again("layernorm") == {"rms_norm": 2}
-    mlp = {"mlp_gate_up": 1, "swiglu": 1}
-    assert again("mlp") == {**mlp, "mlp_down": 1, "tensor": 1}
-    assert again("mlp", stops_early=True) == mlp
-    assert again("core_attn", "mlp", "layernorm") == again("core_attn") | again("layernorm") | again("mlp")
+    assert runs("core_attn") == {"flash_attention": 1}
+    assert runs("layernorm") == {"rms_norm": 2}
+    of_mlp = {"mlp_gate_up": 1, "swiglu": 1}
+    assert runs("mlp") == {**of_mlp, "mlp_down": 1, "all_reduce": 1}
+    assert runs("mlp", stops=True) == of_mlp
+    assert runs("core_attn", "mlp", "layernorm") == runs("core_attn") + runs("layernorm") + runs("mlp")
 
 
 def test_dropout_runs_after_embedding_attention_and_mlp_and_on_weights(llama_cut: Sizes, gpt: Sizes) -> None:
-    def dropped(layer: Layer) -> list[tuple[int, ...]]:
-        return [one.shape for one in layer.calls if one.operator == "dropout" and one.count]
+    def dropped(ops: Ops) -> list[tuple[int, ...]]:
+        return [shape for name, shape, _ in listed(computing(ops)) if name == "dropout"]
 
-    assert not dropped(TransformerLayer(gpt))
+    assert not dropped(transformer_layer(gpt))
     # 3 samples of 16 tokens, cut in 2 along the sequence; d = 32.
-    cut = replace(llama_cut, drops=1)
-    assert dropped(Embedding(cut)) == [(24, 32)]
-    assert dropped(TransformerLayer(cut)) == [(24, 32)] * 2
-    unfused = replace(gpt, drops=1, model=replace(gpt.model, attention="unfused"))
-    weights = (gpt.tokens, gpt.heads * gpt.length)
-    block = (gpt.tokens, gpt.hidden)
-    assert dropped(TransformerLayer(unfused)) == [weights, block, block]
+    cut = changed(llama_cut, dropout=0.1)
+    assert dropped(embedding(cut)) == [(24, 32)]
+    assert dropped(transformer_layer(cut)) == [(24, 32)] * 2
+    unfused = changed(gpt, dropout=0.1, attention="unfused")
+    weights, block = (gpt.tokens, gpt.heads * gpt.length), (gpt.tokens, gpt.hidden)
+    assert dropped(transformer_layer(unfused)) == [weights, block, block]

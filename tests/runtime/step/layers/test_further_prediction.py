@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
-from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.decomposition import LAST, Decomposition, decompose
+from kernelcast.runtime.step.op import Calls
 from kernelcast.runtime.step.parameters import total_parameters
 from tests.runtime.step.layers.conftest import MIXTURE
 
@@ -34,14 +34,14 @@ def test_every_further_prediction_is_a_layer_a_projection_and_the_loss_again() -
     further, plain = taken_apart(MODEL), taken_apart(PLAIN)
     assert further.layers == plain.layers
     assert further.first == plain.first
-    [of_experts] = [layer for layer in plain.layers if any(one.role == "router" for one in layer.forward)]
+    [of_experts] = [layer for layer in plain.layers if any(one.name == "router" for one in layer.ops)]
     for name in ("forward", "backward"):
-        expected = counted(getattr(plain.last, name))
+        expected = counted(getattr(plain.last.passes, name).calls)
         expected = {key: 3 * count for key, count in expected.items()}
         for block in (of_experts, plain.first):
-            for key, count in counted(getattr(block, name)).items():
+            for key, count in counted(getattr(block.passes, name).calls).items():
                 expected[key] = expected.get(key, 0) + 2 * count
-        found = counted(getattr(further.last, name))
+        found = counted(getattr(further.last.passes, name).calls)
         own = {
             key: count - expected.get(key, 0) for key, count in found.items() if count != expected.get(key, 0)
         }
@@ -63,6 +63,12 @@ def test_every_further_prediction_is_a_layer_a_projection_and_the_loss_again() -
             }
 
 
+def summed(parts: Decomposition) -> list[str]:
+    """Ops of the last stage's update over a copy of the embedding."""
+    ops = parts.update(parts.stages[-1])
+    return [one.name for one in ops if one.call is not None and one.call.shape[0] == 256 * 32 // 2]
+
+
 def test_parameters_are_the_last_stages_and_none_of_the_models() -> None:
     assert total_parameters(MODEL) == total_parameters(PLAIN)
     further, plain = taken_apart(MODEL), taken_apart(PLAIN)
@@ -75,30 +81,25 @@ def test_parameters_are_the_last_stages_and_none_of_the_models() -> None:
     layer = 32 * 128 // 2 + 32 * 4 + 2 * 3 * 32 * 20
     assert (first, last) == (0, 2 * (layer + 5 * 32 + 64 * 32 // 2) + 256 * 32 // 2)
     # The copy's gradients are summed with the first stage's.
-    summed = [one for one in further.update(further.stages[1]).gradients if one.shape[0] == 256 * 32 // 2]
-    assert len(summed) == 1
+    assert summed(further) == [Component.ALL_REDUCE]
     # A single stage has the embedding already.
     one, other = taken_apart(MODEL, pp=1), taken_apart(PLAIN, pp=1)
     more = one.parameters(one.stages[0]) - other.parameters(other.stages[0])
     assert more == last - 256 * 32 // 2
-    assert not any(call.shape[0] == 256 * 32 // 2 for call in one.update(one.stages[0]).gradients)
+    assert not summed(one)
 
 
 def test_full_recomputation_runs_their_layers_again() -> None:
     kept, again = taken_apart(MODEL), taken_apart(MODEL, recompute="full")
     routers = [
-        sum(
-            one.count
-            for one in parts.last.backward
-            if one.operator == "router" and one.direction == "forward"
-        )
+        sum(one.count for one in parts.last.recomputed.calls if one.operator == "router")
         for parts in (kept, again)
     ]
     assert routers == [0, 2]
 
 
 def test_sharded_experts_of_further_predictions_are_those_of_a_device() -> None:
-    gathered, scattered = taken_apart(MODEL, zero=3, dp=4).shards[1]  # of the last end
+    gathered, scattered = taken_apart(MODEL, zero=3, dp=4).shards[LAST]
     # Two of four experts of 3 · 32 · 20 entries, in two layers, on 4 devices: tp · dp / ep.
     for calls, entries in ((gathered, 2 * 2 * 3 * 32 * 20 // 4), (scattered, 2 * 2 * 3 * 32 * 20)):
         assert [one.shape[0] for one in calls if one.role == "expert_data"] == [entries]
@@ -119,9 +120,5 @@ def test_memory() -> None:
 
 def test_one_device_exchanges_nothing() -> None:
     alone = taken_apart(MODEL, tp=1, ep=1, dp=1, sequence_parallel=False)
-    calls = (
-        *alone.last.forward,
-        *alone.last.backward,
-        *(one for pair in alone.last.beside for one in pair.collective),
-    )
-    assert not [one for one in calls if OPERATORS[one.operator].is_collective]
+    passes = alone.last.passes
+    assert not (*passes.forward.collectives, *passes.backward.collectives)

@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.kinds import DENSE, LayerKind, kinds_of
-from kernelcast.runtime.step.layers.sizes import Kept, Sizes
+from kernelcast.runtime.step.layers.attention import attention
+from kernelcast.runtime.step.op import computing, saved_bytes
 from kernelcast.runtime.step.parameters import total_parameters
+from kernelcast.runtime.step.sizes import Sizes
+from tests.runtime.step.layers.conftest import listed
 
 MODEL = ModelConfig(
     name="m", hidden_size=32, sequence_length=16, attention_heads=4, layers=6, vocabulary_size=256
@@ -40,13 +42,12 @@ def test_by_hand() -> None:
 
 
 def test_layers_without_positions_rotate_and_keep_nothing_for_it() -> None:
-    sizes = Sizes(model=replace(MODEL, unrotated_interval=2), tp=2, micro_batch=3)
-    rotated, other = Attention(sizes), Attention(sizes.of_kind(LayerKind(rotates=False)))
-    assert [one.shape for one in rotated.calls if one.operator == "rope" and one.count] == [(3, 16, 2, 2, 8)]
-    assert not [one for one in other.calls if one.operator == "rope" and one.count]
-    kept = Kept(element=2)
-    # Rotated queries and keys are tensors beside the QKV product: 2 heads of 8 each.
-    assert rotated.kept_bytes(kept) - other.kept_bytes(kept) == 2 * 3 * 16 * 2 * 16
+    sizes = Sizes.alone(replace(MODEL, unrotated_interval=2), tp=2, micro_batch=3)
+    rotated, other = attention(sizes), attention(sizes.of_kind(LayerKind(rotates=False)))
+    assert ("rope", (3, 16, 2, 2, 8), 1) in listed(computing(rotated))
+    assert not [name for name, *_ in listed(computing(other)) if name == "rope"]
+    # Rotated queries and keys are tensors of their own besides the QKV product: 2 heads of 8 each.
+    assert saved_bytes(rotated) - saved_bytes(other) == 2 * 3 * 16 * 2 * 16
 
 
 def test_sinks_are_a_parameter_per_head() -> None:

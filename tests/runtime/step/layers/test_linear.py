@@ -1,111 +1,110 @@
 """Linears in 8 bit, and frozen ones with adapters, by hand: calls, parameters, bytes; what an update then does."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kernelcast.runtime import Cluster, Parallelism, UsageError
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.calls import Calls, backward, forward
+from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
-from kernelcast.runtime.step.layers.embedding import Embedding
-from kernelcast.runtime.step.layers.experts import Experts
-from kernelcast.runtime.step.layers.linear import Linears
-from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Kept, Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.parameters import held_by
-from tests.runtime.step.layers.conftest import GPT, LLAMA
+from kernelcast.runtime.step.layers.embedding import embedding
+from kernelcast.runtime.step.layers.experts import experts
+from kernelcast.runtime.step.layers.linear import linear
+from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Call, Calls, Ops, computing, saved_bytes
+from kernelcast.runtime.step.parameters import held_parameters
+from kernelcast.runtime.step.passes import Passes
+from kernelcast.runtime.step.sizes import Sizes
+from tests.runtime.step.layers.conftest import GPT, LLAMA, changed
 from tests.runtime.step.layers.test_experts import sizes as expert_sizes
 
-TENSORWISE, BLOCKWISE = Linears(recipe="tensorwise"), Linears(recipe="blockwise")
-ADAPTED = Linears(rank=2)
 LAYOUT = Parallelism(pp=2, tp=2, dp=2, micro_batch=3, micro_batches=2)
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+ADAPTERS = 2 * (32 + 48) + 2 * (24 + 32) + 2 * (32 + 40) + 2 * (20 + 32)
+"""Parameters of a layer's adapters of rank 2, on one of two devices: attention and MLP, in and out."""
 
 
-def products(calls: Calls) -> list[tuple[str, str, str, tuple[int, ...]]]:
+def products(calls: Iterable[Call]) -> list[tuple[str, str, str, tuple[int, ...]]]:
     return [
         (one.operator, one.role, one.direction.value, one.shape) for one in calls if "gemm" in one.operator
     ]
 
 
-def parts(model: object = LLAMA, **changes: object) -> Decomposition:
+def forward(ops: Ops) -> Calls:
+    return Passes(ops).forward.calls
+
+
+def backward(ops: Ops) -> Calls:
+    return Passes(ops).backward.calls
+
+
+def parts(model: ModelConfig = LLAMA, **changes: Any) -> Decomposition:
     layout = replace(LAYOUT, **changes)
-    return decompose(
-        model=model, parallelism=layout, cluster=Cluster(gpus_per_node=4), bucket_entries=1 << 30
-    )  # type: ignore[arg-type]
+    cluster = Cluster(gpus_per_node=4)
+    return decompose(model=model, parallelism=layout, cluster=cluster, bucket_entries=1 << 30)
+
+
+def updated(parts: Decomposition, *names: str) -> Calls:
+    """Calls of the first stage's update; of ops of some names alone, if any are given."""
+    ops = parts.update(parts.stages[0])
+    return tuple(call for one in ops for call in one.forward() if not names or one.name in names)
 
 
 def test_linears_of_a_layer_in_8_bit_and_nothing_else(llama: Sizes) -> None:
-    usual, cast = TransformerLayer(llama), TransformerLayer(replace(llama, linears=TENSORWISE))
+    in_8_bit = changed(llama, fp8_recipe="tensorwise")
+    usual, cast = transformer_layer(llama), transformer_layer(in_8_bit)
     name = "gemm_float8_tensor"
-    assert products(forward(cast.calls)) == [
+    assert products(forward(cast)) == [
         (name, "qkv", "forward", (48, 32, 48)),
         (name, "attention_output", "forward", (48, 24, 32)),
         (name, "mlp_gate_up", "forward", (48, 32, 40)),
         (name, "mlp_down", "forward", (48, 20, 32)),
     ]
-    assert {one[2] for one in products(backward(cast.calls))} == {"input_gradient", "weight_gradient"}
-    assert [one._replace(operator="gemm") if one.operator == name else one for one in cast.calls] == list(
-        usual.calls
-    )
-    ends = [*Embedding(cast.sizes).calls, *Loss(cast.sizes).calls]
-    assert ends == [*Embedding(llama).calls, *Loss(llama).calls]
-    assert cast.parameters == usual.parameters
+    assert {one[2] for one in products(backward(cast))} == {"input_gradient", "weight_gradient"}
+    others = [one._replace(operator="gemm") if one.operator == name else one for one in computing(cast)]
+    assert others == list(computing(usual))
+    for end in (embedding, loss):
+        assert computing(end(in_8_bit)) == computing(end(llama))
+    assert held_parameters(in_8_bit, cast) == held_parameters(llama, usual)
+    # Of 48 tokens: both norms' outputs (32 each) and the activation's (20) take a byte less, while attention keeps its
+    # output (24) in 16 bits and the copy in 8.
+    assert saved_bytes(usual) - saved_bytes(cast) == 48 * (32 + 32 + 20 - 24)
 
 
 def test_only_the_linears_that_are_asked_for(llama: Sizes) -> None:
-    some = replace(llama, linears=Linears(recipe="blockwise", in_float8=("mlp",)))
-    assert [one.operator for one in TransformerLayer(some).calls if one.role] == [
-        "gemm",
-        "gemm",
-        "gemm_float8_block",
-        "gemm_float8_block",
-    ]
+    some = transformer_layer(changed(llama, fp8_recipe="blockwise", fp8_linears=("mlp",)))
+    assert [one.operator for one in computing(some) if one.role] == ["gemm"] * 2 + ["gemm_float8_block"] * 2
 
 
 def test_experts_in_8_bit_and_their_router_not() -> None:
-    layer = Experts(expert_sizes(fp8_recipe="blockwise"))
-    assert products(forward(layer.calls)) == [
+    usual, cast = (experts(expert_sizes(fp8_recipe=one)) for one in ("none", "blockwise"))
+    assert products(forward(cast)) == [
+        ("gemm_float8_block", "shared_gate_up", "forward", (48, 32, 24)),
+        ("gemm_float8_block", "shared_down", "forward", (48, 12, 32)),
         ("gemm", "router", "forward", (24, 32, 8)),
         ("grouped_gemm_float8_block", "experts_gate_up", "forward", (2, 24, 32, 40)),
         ("grouped_gemm_float8_block", "experts_down", "forward", (2, 24, 20, 32)),
-        ("gemm_float8_block", "shared_gate_up", "forward", (48, 32, 24)),
-        ("gemm_float8_block", "shared_down", "forward", (48, 12, 32)),
     ]
-    usual, cast = (
-        Experts(expert_sizes(fp8_recipe=one)).kept_bytes(Kept(element=2)) for one in ("none", "blockwise")
-    )
     # A byte less for the rows' inputs (32 and 20 of 48 rows, 12 of 48 tokens); the router keeps 24 · 32 too.
-    assert usual - cast == 48 * (32 + 20) + 48 * 12 - 24 * 32
-
-
-def test_inputs_are_kept_in_8_bit(llama: Sizes) -> None:
-    kept = Kept(element=2)
-    usual, cast = (
-        TransformerLayer(one).kept_bytes(kept) for one in (llama, replace(llama, linears=TENSORWISE))
-    )
-    # Of 48 tokens: both norms' outputs (32 each) and the activation's (20) take a byte less, while attention keeps its
-    # output (24) in 16 bits beside the copy in 8.
-    assert usual - cast == 48 * (32 + 32 + 20 - 24)
+    assert saved_bytes(usual) - saved_bytes(cast) == 48 * (32 + 20) + 48 * 12 - 24 * 32
 
 
 def test_weights_are_cast_once_per_update() -> None:
-    # A layer on one of two devices, as above; both stages have one.
-    cast = [((32, 48), 1), ((24, 32), 1), ((32, 40), 1), ((20, 32), 1)]
-    whole = parts(fp8_recipe="tensorwise")
-    for stage in whole.stages:
-        update = whole.update(stage)
-        assert [(one.shape, one.count) for one in update.optimizer if one.operator == "float8_cast"] == cast
-        usual = parts().update(stage)
-        assert [one for one in update.calls if one.operator != "float8_cast"] == list(usual.calls)
-    assert not whole.layer.gather
+    # A layer on one of two devices, as above; a stage has one.
+    weights = [((32, 48), 1), ((24, 32), 1), ((32, 40), 1), ((20, 32), 1)]
+    whole, sharded = (parts(fp8_recipe="tensorwise", zero=zero) for zero in (1, 3))
+    cast = updated(whole, Component.WEIGHT_CAST)
+    assert [(one.shape, one.count) for one in cast] == weights
+    assert tuple(one for one in updated(whole) if one not in cast) == updated(parts())
+    assert whole.shards["layer 0"][0] == ()
     # With ZeRO-3 every gather is followed by casts of what it brought.
-    sharded = parts(fp8_recipe="tensorwise", zero=3)
-    assert [(one.shape, one.count) for one in sharded.layer.gather if one.operator == "float8_cast"] == cast
-    assert not any(one.operator == "float8_cast" for one in sharded.update(sharded.stages[0]).calls)
+    gather, _ = sharded.shards["layer 0"]
+    assert [(one.shape, one.count) for one in gather if one.operator == "float8_cast"] == weights
+    assert not updated(sharded, Component.WEIGHT_CAST)
     assert OPERATORS["float8_cast"].moved_bytes(Direction.FORWARD, (32, 48), 2) == 4 * 32 * 48
 
 
@@ -124,19 +123,21 @@ def test_copies_of_weights_in_8_bit() -> None:
 
 
 def test_frozen_weights_have_no_gradient_and_adapters_do(llama: Sizes) -> None:
-    layer = TransformerLayer(replace(llama, linears=replace(ADAPTED, adapted=("attention",))))
-    assert products(forward(layer.attention.calls)) == [
-        ("gemm", "qkv", "forward", (48, 32, 48)),
-        ("gemm", "adapter_down", "forward", (48, 32, 2)),
-        ("gemm", "adapter_up", "forward", (48, 2, 48)),
-        ("gemm", "attention_output", "forward", (48, 24, 32)),
-        ("gemm", "adapter_down", "forward", (48, 24, 2)),
-        ("gemm", "adapter_up", "forward", (48, 2, 32)),
+    frozen = changed(llama, lora_rank=2, lora_linears=("attention",))
+    ops = transformer_layer(frozen)
+    assert [one[1:] for one in products(forward(ops))] == [
+        ("qkv", "forward", (48, 32, 48)),
+        ("adapter_down", "forward", (48, 32, 2)),
+        ("adapter_up", "forward", (48, 2, 48)),
+        ("attention_output", "forward", (48, 24, 32)),
+        ("adapter_down", "forward", (48, 24, 2)),
+        ("adapter_up", "forward", (48, 2, 32)),
+        ("mlp_gate_up", "forward", (48, 32, 40)),
+        ("mlp_down", "forward", (48, 20, 32)),
     ]
-    gradients = [(role, direction) for _, role, direction, _ in products(backward(layer.calls))]
     both = [("adapter_down", "input_gradient"), ("adapter_down", "weight_gradient")]
     both += [("adapter_up", "input_gradient"), ("adapter_up", "weight_gradient")]
-    assert gradients == [
+    assert [(role, direction) for _, role, direction, _ in products(backward(ops))] == [
         ("qkv", "input_gradient"),
         *both,
         ("attention_output", "input_gradient"),
@@ -144,67 +145,60 @@ def test_frozen_weights_have_no_gradient_and_adapters_do(llama: Sizes) -> None:
         ("mlp_gate_up", "input_gradient"),
         ("mlp_down", "input_gradient"),
     ]
-    added = [one.shape for one in layer.attention.calls if one.operator == "residual_add"]
-    assert added == [(1, 48, 48), (1, 48, 32)]
-    assert layer.adapter_parameters == 2 * (32 + 48) + 2 * (24 + 32)
+    added = [one.shape for one in computing(ops) if one.operator == "residual_add"]
+    assert added == [(1, 48, 48), (1, 48, 32), (3, 16, 32), (3, 16, 32)]
+    assert held_parameters(frozen, ops).dense == 2 * (32 + 48) + 2 * (24 + 32)
 
 
 def test_the_ends_of_a_frozen_model(llama: Sizes) -> None:
-    frozen = replace(llama, linears=ADAPTED)
-    assert not any(one.operator == "embedding" for one in backward(Embedding(frozen).calls))
-    assert products(backward(Loss(frozen).calls)) == [("gemm", "logits", "input_gradient", (48, 32, 256))]
+    frozen = changed(llama, lora_rank=2)
+    assert not any(one.operator == "embedding" for one in backward(embedding(frozen)))
+    assert products(backward(loss(frozen))) == [("gemm", "logits", "input_gradient", (48, 32, 256))]
 
 
 def test_biases_of_frozen_linears_have_no_gradient(gpt: Sizes) -> None:
-    frozen = TransformerLayer(replace(gpt, linears=ADAPTED))
-    assert sum(one.operator == "bias_add" for one in forward(frozen.calls)) == 4
-    assert not any(one.operator == "bias_add" for one in backward(frozen.calls))
+    frozen = transformer_layer(changed(gpt, lora_rank=2))
+    assert sum(one.operator == "bias_add" for one in forward(frozen)) == 4
+    assert not any(one.operator == "bias_add" for one in backward(frozen))
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_replicas_exchange_adapters_alone(zero: int) -> None:
-    # One layer per stage: attention and MLP, in and out, rank 2.
-    adapters = 2 * (32 + 48) + 2 * (24 + 32) + 2 * (32 + 40) + 2 * (20 + 32)
     whole = parts(lora_rank=2, zero=zero)
-    update = whole.update(whole.stages[0])
-    shard = adapters // 2
-    assert [(one.operator, one.shape[0]) for one in update.gradients] == (
-        [("all_reduce", adapters)] if zero < 2 else []
-    )
-    assert [one.shape[0] for one in update.optimizer if one.operator == "adam"] == [
-        adapters if zero < 2 else shard
-    ]
-    assert [one.shape[0] for one in whole.layer.scatter] == ([adapters] if zero >= 2 else [])
-    layer = TransformerLayer(whole.sizes)
-    gathered = [-(-(layer.parameters + adapters) // 2)] if zero == 3 else []
-    assert [one.shape[0] for one in whole.layer.gather] == gathered
+    gradients = [(one.operator, one.shape[0]) for one in updated(whole, Component.ALL_REDUCE)]
+    assert gradients == ([("all_reduce", ADAPTERS)] if zero < 2 else [])
+    [adam] = updated(whole, Component.OPTIMIZER)
+    assert adam.shape[0] == (ADAPTERS if zero < 2 else ADAPTERS // 2)
+    gather, scatter = whole.shards["layer 0"]
+    assert [one.shape[0] for one in scatter] == ([ADAPTERS] if zero >= 2 else [])
+    own = held_parameters(whole.sizes, whole.layers[0].ops).total
+    assert [one.shape[0] for one in gather] == ([-(-own // 2)] if zero == 3 else [])
 
 
 def test_memory_of_frozen_weights() -> None:
-    adapters = 2 * (32 + 48) + 2 * (24 + 32) + 2 * (32 + 40) + 2 * (20 + 32)
     [first, _] = stage_memory(LLAMA, replace(LAYOUT, lora_rank=2, zero=0), dtype="bfloat16")
     [usual, _] = stage_memory(LLAMA, replace(LAYOUT, zero=0), dtype="bfloat16")
-    assert first.weights_bytes == usual.weights_bytes + 2 * adapters
-    assert (first.gradients_bytes, first.optimizer_bytes) == (2 * adapters, 12 * adapters)
+    assert first.weights_bytes == usual.weights_bytes + 2 * ADAPTERS
+    assert (first.gradients_bytes, first.optimizer_bytes) == (2 * ADAPTERS, 12 * ADAPTERS)
 
 
 def test_frozen_experts_are_held_and_not_trained() -> None:
-    frozen, trained = (TransformerLayer(expert_sizes(lora_rank=rank)) for rank in (2, 0))
-    held, usual = held_by(frozen), held_by(trained)
-    assert (held.dense, held.experts) == (frozen.adapter_parameters, 0)
+    held, usual = (
+        held_parameters(s, transformer_layer(s)) for s in (expert_sizes(lora_rank=rank) for rank in (2, 0))
+    )
     assert (held.frozen, held.frozen_experts) == (usual.dense, usual.experts)
-    assert (usual.frozen, usual.frozen_experts) == (0, 0)
+    assert (usual.frozen, usual.frozen_experts, held.experts) == (0, 0, 0)
+    # Adapters of attention and of the shared experts, not of the routed ones: QKV 48, gate and up 24.
+    assert held.dense == 2 * (32 + 48) + 2 * (16 + 32) + 2 * (32 + 24) + 2 * (12 + 32)
     assert usual.experts > 0
 
 
 def test_frozen_weights_in_8_bit_are_never_cast_again() -> None:
-    whole = parts(lora_rank=2, fp8_recipe="tensorwise")
-    assert not any(one.operator == "float8_cast" for one in whole.update(whole.stages[0]).calls)
+    assert not updated(parts(lora_rank=2, fp8_recipe="tensorwise"), Component.WEIGHT_CAST)
 
 
 def test_a_stage_without_adapters_updates_nothing() -> None:
-    whole = parts(GPT, lora_rank=2, tp=1, layer_counts=(2, 0))
-    assert not whole.update(whole.stages[1]).calls
+    assert not updated(parts(GPT, lora_rank=2, tp=1, layer_counts=(0, 2)))
 
 
 def test_wrong_fields() -> None:
@@ -215,27 +209,28 @@ def test_wrong_fields() -> None:
 
 
 def test_further_predictions_are_in_8_bit_or_frozen_too(llama: Sizes) -> None:
-    further = replace(llama, model=replace(LLAMA, extra_predictions=1))
-    cast, frozen = (Loss(replace(further, linears=one)) for one in (TENSORWISE, ADAPTED))
-    names = [one[:2] for one in products(forward(cast.calls))]
-    assert names.count(("gemm", "logits")) == 1  # counted twice
+    further = changed(llama, extra_predictions=1)
+    frozen = changed(further, lora_rank=2)
+    names = [one[:2] for one in products(forward(loss(changed(further, fp8_recipe="tensorwise"))))]
+    assert names.count(("gemm", "logits")) == 2
     assert ("gemm", "next_token") in names
     assert ("gemm_float8_tensor", "mlp_down") in names
-    gradients = [one[1] for one in products(backward(frozen.calls)) if one[2] == "weight_gradient"]
-    assert set(gradients) == {"adapter_down", "adapter_up"}
-    assert frozen.adapter_parameters == 2 * (32 + 48) + 2 * (24 + 32) + 2 * (32 + 40) + 2 * (20 + 32)
+    gradients = {one[1] for one in products(backward(loss(frozen))) if one[2] == "weight_gradient"}
+    assert gradients == {"adapter_down", "adapter_up"}
+    assert held_parameters(frozen, loss(frozen)).dense == ADAPTERS
 
 
-def test_an_adapter_of_rank_1_is_one() -> None:
-    one = Linears(rank=1)
-    assert one.is_frozen
+def test_an_adapter_of_rank_1_is_one(llama: Sizes) -> None:
     # 2 · 3 · 5: the frozen product and its input's gradient, then 3 to 1 and 1 to 5, and their sum with it.
-    calls = one.calls("mlp", 2, 3, 5, role="mlp_up")
-    assert products(calls) == [
-        ("gemm", "mlp_up", "forward", (2, 3, 5)),
-        ("gemm", "mlp_up", "input_gradient", (2, 3, 5)),
-        ("gemm", "adapter_down", "once", (2, 3, 1)),
-        ("gemm", "adapter_up", "once", (2, 1, 5)),
+    ops = linear(changed(llama, lora_rank=1), "mlp", "mlp_up", 2, 3, 5)
+    both = ("input_gradient", "weight_gradient")
+    assert [one[1:] for one in products((*forward(ops), *backward(ops)))] == [
+        ("mlp_up", "forward", (2, 3, 5)),
+        ("adapter_down", "forward", (2, 3, 1)),
+        ("adapter_up", "forward", (2, 1, 5)),
+        ("mlp_up", "input_gradient", (2, 3, 5)),
+        *(("adapter_down", one, (2, 3, 1)) for one in both),
+        *(("adapter_up", one, (2, 1, 5)) for one in both),
     ]
-    assert [(call.operator, call.shape) for call in calls[4:]] == [("residual_add", (1, 2, 5))]
-    assert not Linears(rank=0).is_frozen
+    assert ops[-1].call is not None
+    assert (ops[-1].call.operator, ops[-1].call.shape) == ("residual_add", (1, 2, 5))

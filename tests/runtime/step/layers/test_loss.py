@@ -2,9 +2,11 @@
 
 import pytest
 
-from kernelcast.runtime.step.layers.loss import Loss
+from kernelcast.runtime.memory.contents import LossContents
+from kernelcast.runtime.step.layers.loss import logit_entries
 from kernelcast.runtime.step.modules import MODULES
-from kernelcast.runtime.step.layers.sizes import Kept, Sizes
+from kernelcast.runtime.step.sizes import Sizes
+from tests.runtime.step.layers.conftest import changed
 
 LOGITS = 15 * 128
 
@@ -33,12 +35,12 @@ def test_bytes_of_logits(
     log_probabilities: int,
     gradients: tuple[int, int],
 ) -> None:
-    kept = Kept(element=element, loss=kind, modules=MODULES[modules])  # type: ignore[arg-type, index]
-    loss = Loss(gpt)
-    assert loss.logits == LOGITS
-    assert loss.logit_bytes(kept) == logits * LOGITS
-    assert loss.log_probability_bytes(kept) == log_probabilities * LOGITS
-    assert loss.gradient_bytes(kept) == tuple(each * LOGITS for each in gradients)
+    sizes = changed(gpt, element_bytes=element, loss=kind, kept_by=modules)
+    found = LossContents.of(sizes)
+    assert logit_entries(sizes) == LOGITS
+    assert found.logits == logits * LOGITS
+    assert found.log_probabilities == log_probabilities * LOGITS
+    assert found.gradients == tuple(each * LOGITS for each in gradients)
 
 
 def test_facts_about_modules() -> None:

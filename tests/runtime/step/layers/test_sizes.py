@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.step.calls import Call
-from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.kinds import DENSE, LayerKind
-from kernelcast.runtime.step.layers.sizes import Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.kinds import DENSE
+from kernelcast.runtime.step.layers.attention import attention
+from kernelcast.runtime.step.layers.tensor_parallel import all_reduce, gather, scatter
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import computing
+from kernelcast.runtime.step.sizes import Sizes
+from tests.runtime.step.layers.conftest import EXPERTS, changed, listed, sized
 
 MODEL = ModelConfig(
     name="any",
@@ -37,10 +38,10 @@ NAMES = (
 
 
 def test_heads_divide_the_hidden_size_unless_their_size_is_given() -> None:
-    usual = Sizes(model=MODEL, tp=4)
+    usual = Sizes.alone(MODEL, tp=4)
     assert (usual.heads, usual.kv_heads) == (8, 2)
     assert (usual.attention_width, usual.kv_width, usual.qkv_width) == (1280, 320, 1920)
-    wide = Sizes(model=replace(MODEL, head_size=128), tp=4)
+    wide = Sizes.alone(replace(MODEL, head_size=128), tp=4)
     assert (wide.attention_width, wide.kv_width, wide.qkv_width) == (1024, 256, 1536)
 
 
@@ -54,56 +55,55 @@ def test_by_hand(llama: Sizes, llama_cut: Sizes, gpt: Sizes) -> None:
 def test_sizes_of_many_devices_at_once() -> None:
     rows = [(1, 1, 0), (2, 3, 1), (4, 2, 0), (8, 1, 0)]
     tp, micro_batch, cut = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
-    together = Sizes(model=MODEL, tp=tp, micro_batch=micro_batch, sequence_parallel=cut)
+    together = Sizes.alone(MODEL, tp=tp, micro_batch=micro_batch, sequence_parallel=cut)
     for row, (degree, b, flag) in enumerate(rows):
-        alone = Sizes(model=MODEL, tp=degree, micro_batch=b, sequence_parallel=flag)
+        alone = Sizes.alone(MODEL, tp=degree, micro_batch=b, sequence_parallel=flag)
         for name in NAMES:
             assert np.broadcast_to(getattr(together, name), 4)[row] == getattr(alone, name), name
 
 
-def named(calls: tuple[Call, ...]) -> list[tuple[str, tuple[int, ...], int]]:
-    assert {call.role for call in calls} == {"tensor"}
-    return [(call.operator, call.shape, call.count) for call in calls]
+def test_a_sequence_is_cut_by_several_devices_alone() -> None:
+    assert [Sizes.alone(MODEL, tp=tp, sequence_parallel=True).sequence_parallel for tp in (1, 2)] == [0, 1]
 
 
 def test_synchronisation_of_the_tensor_parallel_group(llama: Sizes, llama_cut: Sizes, gpt: Sizes) -> None:
+    def calls(s: Sizes, **width: int) -> list[tuple[str, tuple[int, ...], int]]:
+        ops = (
+            all_reduce(s, "sum", "both", 2, **width),
+            gather(s, "gather", "both", s.hidden, 2),
+            scatter(s, "scatter", "both", 2),
+        )
+        assert {one.call.role for one in ops if one.call is not None} == {"tensor"}
+        return listed(call for one in ops for call in one.forward())
+
     # b·l·d = 1,536 entries; a device's shard is half.
-    assert named(llama.synced(2)) == [("all_reduce", (1536, 1, 2), 2)]
-    assert named(llama_cut.synced(2)) == [
-        ("all_gather", (768, 1, 2), 2),
-        ("reduce_scatter", (1536, 1, 2), 2),
-    ]
-    assert [count for *_, count in named(llama_cut.synced(1, gather=False))] == [0, 1]
-    assert [count for *_, count in named(llama_cut.synced(1, scatter=False))] == [1, 0]
+    assert calls(llama) == [("all_reduce/tensor", (1536, 1, 2), 2)]
+    cut = [("all_gather/tensor", (768, 1, 2), 2), ("reduce_scatter/tensor", (1536, 1, 2), 2)]
+    assert calls(llama_cut) == cut
     # An entry per token is combined whole, also where the sequence is cut.
-    assert named(llama_cut.synced(3, width=1)) == [("all_reduce", (48, 1, 2), 3)]
-    assert {count for *_, count in named(gpt.synced(2))} == {0}  # one device has nobody to call
-
-
-@pytest.mark.parametrize(("entries", "shard"), [(15, 8), (16, 8)])
-def test_shards_are_rounded_up_and_what_is_scattered_is_whole(entries: int, shard: int) -> None:
-    model = replace(MODEL, hidden_size=entries, head_size=1, attention_heads=1, kv_heads=1, sequence_length=1)
-    sizes = Sizes(model=model, tp=2, sequence_parallel=1, group=Group(nodes=1, gpus_per_node=2))
-    assert named(sizes.synced(1)) == [
-        ("all_gather", (shard, 1, 2), 1),
-        ("reduce_scatter", (entries, 1, 2), 1),
-    ]
+    assert calls(llama_cut, width=1) == [("all_reduce/tensor", (48, 1, 2), 2), *cut]
+    assert calls(gpt) == []  # one device has nobody to call
+    # Shards are rounded up, what is scattered is whole.
+    for entries in (15, 16):
+        model = replace(
+            MODEL, hidden_size=entries, head_size=1, attention_heads=1, kv_heads=1, sequence_length=1
+        )
+        assert calls(sized(model, tp=2, sequence_parallel=True)) == [
+            ("all_gather/tensor", (8, 1, 2), 2),
+            ("reduce_scatter/tensor", (entries, 1, 2), 2),
+        ]
 
 
 def test_what_has_no_experts_is_the_same_however_those_are_spread() -> None:
     model = replace(MODEL, experts=8, experts_per_token=2, attention="flash")
-    kind = LayerKind(has_experts=True)
-    spread = Sizes(
-        model=model, kind=kind, tp=2, ep=4, expert_tp=2, expert_group=Group(gpus_per_node=4), imbalance=1.5
-    )
-    whole = Sizes(model=model, kind=kind, tp=2)
+    whole = sized(model, kind=EXPERTS, tp=2)
+    spread = changed(whole, ep=4, expert_tp=2, expert_imbalance=1.5)
     assert spread.of_kind(DENSE) == whole.of_kind(DENSE)
     assert hash(spread.of_kind(DENSE)) == hash(whole.of_kind(DENSE))
-    assert spread.of_kind(DENSE) != replace(whole, tp=4).of_kind(DENSE)
-    assert spread.of_kind(kind) is spread != whole
-    one, other = TransformerLayer(spread), TransformerLayer(whole)
-    assert one.attention == other.attention
-    assert one.calls != other.calls
+    assert spread.of_kind(DENSE) != changed(whole, tp=4).of_kind(DENSE)
+    assert spread.of_kind(EXPERTS) is spread != whole
+    assert attention(spread) == attention(whole)
+    assert computing(transformer_layer(spread)) != computing(transformer_layer(whole))
 
 
 def test_sizes_of_models_of_other_lengths_are_found_without_comparing_them() -> None:
@@ -111,4 +111,4 @@ def test_sizes_of_models_of_other_lengths_are_found_without_comparing_them() -> 
     several = [replace(MODEL, sequence_length=length) for length in range(64, 1064)]
     named = [replace(MODEL, name=f"model-{number}") for number in range(1000)]
     for models in (several, named):
-        assert len({hash(Sizes(model=one)) for one in models}) > 990
+        assert len({hash(Sizes.alone(one)) for one in models}) > 990

@@ -1,107 +1,98 @@
-"""Which collectives of a layer run beside which of its products, by hand."""
+"""Which collectives of a layer overlap which of its products, by hand."""
 
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kernelcast.runtime.step.calls import Beside, Calls
-from kernelcast.runtime.step.layers.sizes import Sizes
-from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from tests.runtime.step.layers.conftest import LLAMA
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Overlap
+from kernelcast.runtime.step.parameters import held_parameters
+from kernelcast.runtime.step.passes import Pass, Passes
+from kernelcast.runtime.step.sizes import Sizes
+from tests.runtime.step.layers.conftest import changed, collectives
 
-Pair = tuple[list[str], list[str]]
-UP, DOWN, GATHER, SCATTER = ["qkv"], ["attention_output"], ["all_gather"], ["reduce_scatter"]
-NONE: Pair = ([], [])
+GATHER, SCATTER = "all_gather/tensor", "reduce_scatter/tensor"
+INPUT, WEIGHT = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
 
 
-def layer(llama_cut: Sizes, overlap: Any, is_parallel: bool) -> TransformerLayer:
+def passes(s: Sizes, overlap: str, is_parallel: bool = False, **fields: Any) -> Passes:
     """With a parallel residual both halves share a sum in either pass."""
     syncs = 1 if is_parallel else 2
-    model = replace(llama_cut.model, parallel_residual=is_parallel, forward_syncs=syncs, backward_syncs=syncs)
-    sizes = replace(llama_cut, overlap=overlap, model=model)
-    return TransformerLayer(sizes)
+    of_model = {"parallel_residual": is_parallel, "forward_syncs": syncs, "backward_syncs": syncs} | fields
+    return Passes(transformer_layer(changed(s, tensor_overlap=overlap, **of_model)))
 
 
-def pairs(found: Iterable[Beside]) -> list[Pair]:
-    """The collective, and the roles of what computes beside it."""
-    return [([one.operator for one in pair.collective], [one.role for one in pair.compute]) for pair in found]
+def overlapped(one: Pass) -> dict[Overlap, list[tuple[str, int]]]:
+    """Collectives with their counts by what they overlap, which are the products of those names."""
+    for overlap, pair in one.overlapped.items():
+        assert tuple(call.role for call in pair.compute) == overlap.ops
+        assert {call.direction for call in pair.compute} == {overlap.direction}
+    return {
+        overlap: [(name, count) for name, _, count in collectives(pair.collectives)]
+        for overlap, pair in one.overlapped.items()
+    }
 
 
-def operators(calls: Calls) -> list[tuple[str, int]]:
-    return [(one.operator, one.count) for one in calls if one.role == "tensor" and one.count]
+def exposed(one: Pass) -> list[tuple[str, int]]:
+    return [(name, count) for name, _, count in collectives(one.calls)]
 
 
 @pytest.mark.parametrize("is_parallel", [False, True])
 def test_a_forward_pass_in_pieces(llama_cut: Sizes, is_parallel: bool) -> None:
-    found = layer(llama_cut, "products", is_parallel)
-    own = [pair for pair in found.beside_forward if pair.in_pieces]
-    if is_parallel:
-        # Both halves read the same gathered input, and their outputs are summed as one, beside the last product.
-        assert pairs(own) == [(GATHER, ["qkv", "mlp_gate_up"]), (SCATTER, ["mlp_down"]), NONE, NONE]
-    else:
-        assert pairs(own) == [
-            (GATHER, ["qkv"]),
-            (GATHER, ["mlp_gate_up"]),
-            (SCATTER, ["attention_output"]),
-            (SCATTER, ["mlp_down"]),
-        ]
-    # None is left by itself.
-    assert operators(found.forward_collectives) == []
-    whole = layer(llama_cut, "none", is_parallel)
-    halves = 1 if is_parallel else 2
-    assert operators(whole.forward_collectives) == [("all_gather", halves), ("reduce_scatter", halves)]
-    assert not [pair for pair in whole.beside_forward if pair.in_pieces]
+    # With a parallel residual both halves read the same gathered input, and their outputs are summed as one, while the
+    # last product runs.
+    columns = [("qkv", "mlp_gate_up")] if is_parallel else [("qkv",), ("mlp_gate_up",)]
+    rows = [("mlp_down",)] if is_parallel else [("attention_output",), ("mlp_down",)]
+    found = passes(llama_cut, "products", is_parallel).forward
+    assert overlapped(found) == {
+        Overlap(names, in_pieces=True): [(operator, 1)]
+        for operator, products in ((GATHER, columns), (SCATTER, rows))
+        for names in products
+    }
+    assert exposed(found) == []
+    whole, halves = passes(llama_cut, "none", is_parallel).forward, len(columns)
+    assert exposed(whole) == [(GATHER, halves), (SCATTER, halves)]
+    assert overlapped(whole) == {}
 
 
 @pytest.mark.parametrize("is_parallel", [False, True])
 def test_a_backward_pass(llama_cut: Sizes, is_parallel: bool) -> None:
-    columns = [["qkv", "mlp_gate_up"]] if is_parallel else [["qkv"], ["mlp_gate_up"]]
-    rows = [["mlp_down"]] if is_parallel else [["attention_output"], ["mlp_down"]]
-    padding = [NONE] if is_parallel else []
+    columns = [("qkv", "mlp_gate_up")] if is_parallel else [("qkv",), ("mlp_gate_up",)]
+    rows = [("mlp_down",)] if is_parallel else [("attention_output",), ("mlp_down",)]
     halves = len(columns)
-    gathered = [(GATHER, roles) for roles in columns] + padding
-    summed = [(SCATTER, roles) for roles in columns] + padding
-    of_outputs = [(GATHER, roles) for roles in rows] + padding
-
-    def backward(overlap: str) -> tuple[list[Pair], list[tuple[str, int]]]:
-        found = layer(llama_cut, overlap, is_parallel)
-        own = [pair for pair in found.beside_backward if pair not in found.attention.beside_backward]
-        return pairs(own), operators(found.backward_collectives)
-
     # Inputs are gathered again in any case.
-    assert backward("none") == (gathered, [("all_gather", halves), ("reduce_scatter", halves)])
-    assert backward("weight_gradients") == (gathered + summed, [("all_gather", halves)])
-    assert backward("products") == (gathered + summed + of_outputs, [])
+    gathered = {Overlap(names, INPUT): [(GATHER, 1)] for names in columns}
+    summed = {Overlap(names, WEIGHT): [(SCATTER, 1)] for names in columns}
+    of_outputs = {Overlap(names, INPUT, in_pieces=True): [(GATHER, 1)] for names in rows}
+    for overlap, expected, alone in (
+        ("none", gathered, [(GATHER, halves), (SCATTER, halves)]),
+        ("weight_gradients", gathered | summed, [(GATHER, halves)]),
+        ("products", gathered | summed | of_outputs, []),
+    ):
+        found = passes(llama_cut, overlap, is_parallel).backward
+        assert (overlapped(found), exposed(found)) == (expected, alone)
+        assert [one.of_weights for one in found.overlapped].count(True) == (
+            0 if overlap == "none" else halves
+        )
 
 
-def test_which_pairs_wait_for_weight_gradients(llama_cut: Sizes) -> None:
-    found = layer(llama_cut, "products", False).beside_backward
-    assert [pair.of_weights for pair in found if pair.collective] == [False] * 2 + [True] * 2 + [False] * 2
-    assert [pair.in_pieces for pair in found if pair.collective] == [False] * 4 + [True] * 2
-
-
-def test_without_a_cut_sequence_only_sums_run_beside_weight_gradients(llama: Sizes) -> None:
-    found = TransformerLayer(replace(llama, overlap="products"))
-    assert operators(found.forward_collectives) == [("all_reduce", 2)]
-    assert not [pair for pair in found.beside_forward if pair.collective]
-    assert [pair for pair in pairs(found.beside_backward) if pair != NONE] == [
-        (["all_reduce"], ["qkv"]),
-        (["all_reduce"], ["mlp_gate_up"]),
-    ]
-    assert operators(found.backward_collectives) == []
+def test_without_a_cut_sequence_only_sums_overlap_weight_gradients(llama: Sizes) -> None:
+    found = passes(llama, "products")
+    assert exposed(found.forward) == [("all_reduce/tensor", 2)]
+    assert overlapped(found.forward) == {}
+    assert overlapped(found.backward) == {
+        Overlap((name,), WEIGHT): [("all_reduce/tensor", 1)] for name in ("qkv", "mlp_gate_up")
+    }
+    assert exposed(found.backward) == []
 
 
 def test_one_sum_of_gradients_for_both_halves_of_a_layer(llama_cut: Sizes) -> None:
-    found = TransformerLayer(replace(llama_cut, overlap="products", model=replace(LLAMA, backward_syncs=1)))
-    assert [bool(pair.collective) for pair in found.beside_backward if pair.in_pieces] == [True, False]
-    assert sum(bool(pair.collective) for pair in found.beside_backward if pair.of_weights) == 1
+    found = passes(llama_cut, "products", backward_syncs=1).backward.overlapped
+    assert sum(one.in_pieces for one in found) == sum(one.of_weights for one in found) == 1
 
 
 def test_norms_before_and_after(llama: Sizes) -> None:
-    usual, more = (
-        TransformerLayer(replace(llama, model=replace(LLAMA, post_norms=one))) for one in (False, True)
-    )
-    assert (usual.norms, more.norms) == (2, 4)
-    assert more.parameters - usual.parameters == 2 * 32
+    usual, more = (transformer_layer(changed(llama, post_norms=one)) for one in (False, True))
+    assert [sum(one.name.endswith("_norm") for one in ops) for ops in (usual, more)] == [2, 4]
+    assert held_parameters(llama, more).total - held_parameters(llama, usual).total == 2 * 32

@@ -1,93 +1,99 @@
 """What one update calls for dense parameters and experts, by hand."""
 
+from dataclasses import replace
+
 import pytest
 
-from kernelcast.runtime.step.calls import Call, Calls
+from kernelcast.runtime import Parallelism
+from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.groups import ALONE, Group
-from kernelcast.runtime.step.layers.update import DataParallel, gradient_bytes, update_of
+from kernelcast.runtime.step.op import Call, Ops
+from kernelcast.runtime.step.update import DataParallel, gradient_bytes, update_ops
+from tests.runtime.step.layers.conftest import Listed, listed
 
 
-def ways(zero: int = 0, experts: int = 1, **changes: object) -> tuple[DataParallel, DataParallel]:
-    """Of 4 replicas on 2 nodes; experts are held by as many as there are said to be."""
-    held = Group(nodes=experts)
-    return tuple(
-        DataParallel(dp=dp, zero=zero, group=group, bucket_entries=100, role=role, **changes)  # type: ignore[arg-type]
-        for dp, group, role in ((4, Group(nodes=2, gpus_per_node=2), "data"), (experts, held, "expert_data"))
-    )  # type: ignore[return-value]
+def ways(*, experts: int = 1, **fields: object) -> tuple[DataParallel, DataParallel]:
+    """Of 4 replicas on 2 nodes; `experts` devices hold the same experts."""
+    groups = (4, Group(nodes=2, gpus_per_node=2), "data"), (experts, Group(nodes=experts), "expert_data")
+    dense, of_experts = (
+        DataParallel(
+            layout=Parallelism.unchecked(**fields),
+            replicas=replicas,
+            group=group,
+            bucket_entries=100,
+            element_bytes=2,
+            role=role,
+        )
+        for replicas, group, role in groups
+    )
+    return dense, of_experts
 
 
-def listed(calls: Calls) -> list[tuple[str, tuple[int, ...], int]]:
-    return [
-        (f"{one.operator}/{one.role}" if one.role else one.operator, one.shape, one.count) for one in calls
-    ]
+def parts(ops: Ops) -> tuple[Listed, Listed, Listed]:
+    """Calls of an update: of gradients, of what computes, of parameters."""
+    gradients, computed, gathered = (
+        listed(call for one in ops if one.name in names for call in one.forward())
+        for names in ({Component.ALL_REDUCE}, COMPUTED_ONCE, {Component.ALL_GATHER})
+    )
+    return gradients, computed, gathered
 
 
 def test_gradients_of_both_are_combined_in_buckets() -> None:
-    dense, experts = ways(experts=2)
-    found = update_of([(250, dense), (120, experts)], "last_stage", 3)
-    assert listed(found.gradients) == [
-        ("all_reduce/data", (100, 2, 2), 2),
-        ("all_reduce/data", (50, 2, 2), 1),
-        ("all_reduce/expert_data", (100, 2, 1), 1),
-        ("all_reduce/expert_data", (20, 2, 1), 1),
-    ]
-    assert listed(found.optimizer) == [
-        ("gradient_clip", (370,), 1),
-        ("adam/last_stage", (370, 3), 1),
-        ("gradient_zero", (370,), 1),
-    ]
-    assert found.gather == ()
+    dense, experts = ways(experts=2, zero=0)
+    assert parts(update_ops([(250, dense), (120, experts)], "last_stage", 3)) == (
+        [
+            ("all_reduce/data", (100, 2, 2), 2),
+            ("all_reduce/data", (50, 2, 2), 1),
+            ("all_reduce/expert_data", (100, 2, 1), 1),
+            ("all_reduce/expert_data", (20, 2, 1), 1),
+        ],
+        [("gradient_clip", (370,), 1), ("adam/last_stage", (370, 3), 1), ("gradient_zero", (370,), 1)],
+        [],
+    )
 
 
 def test_what_a_device_updates_of_shards() -> None:
+    dense, experts = ways(zero=2, experts=2)
     # A quarter of 250, rounded up, and half of 120: 123 of 370, of 3 layers one.
-    found = update_of(list(zip((250, 120), ways(zero=2, experts=2), strict=True)), "first_stage", 3)
-    assert listed(found.optimizer) == [
-        ("gradient_clip", (123,), 1),
-        ("adam/first_stage", (123, 1), 1),
-        ("gradient_zero", (123,), 1),
-    ]
-    assert listed(found.gather) == [
-        ("all_gather/data", (63, 2, 2), 1),
-        ("all_gather/expert_data", (60, 2, 1), 1),
-    ]
-    assert found.gradients == ()
+    assert parts(update_ops([(250, dense), (120, experts)], "first_stage", 3)) == (
+        [],
+        [("gradient_clip", (123,), 1), ("adam/first_stage", (123, 1), 1), ("gradient_zero", (123,), 1)],
+        [("all_gather/data", (63, 2, 2), 1), ("all_gather/expert_data", (60, 2, 1), 1)],
+    )
     # 1,230 of 3,700 are a third of 10 layers and a bit.
-    found = update_of(list(zip((2500, 1210), ways(zero=2, experts=2), strict=True)), "first_stage", 10)
-    assert found.optimizer[1].shape == (625 + 605, 4)
+    _, computed, _ = parts(update_ops([(2500, dense), (1210, experts)], "first_stage", 10))
+    assert computed[1] == ("adam/first_stage", (625 + 605, 4), 1)
 
 
 def test_gradients_of_experts_without_replicas_are_scaled_with_the_rest() -> None:
     # Scattered once per update in fp32: two entries of 16 bits each.
-    shares = list(zip((250, 120), ways(zero=1, scatters=True, gradient_width=2), strict=True))
-    found = update_of(shares, "last_stage", 3)
-    assert listed(found.optimizer) == [
-        ("gradient_scale", (2 * 370,), 1),
-        ("gradient_clip", (2 * (63 + 120),), 1),
-        ("adam/last_stage", (63 + 120, 2), 1),
-        ("gradient_zero", (2 * 370,), 1),
-    ]
-    assert listed(found.gradients) == [
-        ("reduce_scatter/data", (2 * 100, 2, 2), 2),
-        ("reduce_scatter/data", (2 * 50, 2, 2), 1),
-    ]
-    assert listed(found.gather) == [("all_gather/data", (63, 2, 2), 1)]
+    dense, experts = ways(zero=1, gradient_collective="reduce_scatter", reduce_dtype="float32")
+    assert parts(update_ops([(250, dense), (120, experts)], "last_stage", 3)) == (
+        [("reduce_scatter/data", (2 * 100, 2, 2), 2), ("reduce_scatter/data", (2 * 50, 2, 2), 1)],
+        [
+            ("gradient_scale", (2 * 370,), 1),
+            ("gradient_clip", (2 * (63 + 120),), 1),
+            ("adam/last_stage", (63 + 120, 2), 1),
+            ("gradient_zero", (2 * 370,), 1),
+        ],
+        [("all_gather/data", (63, 2, 2), 1)],
+    )
 
 
 def test_a_device_without_replicas_scales_nothing() -> None:
-    alone = DataParallel(dp=1, zero=1, group=ALONE, bucket_entries=100, scatters=True)
-    assert listed(alone.update("last_stage", 250, 3).calls) == [
-        ("gradient_clip", (250,), 1),
-        ("adam/last_stage", (250, 3), 1),
-        ("gradient_zero", (250,), 1),
-    ]
+    alone = replace(ways(zero=1, gradient_collective="reduce_scatter")[0], replicas=1, group=ALONE)
+    assert parts(update_ops([(250, alone)], "last_stage", 3)) == (
+        [],
+        [("gradient_clip", (250,), 1), ("adam/last_stage", (250, 3), 1), ("gradient_zero", (250,), 1)],
+        [],
+    )
 
 
-def test_another_optimizer_moves_a_share_of_the_measured_ones_bytes() -> None:
-    dense, _ = ways(optimizer_share=0.3)
+def test_the_part_of_the_optimizer_that_a_device_runs() -> None:
+    dense, _ = ways(zero=0, offload_optimizer=0.7)
     # Rounded up: 0.3 of 251 parameters, and of 3 layers.
-    [adam] = [one for one in dense.update("last_stage", 251, 3).optimizer if one.operator == "adam"]
-    assert adam == Call("adam", "last_stage", (76, 1), 1, adam.direction)
+    [adam] = [one.call for one in update_ops([(251, dense)], "last_stage", 3) if one.name == "optimizer"]
+    assert adam == Call("adam", "last_stage", (76, 1))
 
 
 @pytest.mark.parametrize(
@@ -101,8 +107,8 @@ def test_another_optimizer_moves_a_share_of_the_measured_ones_bytes() -> None:
 )
 def test_a_block(
     stage: int,
-    gathered: list[tuple[str, tuple[int, ...], int]],
-    scattered: list[tuple[str, tuple[int, ...], int]],
+    gathered: Listed,
+    scattered: Listed,
 ) -> None:
     dense, _ = ways(zero=stage)
     assert listed(dense.gather(90)) == gathered
@@ -111,10 +117,11 @@ def test_a_block(
 
 def test_buckets_that_overlap() -> None:
     # Megatron-LM's: 40 million parameters, or a million per replica where that is more.
-    usual, many = ways()[0], DataParallel(dp=41, zero=0, group=Group(nodes=41), bucket_entries=100)
+    usual, _ = ways(zero=0)
+    many = replace(usual, replicas=41, group=Group(nodes=41))
     assert [usual.buckets(one) for one in (0, 1, 40_000_000, 40_000_001)] == [1, 1, 1, 2]
     assert [many.buckets(one) for one in (41_000_000, 41_000_001)] == [1, 2]
-    given = ways(zero=1, scatters=True, overlaps_parameters=True, overlap_bucket=30)[0]
+    given, _ = ways(zero=1, gradient_collective="reduce_scatter", overlap_parameters=True, overlap_bucket=30)
     assert given.buckets(61) == 3
     # Gathers overlap: buckets of 30 are cut into shards of 8. Scatters do not.
     assert listed(given.gathered_once(120)) == [
