@@ -24,6 +24,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.lint.banned_words
 
 # mypy cannot follow the editable install, so it finds the package through a link that is named like it.
 types: $(INSTALLED)
