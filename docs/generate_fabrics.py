@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kernelcast.docs.markdown import filled
 from kernelcast.runtime.hardware.fabric_file import DEFAULTS
-from kernelcast.validate.markdown import filled
 
 PAGE = Path(__file__).resolve().parent / "fabrics.md"
 

@@ -8,6 +8,7 @@ from math import exp
 from pathlib import Path
 
 from kernelcast.cli.hardware import known_operators
+from kernelcast.docs.markdown import filled
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
 from kernelcast.runtime.catalogue.transfer_errors import TransferError, transfer_errors
@@ -16,7 +17,6 @@ from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.hardware.sustained import sustained, sustained_origin
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.shipped import ATTENTION_KERNELS
-from kernelcast.validate.markdown import filled
 
 FOLDER = Path(__file__).resolve().parent
 PAGE, PICTURE = FOLDER / "hardware.md", FOLDER / "transfer.png"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.docs.json_examples import documents
-from kernelcast.validate.markdown import table
+from kernelcast.docs.markdown import table
 
 DOCS = Path(__file__).resolve().parent
 PAGE, WORDS = DOCS / "json.md", DOCS / "json.toml"

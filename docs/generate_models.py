@@ -5,12 +5,12 @@ python docs/generate_models.py
 
 from pathlib import Path
 
+from kernelcast.docs.markdown import filled, table
 from kernelcast.runtime.request.fields import MODEL
 from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.models.families import FAMILIES, REFUSED, TEXT_PART
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
-from kernelcast.validate.markdown import filled, table
 
 PAGE = Path(__file__).resolve().parent / "models.md"
 _OF_ALL = frozenset.intersection(*(frozenset(family.fields) for family in FAMILIES.values()))

@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernelcast.validate.markdown import percent
-from kernelcast.validate.scoreboard import Point, coverage, half_width, mean_abs, sources_of
-from kernelcast.validate.scoreboard_picture import Panel, draw
-from kernelcast.validate.scoreboard_tables import (
+from kernelcast.docs.markdown import percent
+from kernelcast.docs.scoreboard_tables import (
     Board,
     intervals,
     kinds,
@@ -21,6 +19,8 @@ from kernelcast.validate.scoreboard_tables import (
     sources,
     targets,
 )
+from kernelcast.validate.scoreboard import Point, coverage, half_width, mean_abs, sources_of
+from kernelcast.validate.scoreboard_picture import Panel, draw
 
 _percent, _whole = partial(percent, digits=1), partial(percent, digits=0)
 FOLDER = Path(__file__).resolve().parent

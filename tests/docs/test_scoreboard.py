@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.docs import generate_scoreboard as generate
-from kernelcast.validate.scoreboard_tables import AUTHORS_CODE
+from kernelcast.docs.scoreboard_tables import AUTHORS_CODE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

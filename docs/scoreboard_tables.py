@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import Any
 
-from kernelcast.validate.markdown import percent, table
+from kernelcast.docs.markdown import percent, table
 from kernelcast.validate.scoreboard import (
     FEWEST_FOR_SHARE,
     Point,
