@@ -70,7 +70,7 @@ def _substitutes(key: tuple[str, object], bundle: Bundle) -> Iterator[Source]:
 
 
 def _sums(bundle: Bundle) -> Iterator[tuple[Key, Sequence[Sequence[int]]]]:
-    """Measured sums of which every part is a forward product of other features, with their orders."""
+    """Measured sums whose parts are all forward products of other features, with their orders."""
     for key in sorted(bundle.entries):
         row = OPERATORS[key[0]]
         parts = row.sums.get(key[1], ())

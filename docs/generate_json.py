@@ -119,7 +119,7 @@ class Reference:
                 )
 
     def _is_leaf(self, form: str, path: str) -> bool:
-        """Whether a path needs words: items have those of their list, and tables those of their keys."""
+        """Whether a path needs words: items take their list's words, tables their keys' words."""
         below = path
         while (form, f"{below}[]") in self.types:
             below += "[]"

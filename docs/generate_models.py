@@ -17,7 +17,7 @@ _OF_ALL = frozenset.intersection(*(frozenset(family.fields) for family in FAMILI
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables written again."""
     for name, content in (
         ("built in", _built_in()),
         ("fields", _fields()),
@@ -70,7 +70,7 @@ def _families() -> str:
         for name, family in FAMILIES.items()
     ]
     rows += [(f"`{name}`", f"its `text_config`, by default as `{kind}`") for name, kind in TEXT_PART.items()]
-    return _table(("model_type", "read beside the sizes"), rows)
+    return _table(("model_type", "read in addition to the sizes"), rows)
 
 
 def _refused() -> str:

@@ -25,7 +25,7 @@ from kernelcast.store.questions import QUESTIONS
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 KERNELCAST = [sys.executable, "-m", "kernelcast.cli.main"]
-# The light one has a pipeline whose passes can be told apart.
+# The light one has a pipeline whose passes can be distinguished.
 EXPLORED = {
     "light": "#batch=64&schedule=1f1b&zero=1&price=2.5",
     "dark": "#hardware=b200-sxm&model=mixtral-8x22b&batch=256",

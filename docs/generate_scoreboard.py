@@ -88,7 +88,7 @@ def summary(found: Board) -> list[str]:
         f"{_percent(mean_abs(every))}, and {_percent(mean_abs(stacked))} with a stack left out by model.",
         f"- Of the paper's five steps on 16 to 128 A100: {_percent(closed)} closed form, {_percent(paper)} simulated "
         f"(its own prediction: 5.0 %){trained}.",
-        f"- 90 % intervals hold {_whole(coverage(found.plain))} of the steps, every source weighing the same, at "
+        f"- 90 % intervals hold {_whole(coverage(found.plain))} of the steps, sources equally weighted, at "
         f"a median half-width of {_percent(half_width(found.plain))}.",
     ]
 

@@ -198,7 +198,7 @@ def intervals(found: Board) -> Iterator[str]:
         "half-width",
         "interval score",
     )
-    yield from table(heads, [*rows, ("all, every source weighing the same", *pooled)])
+    yield from table(heads, [*rows, ("all, sources equally weighted", *pooled)])
 
 
 def _interval(sources: Sequence[Source]) -> tuple[str, str, str]:

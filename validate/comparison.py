@@ -17,7 +17,7 @@ COMPONENTS_OF_STEP = ("Stage_Fwd_Max", "Stage_Bwd_Max", "DP_Allreduce", "Max_Upd
 class ComparedComponent:
     """One component of Table IX: predicted and, where it is known, measured seconds; errors are fractions.
 
-    `implied`: the measured time follows from a published error (implied.py).
+    `implied`: the measured time follows from a published error (authors_regressors.py).
     """
 
     name: str

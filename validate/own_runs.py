@@ -14,7 +14,7 @@ FOLDER_VARIABLE = "KERNELCAST_RUNS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedRuns:
-    """A runs file that was added, and how its steps come out; `is_new` is False where the same file was there."""
+    """A runs file that was added, and how its steps come out; `is_new` is False where the same file exists already."""
 
     path: Path
     is_new: bool

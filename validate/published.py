@@ -21,8 +21,8 @@ from kernelcast.store.importers import (
 )
 from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
 from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.validate.authors_regressors import AuthorsRegressors
 from kernelcast.validate.comparison import ComparedRun, compare_runs, mean_absolute
-from kernelcast.validate.implied import AuthorsRegressors
 from kernelcast.validate.runs import RunsFile
 
 FORMAT = "kernelcast.published_validation/2"
@@ -158,7 +158,7 @@ def validate_published(
                 jobs=jobs,
                 on_progress=on_train,
             )
-        # Their own steps have no part in the intervals.
+        # Their own steps are left out of the intervals.
         estimator = Estimator(read_bundle(trained.path)).leaving_out(runs.publisher)
     theirs = AuthorsRegressors.of(parsed, authors, dtype=trained.manifest.dtype)
     compared = compare_runs(estimator, runs.runs)

@@ -37,10 +37,10 @@ _FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "mod
 class MeasuredRun:
     """One measured training step with the inputs of its prediction.
 
-    `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
-    those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on that
-    of every stage. `mean_s` is the mean of the repetitions, of which `measured_s` is the shortest.
+    `cluster` is None where the file does not give the devices per node; the bundle's then hold. Components have
+    the names of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors
+    belong to published predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on
+    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean.
     """
 
     label: str

@@ -119,7 +119,7 @@ def mean_abs(points: Sequence[Point]) -> float:
 
 
 def coverage(sources: Sequence[Source]) -> float:
-    """Share of steps in their interval, every source weighing the same."""
+    """Share of steps in their interval, sources equally weighted."""
     return mean(mean(point.is_inside for point in one.points) for one in sources)
 
 
@@ -129,7 +129,7 @@ def half_width(sources: Sequence[Source]) -> float:
 
 
 def interval_score(sources: Sequence[Source]) -> float:
-    """Mean interval score, every source weighing the same."""
+    """Mean interval score, sources equally weighted."""
     return mean(mean(point.interval_score for point in one.points) for one in sources)
 
 

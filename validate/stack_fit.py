@@ -63,7 +63,7 @@ class FittedStep:
         return reweighted_step_s(self.estimate, factors, _column, layout)
 
     def linearised(self, logs: Array) -> tuple[float, Array]:
-        """log(measured / predicted), and the derivatives of the predicted logarithm by those of the factors [3]."""
+        """log(measured / predicted), and the derivatives of the predicted logarithm by the factors' logarithms [3]."""
         moved = logs + _STEP * np.eye(len(NAMES))
         times_s = self.step_s(np.vstack([logs, moved[:_EXPOSED]]))
         # Downwards: the share ends at 1.
@@ -124,7 +124,7 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
     options = {name: getattr(layouts[0], name) for name in OPTIONS}
     return Stack(
         name="fitted",
-        software="not said",
+        software="not stated",
         source="measured steps",
         attention=attention,
         compute=compute,
@@ -150,7 +150,7 @@ def _left_out_variance(
     precision: Array,
     off_prior: Array,
 ) -> tuple[float, float]:
-    """What the factors leave of steps of a model (or a layout) that had no part in them, each weighing the same.
+    """What the factors leave of steps of a left-out model (or layout), models equally weighted.
 
     The variance, and how many independent errors it was seen in: a model's (a layout's) steps have one.
 
@@ -168,7 +168,7 @@ def _left_out_variance(
         weighted = slopes[~out].T * weights[~out] / variance
         covariance = np.linalg.inv(weighted @ slopes[~out] + precision)
         moved = covariance @ (weighted @ left[~out] - precision @ off_prior)
-        # An interval has the factors' own uncertainty beside the residual: it is not counted twice.
+        # An interval adds the factors' own uncertainty to the residual: it is not counted twice.
         of_factors = np.einsum("si,ij,sj->s", slopes[out], covariance, slopes[out])
         total += max(0.0, float(np.mean((left[out] - slopes[out] @ moved) ** 2 - of_factors)))
     return total / (RESIDUAL_STEPS + len(names)), len(names)

@@ -59,7 +59,7 @@ def fit_stack(
 ) -> FittedStack:
     """Fit a stack to the steps of runs files, each predicted as `score_steps` does; a bundle's calibration is not used.
 
-    `software` is, not given, what the files say; `kernel` is that of fused attention in the steps, where it is known.
+    `software` defaults to the files' `stack`; `kernel` is the kernel of fused attention in the steps, if known.
 
     Raises:
         UsageError: no step can be predicted, or a fixed factor is wrong; as `score_steps`.

@@ -61,7 +61,7 @@ class ScoredStep:
 
     @property
     def predicted_memory_gib(self) -> tuple[float, ...] | None:
-        """Memory of the fullest device, or of that of every stage where it was measured so."""
+        """Memory of the fullest device, or of every stage's fullest device where each was measured."""
         if self.estimate is None:
             return None
         memory = self.estimate.memory
@@ -116,7 +116,7 @@ class Score:
     """Figures of several steps, over those that were predicted; None where there is nothing to take them from.
 
     `inside` counts steps in their interval, `too_large` those that ran though they are predicted not to fit, and
-    `least_margin_gib` is what the fullest device of all has left. Errors of memory are those of every stage that was
+    `least_margin_gib` is what the fullest device of all has left. Errors of memory cover every stage that was
     measured.
     """
 
@@ -222,9 +222,9 @@ class AskedFile:
         changed: Mapping[str, Any] = _AS_STATED,
         interval: bool = True,
     ) -> list[ScoredStep]:
-        """Predict its steps, or some `runs` of them, as those of `stack`, some fields of their layouts `changed`.
+        """Predict its steps, or some `runs` of them, with a `stack`, some fields of their layouts `changed`.
 
-        Their publisher's steps have no part in the intervals.
+        Their publisher's steps are left out of the intervals.
         """
         estimator = self.estimator.leaving_out(self.file.publisher)
         if stack is not None:
@@ -246,7 +246,7 @@ def score_steps(
 
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
-    answers; its exposed share is that of all steps. `changed` fields of their layouts go before what the files state.
+    answers; its exposed share holds for all steps. `changed` fields of their layouts go before what the files state.
     In the intervals, steps of a file's publisher have no part.
 
     Raises:
@@ -299,7 +299,7 @@ def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") ->
 
 
 def shipped_runs(device: str = "") -> tuple[Path, ...]:
-    """The runs files that ship, or those of one device."""
+    """The runs files that ship, or the files of one device."""
     paths = tuple(_FOLDER / f"{name}.toml" for name in SHIPPED)
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 

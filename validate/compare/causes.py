@@ -39,7 +39,7 @@ class Cause:
 def find_causes(
     traced: TracedSteps, estimate: Estimate, operators: Sequence[Row], collectives: Sequence[Row]
 ) -> tuple[Cause, ...]:
-    """The causes that cost at least `LEAST_SHARE` of the step, the dearest first; their times may overlap."""
+    """The causes that cost at least `LEAST_SHARE` of the step, the longest first; their times may overlap."""
     step_s = traced.step_s(traced.typical)
     clocks = list(_clocks(operators))
     slowdown = (
@@ -160,7 +160,7 @@ def _communication(collectives: Sequence[Row]) -> Iterator[Cause]:
         size, wanted = row.measured_bytes / _MIB, row.predicted_bytes / _MIB
         excess_s = least_s - predicted_s
         if row.measured_bytes > _MORE_DATA * row.predicted_bytes:
-            # The messages that nobody predicted, at the rate of all of them.
+            # The messages that were not predicted, at the rate of all of them.
             extra_s = (row.measured_s or 0.0) * (1 - row.predicted_bytes / row.measured_bytes)
             yield Cause(
                 kind=row.operator,
@@ -198,7 +198,7 @@ def _clocks(operators: Sequence[Row]) -> Iterator[Cause]:
     ratios = []
     for row in _products(operators):
         ranks = [time_s for time_s in (row.by_rank_s or {}).values() if time_s]
-        # The row sums stages; the share of the fastest rank in it is that of one stage's.
+        # The row sums stages; the fastest rank has the same share of it as of one stage.
         fastest = min(ranks) / (sum(ranks) / len(ranks))
         ratios.append((fastest * (row.ratio or 0.0), row.predicted_s or 0.0))
     if len(ratios) < 3:
@@ -225,7 +225,7 @@ def _weighted(values: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
-    """The dearest operators above their interval, of products what a common slowdown does not explain."""
+    """The longest operators above their interval; of products only what a common slowdown does not explain."""
     slow = [row for row in operators if row.is_slow and not _is_attention(row)]
     for row in slow[:_MOST_OPERATORS]:
         factor = slowdown if row.operator in PRODUCTS else 1.0

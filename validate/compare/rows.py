@@ -28,7 +28,7 @@ PRODUCTS = tuple(
 class Row:
     """One operator in one pass, or one collective: seconds in a step, measured and predicted (None: it has none).
 
-    `name` is operator and roles; of a host's operator that the table lacks its own name. Bytes are those of a step's
+    `name` is operator and roles; of a host's operator that the table lacks its own name. Bytes count a step's
     messages. `by_rank_s` are the measured seconds of every rank.
     """
 
