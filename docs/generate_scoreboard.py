@@ -12,14 +12,17 @@ from typing import Any
 from kernelcast.docs.markdown import percent
 from kernelcast.docs.scoreboard_tables import (
     Board,
+    coverage,
+    half_width,
     intervals,
     kinds,
+    mean_abs,
     memory,
     own_predictors,
     sources,
     targets,
 )
-from kernelcast.validate.scoreboard import Point, coverage, half_width, mean_abs, sources_of
+from kernelcast.validate.scoreboard import Point, sources_of
 from kernelcast.validate.scoreboard_picture import Panel, draw
 
 _percent, _whole = partial(percent, digits=1), partial(percent, digits=0)

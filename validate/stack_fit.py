@@ -115,6 +115,14 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
             break
     off_prior = (logs - medians)[free]
     variance, seen = _left_out_variance(steps, left, slopes, weights, variance, precision, off_prior)
+    residual = math.sqrt(variance) * _students_factor(RESIDUAL_STEPS + seen)
+    return _stack(steps, logs, covariance, residual, fixed)
+
+
+def _stack(
+    steps: Sequence[FittedStep], logs: Array, covariance: Array, residual: float, fixed: Mapping[str, float]
+) -> Stack:
+    """The stack of a solution, with the options that all steps state."""
     found = [
         fixed.get(name, round(float(one), _DECIMALS)) for name, one in zip(NAMES, np.exp(logs), strict=True)
     ]
@@ -129,13 +137,13 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
         attention=attention,
         compute=compute,
         exposed_share=exposed_share,
-        # What all of them state; what is the default anyway is left out.
+        # Defaults are left out.
         options={
             name: value
             for name, value in options.items()
             if value != LAYOUT[name].default and all(getattr(one, name) == value for one in layouts)
         },
-        residual=round(math.sqrt(variance) * _students_factor(RESIDUAL_STEPS + seen), _DECIMALS),
+        residual=round(residual, _DECIMALS),
         log_covariance=tuple(map(tuple, symmetric.tolist())),
         fixed=tuple(fixed),
     )
