@@ -159,7 +159,7 @@ def store(name: str, shot: Path) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Those that are named, or all."""
+    """Make the named pictures, or all."""
     if unknown := [name for name in names if name not in PICTURES]:
         sys.exit(f"{unknown[0]}: no such picture, expected {', '.join(PICTURES)}")
     with sync_playwright() as playwright:

@@ -46,12 +46,12 @@ class ComparedRun:
 
     @property
     def error(self) -> float:
-        """The closed form's, as a fraction."""
+        """The closed form's error, as a fraction."""
         return self.closed_form.step_time_s / self.run.measured_s - 1
 
     @property
     def simulated_error(self) -> float:
-        """The simulation's, as a fraction."""
+        """The simulation's error, as a fraction."""
         return self.simulated.step_time_s / self.run.measured_s - 1
 
     @property

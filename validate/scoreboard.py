@@ -26,7 +26,7 @@ class Point:
 
     @classmethod
     def of(cls, step: Document, hardware: str) -> Self:
-        """That of a predicted step."""
+        """The point of a predicted step."""
         split = [name for name in ("pp", "tp") if step[name] > 1]
         low_s, high_s = step["interval_s"]
         return cls(

@@ -15,6 +15,7 @@ from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack import Stack
+from kernelcast.validate.comparison import mean_absolute
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.steps/1"
@@ -147,15 +148,15 @@ class Score:
             steps=len(steps),
             predicted=len(errors),
             mean_error=mean(errors) if errors else None,
-            mean_abs_error=_mean_abs(errors),
+            mean_abs_error=mean_absolute(errors),
             inside=sum(step.is_inside is True for step in steps),
             median_half_width=median(widths) if widths else None,
             mean_memory_error=mean(memory) if memory else None,
-            mean_abs_memory_error=_mean_abs(memory),
+            mean_abs_memory_error=mean_absolute(memory),
             largest_memory_error=max(memory, key=abs, default=None),
             too_large=sum(step.fits is False for step in steps),
             least_margin_gib=min(margins, default=None),
-            mean_abs_published_error=_mean_abs(published),
+            mean_abs_published_error=mean_absolute(published),
         )
 
 
@@ -242,11 +243,11 @@ def score_steps(
     timeline: TimelineKind = "simulate",
     changed: Mapping[str, Any] = _AS_STATED,
 ) -> tuple[ScoredFile, ...]:
-    """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
+    """Predict every step of the runs files, without any those that ship; steps that cannot be predicted have a reason.
 
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
-    answers; its exposed share holds for all steps. `changed` fields of their layouts go before what the files state.
+    answers; its exposed share holds for all steps. `changed` fields override what the files state.
     In the intervals, steps of a file's publisher have no part.
 
     Raises:
@@ -323,7 +324,3 @@ def _step(
 
 def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
-
-
-def _mean_abs(values: Sequence[float]) -> float | None:
-    return mean(map(abs, values)) if values else None

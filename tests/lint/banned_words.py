@@ -41,6 +41,7 @@ WORDS = {
     r"of (which|whom)": "two sentences, or including",
     r"decides? nothing": "has no effect",
     r"those of": "the noun again",
+    r"^(that of|those)": "the noun: The fields of X",
     r"(?<=is |as ) ?that of|(are|was|were|than|by|from|with|like) that of": "the noun again",
     r"as many as": "up to N, the same number of",
     r"such as (are|is|have|has)": "a noun with an adjective",

@@ -51,6 +51,7 @@ def test_every_checked_folder_has_files() -> None:
         ("page.md", PAGE, [(1, "says so"), (10, "anew")]),
         ("table.toml", 'help = "those of\\nothers"\n# told apart', [(1, "those of"), (2, "told apart")]),
         ("known.py", "", [(1, "known.py")]),
+        ("short.py", '"""Those that are asked for."""', [(1, "Those")]),
         ("data.bin", "beside", []),
     ],
 )

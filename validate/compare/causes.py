@@ -1,4 +1,4 @@
-"""Why a step is slower than predicted: each named cause with the time that it costs a step, and what shows it."""
+"""Why a step is slower than predicted: causes with the time that each costs a step, and the evidence."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,9 +66,9 @@ def find_causes(
 
 
 def _attention(operators: Sequence[Row], slowdown: float, kernel: str) -> Iterator[Cause]:
-    """Another kernel than the predicted one: what is one kernel runs as several, or the other way round.
+    """Attention by another kernel than predicted: fused where unfused was expected, or unfused where fused was.
 
-    What a common slowdown of products explains is not the kernel's. `kernel` is the one that was asked for.
+    A common slowdown of all products is not counted. `kernel` is the one that was asked for.
     """
     rows = [row for row in operators if _is_attention(row)]
     excess_s = sum(row.excess_s for row in rows)
@@ -102,11 +102,11 @@ def _is_attention(row: Row) -> bool:
 
 
 def _slow_rank(traced: TracedSteps, estimate: Estimate) -> Iterator[Cause]:
-    """A rank that computes longer than the others of its stage in every step; those wait for it."""
+    """A rank that computes longer than the others of its stage in every step, so that they wait for it."""
     compute: dict[int, dict[str, float]] = {
         rank: {step: traced.parts_s[rank][step]["compute"] for step in traced.steps} for rank in traced.ranks
     }
-    for rank, others in _beside(traced, estimate).items():
+    for rank, others in _others_of_stage(traced, estimate).items():
         behind = [
             (compute[rank][step], median(compute[other][step] for other in others)) for step in traced.steps
         ]
@@ -121,7 +121,7 @@ def _slow_rank(traced: TracedSteps, estimate: Estimate) -> Iterator[Cause]:
             )
 
 
-def _beside(traced: TracedSteps, estimate: Estimate) -> dict[int, list[int]]:
+def _others_of_stage(traced: TracedSteps, estimate: Estimate) -> dict[int, list[int]]:
     """The other ranks of every rank's stage, for those that have some."""
     stages: Mapping[int, int] = {rank: stage_of(rank, estimate) for rank in traced.ranks}
     found = {
@@ -240,7 +240,7 @@ def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause
 
 
 def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
-    """What ran and is in no prediction, less what was predicted and not found: it may be that under another name."""
+    """Unpredicted kernels, less predicted operators that were not found: they may be the same under another name."""
     extra = [row for row in operators if row.predicted_s is None and not _is_attention(row)]
     missing_s = sum(
         row.predicted_s or 0.0 for row in operators if row.measured_s is None and not _is_attention(row)
