@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernelcast.collector.ingest.collectives import kind_of
 from kernelcast.runtime import Estimate
@@ -173,7 +174,7 @@ def _update_row(measured: Row, once: Sequence[PredictedCalls]) -> Row:
     )
 
 
-def _sums(calls: Sequence[PredictedCalls], exposed: float = 1.0) -> dict[str, float | None]:
+def _sums(calls: Sequence[PredictedCalls], exposed: float = 1.0) -> dict[str, Any]:
     """Predicted seconds and their interval, whose upper end is of calls that nothing overlaps; None without calls."""
     if not calls:
         return dict.fromkeys(("predicted_s", "low_s", "high_s"))
