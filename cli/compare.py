@@ -31,8 +31,8 @@ from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
-from kernelcast.validate.compare.kept import keep_in_database, keep_in_file
 from kernelcast.validate.compare.rows import Row
+from kernelcast.validate.compare.storing import keep_in_database, keep_in_file
 
 _MIB = 2**20
 _PART_TITLES = {

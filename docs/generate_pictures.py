@@ -25,7 +25,7 @@ from kernelcast.store.questions import QUESTIONS
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 KERNELCAST = [sys.executable, "-m", "kernelcast.cli.main"]
-# The light one has a pipeline whose passes can be told apart.
+# The light one has a pipeline whose passes can be distinguished.
 EXPLORED = {
     "light": "#batch=64&schedule=1f1b&zero=1&price=2.5",
     "dark": "#hardware=b200-sxm&model=mixtral-8x22b&batch=256",
@@ -159,7 +159,7 @@ def store(name: str, shot: Path) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Those that are named, or all."""
+    """Make the named pictures, or all."""
     if unknown := [name for name in names if name not in PICTURES]:
         sys.exit(f"{unknown[0]}: no such picture, expected {', '.join(PICTURES)}")
     with sync_playwright() as playwright:

@@ -5,10 +5,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from kernelcast.docs.markdown import table
 from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.store.schema import empty_database
 from kernelcast.store.schema_comments import documented
-from kernelcast.validate.markdown import table
 
 DOCS = Path(__file__).resolve().parent
 PAGE, PICTURE = DOCS / "schema.md", DOCS / "schema.svg"

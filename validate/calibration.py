@@ -48,7 +48,7 @@ GROUPS: dict[int, dict[OperatorClass, int]] = {
     },
     4: {one: index for index, one in enumerate(CLASSES)},
 }
-"""Which classes share a parameter: all; all but communication; memory-bound operators and the optimizer; none."""
+"""Classes that share a parameter: all; all but communication; memory-bound operators and the optimizer; none."""
 
 _STEP = 1e-3  # of log factors, for derivatives
 _ITERATIONS, _CONVERGED = 30, 1e-7

@@ -19,7 +19,7 @@ _LAYOUT = tuple(f.name for f in fields(Parallelism))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRuns:
-    """Steps of a database, the fastest of each configuration; `digest` is that of the ids of all that were read.
+    """Steps of a database, the fastest of each configuration; `digest` is the SHA-256 of the ids of all that were read.
 
     `left_out` counts the other steps by reason, such as "1 failed, 3 of other hardware"; empty without any.
     """

@@ -17,7 +17,7 @@ COMPONENTS_OF_STEP = ("Stage_Fwd_Max", "Stage_Bwd_Max", "DP_Allreduce", "Max_Upd
 class ComparedComponent:
     """One component of Table IX: predicted and, where it is known, measured seconds; errors are fractions.
 
-    `implied`: the measured time follows from a published error (implied.py).
+    `implied`: the measured time follows from a published error (authors_regressors.py).
     """
 
     name: str
@@ -46,12 +46,12 @@ class ComparedRun:
 
     @property
     def error(self) -> float:
-        """The closed form's, as a fraction."""
+        """The closed form's error, as a fraction."""
         return self.closed_form.step_time_s / self.run.measured_s - 1
 
     @property
     def simulated_error(self) -> float:
-        """The simulation's, as a fraction."""
+        """The simulation's error, as a fraction."""
         return self.simulated.step_time_s / self.run.measured_s - 1
 
     @property

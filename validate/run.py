@@ -85,28 +85,11 @@ def validate_run(
     for repetition in range(1, options.repetitions + 1):
         missing = [job for job in config.jobs if (job, repetition) not in known]
         if missing:
-            recorder.begin(missing, repetition)
             try:
-                train_jobs(
-                    missing,
-                    effort=Effort(
-                        rounds=config.rounds,
-                        warm_up_steps=config.warm_up_steps,
-                        steps=-(-options.steps // config.rounds),
-                    ),
-                    seed=config.seed,
-                    device=options.device,
-                    threads=options.threads,
-                    timeout_s=options.timeout_s,
-                    on_turn=recorder.take,
-                )
+                _train(missing, repetition, config, options, recorder)
             except DataError as error:
-                recorder.keep_unfinished()
                 stored = recorder.stored + len([one for one in wanted if one in known])
                 raise DataError(f"{error}; {stored} of {len(wanted)} measurements are stored") from error
-            except KeyboardInterrupt:
-                recorder.keep_unfinished()
-                raise
     known |= recorder.steps
     compared = []
     for job in config.jobs:
@@ -122,6 +105,30 @@ def validate_run(
         software=keys.software.description,
         same_hardware=keys.compute.digest in {one.digest for one in estimator.bundle.manifest.compute},
     )
+
+
+def _train(
+    jobs: list[TrainingJob], repetition: int, config: RunConfig, options: RunOptions, recorder: "_Recorder"
+) -> None:
+    """Train jobs once; turns that finished before an error or an interrupt are stored."""
+    recorder.begin(jobs, repetition)
+    try:
+        train_jobs(
+            jobs,
+            effort=Effort(
+                rounds=config.rounds,
+                warm_up_steps=config.warm_up_steps,
+                steps=-(-options.steps // config.rounds),
+            ),
+            seed=config.seed,
+            device=options.device,
+            threads=options.threads,
+            timeout_s=options.timeout_s,
+            on_turn=recorder.take,
+        )
+    except (DataError, KeyboardInterrupt):
+        recorder.keep_unfinished()
+        raise
 
 
 class _Recorder:

@@ -75,7 +75,7 @@ _FURTHER = ("cp", "ep", "expert_imbalance")
 
 def _options(job: TrainingJob) -> dict[str, Any]:
     layout = job.parallelism
-    # Steps without them are those of before.
+    # Steps of older versions lack them.
     further = {name: getattr(layout, name) for name in _FURTHER if getattr(layout, name) != 1}
     if layout.cp > 1:
         further["context_exchange"] = layout.context_exchange

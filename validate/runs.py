@@ -37,10 +37,10 @@ _FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "mod
 class MeasuredRun:
     """One measured training step with the inputs of its prediction.
 
-    `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
-    those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on that
-    of every stage. `mean_s` is the mean of the repetitions, of which `measured_s` is the shortest.
+    `cluster` is None where the file does not give the devices per node; the bundle's count is used. Components have
+    the names of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors
+    belong to published predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on
+    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean.
     """
 
     label: str
@@ -123,15 +123,6 @@ class RunsFile:
             model_files=models.files({**defaults, **run}.get("model") for run in runs),
             **{name: text(document, name) for name in _OPTIONAL_TEXTS if name in document},
         )
-
-
-def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
-    """The measured steps of a runs file, in its order.
-
-    Raises:
-        DataError, UsageError: as `RunsFile.read`.
-    """
-    return RunsFile.read(path).runs
 
 
 def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:

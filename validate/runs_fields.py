@@ -1,4 +1,4 @@
-"""The fields of a runs file: those of a request (runtime/request/fields.py), and what was measured."""
+"""The fields of a runs file: a request's (runtime/request/fields.py), and what was measured."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -124,10 +124,10 @@ def components(table: Mapping[str, Any], name: str, kind: Kind) -> Mapping[str, 
 
 
 def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """What `Estimator.predict` takes beside the model, checked against it; a run gives its whole layout.
+    """The arguments of `Estimator.predict` except the model, checked against it; a run gives its whole layout.
 
     Raises:
-        UsageError: a field is missing or wrong, or `model` cannot be cut so.
+        UsageError: a field is missing or wrong, or `model` cannot be cut that way.
     """
     for name in _NEEDED:
         _require(table, name, LAYOUT[name].kind.expected)

@@ -48,7 +48,7 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
     assert found.taken_over == 0
     first, second = found.runs
     components = {one.name: one for one in first.components()}
-    # The regressors that are fitted anew and ours follow the same times: what is implied is near ours / (1 + error).
+    # The regressors that are fitted again and ours follow the same times: what is implied is near ours / (1 + error).
     for name, error in (("Encoder_Fwd", 0.25), ("PP_P2P", -0.5)):
         one = components[name]
         assert one.implied
@@ -119,7 +119,7 @@ def test_a_site_whose_steps_are_not_known_says_what_to_do(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not PERLMUTTER.is_dir(), reason="no ../shared/data/estimate-train-time beside the checkout"
+    not PERLMUTTER.is_dir(), reason="no ../shared/data/estimate-train-time next to the checkout"
 )
 def test_the_published_table() -> None:
     found = validate_published(PERLMUTTER, published_runs(PERLMUTTER, ""))

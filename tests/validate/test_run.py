@@ -1,4 +1,4 @@
-"""Real steps beside predictions: what is configured, stored, found again and added up."""
+"""Real steps and predictions: what is configured, stored, found again and added up."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -162,7 +162,7 @@ def test_a_failure_keeps_what_was_measured(
                 database, config, Estimator.load(make_bundle()), keys_of, RunOptions(repetitions=2, steps=2)
             )
         assert len(database.step_list()) == 2
-        # Again: what was there already is stored as well.
+        # Again: rows that exist already are stored as well.
         with pytest.raises(DataError, match=r"^worker: gone; 4 of 4 measurements are stored$"):
             validate_run(
                 database, config, Estimator.load(make_bundle()), keys_of, RunOptions(repetitions=2, steps=2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, DataError, KernelcastError, UsageError
-from kernelcast.validate.runs import RunsFile, _run, read_runs
+from kernelcast.validate.runs import MeasuredRun, RunsFile, _run
 from kernelcast.validate.runs_fields import RUN_FIELDS
 from kernelcast.validate.runs_models import RunModels
 
@@ -23,6 +23,10 @@ micro_batch = 4
 micro_batches = 8
 measured_s = 9.57
 """
+
+
+def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
+    return RunsFile.read(path).runs
 
 
 def write(folder: Path, text: str) -> Path:

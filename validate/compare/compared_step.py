@@ -1,4 +1,4 @@
-"""A measured step beside its prediction: whether it is slow, and, of traces, where and why."""
+"""A measured step and its prediction: whether it is slow, and, of traces, where and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -21,8 +21,8 @@ from kernelcast.runtime import DataError, Estimate
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.components import components_of
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.store import Sample
 from kernelcast.store.importers import Parsed, PublishedError
 from kernelcast.validate.runs import MeasuredRun
