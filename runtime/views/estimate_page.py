@@ -18,12 +18,13 @@ from kernelcast.runtime.views.formatting import (
     rate,
     seconds,
 )
-from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
 from kernelcast.runtime.views.page import (
+    Markup,
     bullets,
     details,
     document,
+    element,
     facts,
     legend,
     region,

@@ -3,8 +3,7 @@
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.views.formatting import gibibytes
-from kernelcast.runtime.views.markup import Markup, element
-from kernelcast.runtime.views.page import picture
+from kernelcast.runtime.views.page import Markup, element, picture
 
 PARTS = (
     ("weights_bytes", "weights", "weights"),

@@ -7,8 +7,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.search.result import Answer, SearchResult
 from kernelcast.runtime.views.formatting import amount, counted, gibibytes, percent, rate, seconds
-from kernelcast.runtime.views.markup import Markup, element, joined
-from kernelcast.runtime.views.page import bullets, details
+from kernelcast.runtime.views.page import Markup, bullets, details, element, joined
 
 _ALWAYS = ("pp", "tp", "dp")
 

@@ -1,10 +1,13 @@
-"""What all pages are made of: the document with its policy and style, tiles, facts, tables, pictures."""
+"""The parts of every page: escaped elements, the document with its policy and style, tiles, tables, pictures."""
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+import html
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from kernelcast.runtime.views.markup import Markup, element, number, raw
+from kernelcast.runtime.errors import one_line
+from kernelcast.runtime.views.formatting import shortened
 from kernelcast.runtime.views.stylesheet import STYLE
 
 SORT = """
@@ -30,6 +33,53 @@ for (const table of document.querySelectorAll("table.sortable")) {
 """
 """Script of tables of class `sortable`: a heading sorts by its column; again, in reverse. Cells without a figure come
 last either way."""
+
+
+_VOID = {"rect", "path", "line", "use", "meta"}
+_LONGEST = 80  # characters of a name in a table, so that the numbers next to it stay in sight
+
+
+class Markup(str):
+    """A text that is HTML or SVG; only `element`, `joined` and `raw` make one."""
+
+    __slots__ = ()
+
+
+def escaped(text: str) -> Markup:
+    """A text as markup. Line breaks, control and direction characters are shown as escapes."""
+    return text if isinstance(text, Markup) else Markup(html.escape(one_line(text)))
+
+
+def element(tag: str, *content: str, **attributes: str | float) -> Markup:
+    """An element; `class_` is the attribute class, other underscores are hyphens."""
+    listed = "".join(f' {_attribute(name)}="{_value(value)}"' for name, value in attributes.items())
+    if not content and tag in _VOID:
+        return Markup(f"<{tag}{listed}/>")
+    return Markup(f"<{tag}{listed}>{joined(content)}</{tag}>")
+
+
+def joined(parts: Iterable[str], separator: str = "") -> Markup:
+    """Parts one after the other."""
+    return Markup(separator.join(escaped(part) for part in parts))
+
+
+def raw(text: str) -> Markup:
+    """A constant of this code that is markup already. Never for text from users or files."""
+    return Markup(text)
+
+
+def number(value: float) -> str:
+    """A coordinate: two decimals, without trailing zeros."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _attribute(name: str) -> str:
+    return {"class_": "class", "viewBox": "viewBox"}.get(name, name.replace("_", "-"))
+
+
+def _value(value: str | float) -> str:
+    return number(value) if isinstance(value, int | float) else escaped(value)
 
 
 def document(title: str, *body: str, script: str = "") -> str:
@@ -105,6 +155,42 @@ def table(
     body = element("tbody", *(cells("td", row) for row in rows))
     classes = {"class_": class_} if class_ else {}
     return region(caption, element("table", element("caption", caption), head, body, **classes))
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]], *, caption: str, class_: str = "") -> Markup:
+    """A table of rows as SQL answers them, one or more; the names of the columns are the headings.
+
+    Numbers of a column `..._percent` are written as percentages, of `..._ratio` as factors; None is an empty cell.
+    """
+    texts = {place for place, name in enumerate(rows[0]) if any(isinstance(row[name], str) for row in rows)}
+    heads = [name.removesuffix("_percent").removesuffix("_ratio").replace("_", " ") for name in rows[0]]
+    cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
+    return table(heads, cells, caption=caption, text_columns=texts, class_=class_)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else element("span", shortened(value, _LONGEST), title=value)
+    text = f"{value:,}"
+    if name.endswith("_percent"):
+        text = f"{value:.1f} %"
+    elif name.endswith("_ratio"):
+        text = f"{value:.2f} ×"
+    return element("data", text, value=str(value))
+
+
+def rectangles(
+    places: Iterable[tuple[float, float]], y: float, height: float, style: str, title: str = ""
+) -> Markup:
+    """Rectangles (left, width) of a row as one path, with a thin gap after each wide one; all have the one title."""
+    moves = []
+    for left, width in places:
+        drawn = max(0.15, width - (0.5 if width > 2 else 0.0))
+        moves.append(f"M{number(left)} {number(y)}h{number(drawn)}v{number(height)}h{number(-drawn)}z")
+    titles = [element("title", title)] if title else []
+    return element("path", *titles, d=raw("".join(moves)), class_=style)
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Markup:

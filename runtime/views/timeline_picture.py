@@ -9,8 +9,7 @@ from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, chunks_on
 from kernelcast.runtime.views.formatting import counted, round_step, seconds
 from kernelcast.runtime.views.inside_passes import NAMES, InsidePasses
-from kernelcast.runtime.views.markup import Markup, element, number, raw
-from kernelcast.runtime.views.page import legend, picture
+from kernelcast.runtime.views.page import Markup, element, legend, number, picture, raw
 from kernelcast.runtime.views.simulated_step import transfers, update_parts
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1188.0, 30.0

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime.views.formatting import round_step, three_digits
-from kernelcast.runtime.views.markup import Markup, element, number, raw
+from kernelcast.runtime.views.page import Markup, element, number, raw
 
 Tick = tuple[float, str]
 """Position in pixels, label."""

@@ -12,13 +12,15 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import amount, counted, percent, value_range
-from kernelcast.runtime.views.markup import Markup, element, joined
 from kernelcast.runtime.views.page import (
     SORT,
+    Markup,
     bullets,
     details,
     document,
+    element,
     facts,
+    joined,
     picture,
     region,
     section,

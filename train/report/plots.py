@@ -8,7 +8,7 @@ from itertools import cycle
 import numpy as np
 
 from kernelcast.runtime.views.formatting import amount, percent, value_range
-from kernelcast.runtime.views.markup import Markup, element
+from kernelcast.runtime.views.page import Markup, element
 from kernelcast.train.dataset import Array
 from kernelcast.train.report.axes import Box, LogAxis, error_tick, frame, marks, polygon, ratio_ticks
 from kernelcast.train.report.points import LAYOUT_FEATURES, Points, Rows

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.views.markup import Markup, element
+from kernelcast.runtime.views.page import Markup, element
 from kernelcast.train.dataset import Table
 from kernelcast.train.report.plots import (
     HEIGHT,
