@@ -13,7 +13,7 @@ from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.request.schedule import chunks_on
 from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.views.formatting import percent, seconds
-from kernelcast.runtime.views.inside_passes import NAMES, style_of
+from kernelcast.runtime.views.simulated_step import NAMES, style_of
 
 _PASS_PARTS = {  # name, colour's class
     Component.LAYER_FORWARD: ("layers forward", "forward"),
