@@ -28,7 +28,6 @@ from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
 from kernelcast.train.report.figures import OperatorFigures, RoleFigures, TrainingFigures, figures
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.table import rows
 from kernelcast.train.selection import Selected, relative_errors
 from kernelcast.validate.markdown import fill, table
 
@@ -134,7 +133,7 @@ def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
     """Means over the roles that the authors published an error of, without collectives; extrapolation."""
     counted = [
         (role.error, role.reference_error, error)
-        for (operator, role), error in zip(rows(found), plain, strict=True)
+        for (operator, role), error in zip(found.by_role, plain, strict=True)
         if not operator.is_collective and role.reference_error is not None
     ]
     ours, theirs, forests = (percent(float(np.mean(errors))) for errors in zip(*counted, strict=True))
@@ -176,8 +175,8 @@ def report(directory: Path, seed: int) -> list[str]:
         load_s, load_bytes = loading(trained.path)
         size_bytes = trained.path.stat().st_size
     found = figures(trained, Reference.read(directory))
-    plain = [plain_error(operator.selected, role.role, seed) for operator, role in rows(found)]
-    cells = [row_of(*row, error) for row, error in zip(rows(found), plain, strict=True)]
+    plain = [plain_error(operator.selected, role.role, seed) for operator, role in found.by_role]
+    cells = [row_of(*row, error) for row, error in zip(found.by_role, plain, strict=True)]
     return [
         f"`make bench-train`, seed {seed}, on the authors' {directory.name} measurements:",
         "",

@@ -15,14 +15,13 @@ from kernelcast.cli.tables import table_of, text_table
 from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
-from kernelcast.runtime.views.formatting import amount, percent
+from kernelcast.runtime.views.formatting import amount, cell_text, heading, percent
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
-from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.train.report.figures import TrainingFigures, figures, table_rows
 from kernelcast.train.report.page import check_directory, write_report
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.table import columns
 
 seed_option = click.option(
     "--seed",
@@ -140,10 +139,10 @@ def show_training(trained: Trained, *, is_brief: bool = False) -> None:
 
 def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
     if not is_brief:
-        table = columns(found)
-        cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
+        table = table_rows(found)
+        cells = [[cell_text(name, value) for name, value in row.items()] for row in table]
         optional = ("size", "form", "algorithm", "coverage", "range")
-        click.echo(text_table([column.heading for column in table], list(cells), optional=optional))
+        click.echo(text_table([*map(heading, table[0])], cells, optional=optional))
         show_doubts(found)
     show_loads(found)
     if found.trained.prior is not None:

@@ -96,8 +96,8 @@ def _lanes(database: Database, report: TraceReport) -> Markup | None:
     )
     lanes: dict[tuple[int | None, ...], dict[str, list[tuple[float, float]]]] = {}
     for rank, device, stream, class_, start_us, duration_us in rows:
-        spans = lanes.setdefault((rank, device, stream), {}).setdefault(class_, [])
-        spans.append((start_us, start_us + duration_us))
+        of_class = lanes.setdefault((rank, device, stream), {}).setdefault(class_, [])
+        of_class.append((start_us, start_us + duration_us))
     if not lanes:
         return None
     span_us = (

@@ -89,8 +89,8 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
         if stage.all_reduces:
             name = f"stage {stage.stage} all-reduce"
             yield from _named("thread", _Process.GRADIENTS, stage.stage, name, stage.stage)
-        for span in stage.all_reduces:
-            yield _slice(_Process.GRADIENTS, stage.stage, "all-reduce", span.start_us, span.end_us, {})
+        for reduce in stage.all_reduces:
+            yield _slice(_Process.GRADIENTS, stage.stage, "all-reduce", reduce.start_us, reduce.end_us, {})
 
 
 def _slices(stage: int, span: Span, *, has_chunks: bool) -> Iterator[Event]:
@@ -146,6 +146,6 @@ def _nanoseconds(time_us: float) -> int:
 
 def _named(what: str, process: _Process, thread: int, name: str, index: int) -> Iterator[Event]:
     """The name of a process or thread, and its place among the others."""
-    event: Event = {"ph": "M", "pid": process.value, "tid": thread}
-    yield event | {"name": f"{what}_name", "args": {"name": name}}
-    yield event | {"name": f"{what}_sort_index", "args": {"sort_index": index}}
+    for key, value in (("name", name), ("sort_index", index)):
+        place = {"pid": process.value, "tid": thread}
+        yield {"ph": "M", "name": f"{what}_{key}", **place, "args": {key: value}}

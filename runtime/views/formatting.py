@@ -1,7 +1,8 @@
 """How numbers, times and sizes are written for readers."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import shown_size
@@ -106,6 +107,31 @@ def measured(created_at: str) -> str:
     return (
         "measured at a time not recorded" if created_at == UNKNOWN_MOMENT else f"measured until {created_at}"
     )
+
+
+_UNITS: Mapping[str, Callable[[Any], str]] = {
+    "_percent": lambda value: percent(None if value is None else value / 100),
+    "_ratio": lambda value: f"{value:.2f} ×",
+    "_memory_bytes": gibibytes,
+    "_bytes": lambda value: amount(value, "B"),
+    "_time_s": seconds,
+}
+
+
+def heading(column: str) -> str:
+    """The heading of a column of values: `mean_spread_percent` is `mean spread`, as `cell_text` writes the unit."""
+    unit = next((unit for unit in _UNITS if column.endswith(unit)), "")
+    return column.removesuffix(unit).replace("_", " ")
+
+
+def cell_text(column: str, value: Any) -> str:
+    """A value as the cell of a table, in the unit at the end of its column's name; None is empty, or a dash."""
+    for unit, text in _UNITS.items():
+        if column.endswith(unit) and (value is not None or unit == "_percent"):
+            return text(value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:,}"
 
 
 def round_step(value: float) -> float:

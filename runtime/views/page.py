@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kernelcast.runtime.errors import one_line
-from kernelcast.runtime.views.formatting import shortened
+from kernelcast.runtime.views.formatting import cell_text, heading, shortened
 from kernelcast.runtime.views.stylesheet import STYLE
 
 SORT = """
@@ -35,7 +35,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 last either way."""
 
 
-_VOID = {"rect", "path", "line", "use", "meta"}
+_VOID = {"rect", "path", "line", "use", "meta", "img"}
 _LONGEST = 80  # characters of a name in a table, so that the numbers next to it stay in sight
 
 
@@ -84,7 +84,7 @@ def _value(value: str | float) -> str:
 
 def document(title: str, *body: str, script: str = "") -> str:
     """A whole HTML file that loads nothing: no network, no scripts but `script`, which its policy names by digest."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy += f"; script-src 'sha256-{digest}'"
@@ -158,27 +158,17 @@ def table(
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], *, caption: str, class_: str = "") -> Markup:
-    """A table of rows as SQL answers them, one or more; the names of the columns are the headings.
-
-    Numbers of a column `..._percent` are written as percentages, of `..._ratio` as factors; None is an empty cell.
-    """
+    """A table of one row or more with the same columns, which are named and written as `cell_text` does."""
     texts = {place for place, name in enumerate(rows[0]) if any(isinstance(row[name], str) for row in rows)}
-    heads = [name.removesuffix("_percent").removesuffix("_ratio").replace("_", " ") for name in rows[0]]
     cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
-    return table(heads, cells, caption=caption, text_columns=texts, class_=class_)
+    return table(map(heading, rows[0]), cells, caption=caption, text_columns=texts, class_=class_)
 
 
 def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST else element("span", shortened(value, _LONGEST), title=value)
-    text = f"{value:,}"
-    if name.endswith("_percent"):
-        text = f"{value:.1f} %"
-    elif name.endswith("_ratio"):
-        text = f"{value:.2f} ×"
-    return element("data", text, value=str(value))
+    if not isinstance(value, str):
+        return element("data", cell_text(name, value), value="" if value is None else str(value))
+    is_long = len(value) > _LONGEST and not isinstance(value, Markup)
+    return element("span", shortened(value, _LONGEST), title=value) if is_long else value
 
 
 def rectangles(

@@ -14,7 +14,7 @@ COLOURS = """
   --weight: #35a08a; --in-weight: #ffffff; --transfer: #d98200; --reduce: #cf5630; --optimizer: #8d5fa8;
   --gather: #c3a3d4; --bubble: #c9ced2; --ends-forward: #c2def2; --ends-backward: #5f93be; --tensor: #e0a43a;
   --expert: #c2185b; --context: #6a3d9a;
-  --sharded: #b4862a; --bad: #b3261e; --link: #00568a; --points: .6;
+  --sharded: #b4862a; --bad: #b3261e; --link: #00568a;
   --weights: var(--backward); --gradients: var(--forward); --states: var(--optimizer);
   --activations: var(--weight); --logits: var(--tensor); --working: var(--bubble); }
 @media (prefers-color-scheme: dark) { :root { --ink: #e3e6e8; --soft: #a0abb6; --page: #15191d; --card: #1e2429;
@@ -22,7 +22,7 @@ COLOURS = """
   --in-backward: #ffffff; --weight: #2f8f7c; --in-weight: #ffffff; --transfer: #f0a63c; --reduce: #e2714d;
   --optimizer: #a47bc0; --gather: #d3bbe0; --bubble: #525b63; --ends-forward: #c2def2; --ends-backward: #6fa3cd;
   --tensor: #e0a43a; --expert: #ec5f94; --context: #b28ae0; --sharded: #b98f3c;
-  --bad: #ff8a80; --link: #7cc4f2; --points: .85; } }
+  --bad: #ff8a80; --link: #7cc4f2; } }
 svg { display: block; width: 100%; min-width: 46rem; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--ink); }
 svg .label { text-anchor: end; fill: var(--soft); }
@@ -44,11 +44,6 @@ svg .over { fill: var(--bad); font-weight: 600; }
 .key { display: inline-block; width: .9em; height: .9em; border-radius: .15em; vertical-align: -.08em; }
 .key.transfer { height: .2em; vertical-align: .25em; }
 .key.reduce { height: .4em; vertical-align: -.08em; }
-svg .small { font-size: 10.5px; }
-svg .axis-name { text-anchor: middle; }
-svg .ideal { fill: none; stroke: var(--ink); }
-svg .range { fill: none; stroke: var(--ink); stroke-width: .8; stroke-dasharray: 3 3; }
-svg .points { stroke-linecap: round; opacity: var(--points); }
 """ + "".join(
     f".{name} {{ fill: var(--{name}); background: var(--{name}); }}\n" for name in _COLOURED.split()
 )
@@ -98,8 +93,8 @@ th[aria-sort=descending] button::after { content: " ↓"; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(21rem, 100%), 1fr)); gap: 1rem; }
 figure { margin: 0; }
 figcaption { font-size: .85rem; }
-figure svg { min-width: 0; max-width: 30rem; }
-figure.overview svg { min-width: 34rem; max-width: 44rem; }
+figure img { width: 100%; max-width: 30rem; }
+figure.overview img { max-width: 46rem; }
 .plots + .scroll { margin-top: 1rem; }
 details { margin: .75rem 0; }
 summary { cursor: pointer; }

@@ -11,6 +11,7 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.widening import KINDS, HeldOut
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS, role_name
+from kernelcast.runtime.views.formatting import value_range, value_ranges
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
 from kernelcast.train.notes import Note
@@ -83,6 +84,12 @@ class OperatorFigures:
     def anchor(self) -> str:
         """Id of its section on a page."""
         return self.entry.file.removeprefix("models/").removesuffix(".onnx")
+
+    @property
+    def ranges(self) -> str:
+        """The training range of every feature in words."""
+        pairs = zip(self.entry.features, self.entry.training_range, strict=True)
+        return ", ".join(f"{feature} {value_range(low, high)}" for feature, (low, high) in pairs)
 
     @property
     def prior(self) -> str | None:
@@ -187,6 +194,11 @@ class TrainingFigures:
         return [o for o in self.operators if not o.is_collective] or self.operators
 
     @property
+    def by_role(self) -> list[tuple[OperatorFigures, RoleFigures]]:
+        """Every regressor in each of its roles."""
+        return [(operator, role) for operator in self.operators for role in operator.roles]
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         """Notes on doubtful rows, by operator and direction."""
         return self.trained.notes
@@ -231,6 +243,34 @@ def figures(trained: Trained, reference: Reference | None = None) -> TrainingFig
             for entry in trained.manifest.regressors
         ),
     )
+
+
+def table_rows(found: TrainingFigures) -> list[dict[str, Any]]:
+    """`found.by_role` as a table for `cell_text`: values by column, without columns that are empty in every row."""
+    table = [
+        {
+            "operator": operator.entry.operator,
+            "role": "" if role.name == operator.entry.operator else role.name,
+            "direction": operator.entry.direction_text,
+            "rows": role.rows,
+            "algorithm": operator.entry.algorithm,
+            "form": operator.entry.form,
+            "error_percent": as_percent(role.error),
+            "reference_percent": as_percent(role.reference_error),
+            "coverage_percent": as_percent(operator.entry.interval_coverage),
+            "extrapolated_percent": as_percent(operator.entry.extrapolation_error),
+            "size_bytes": operator.entry.size_bytes,
+            "range": value_ranges(operator.entry.training_range),
+        }
+        for operator, role in found.by_role
+    ]
+    filled = [name for name in table[0] if any(row[name] not in ("", None) for row in table)]
+    return [{name: row[name] for name in filled} for row in table]
+
+
+def as_percent(fraction: float | None) -> float | None:
+    """A fraction as a number of percent."""
+    return None if fraction is None else 100 * fraction
 
 
 def _operator(
