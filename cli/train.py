@@ -15,7 +15,7 @@ from kernelcast.cli.tables import table_of, text_table
 from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
-from kernelcast.runtime.views.formatting import amount, cell_text, heading, percent
+from kernelcast.runtime.views.formatting import amount, percent, table_texts
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
@@ -139,10 +139,8 @@ def show_training(trained: Trained, *, is_brief: bool = False) -> None:
 
 def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
     if not is_brief:
-        table = table_rows(found)
-        cells = [[cell_text(name, value) for name, value in row.items()] for row in table]
         optional = ("size", "form", "algorithm", "coverage", "range")
-        click.echo(text_table([*map(heading, table[0])], cells, optional=optional))
+        click.echo(text_table(*table_texts(table_rows(found)), optional=optional))
         show_doubts(found)
     show_loads(found)
     if found.trained.prior is not None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from kernelcast.runtime.views.page import SORT, Markup, document, element, rows_table, section, tile
+from kernelcast.runtime.views.page import Markup, document, element, rows_table, section, tile
 from kernelcast.store.database import Database
 
 _MOST_ROWS = 2000
@@ -74,7 +74,7 @@ def database_page(database: Database, name: str) -> str:
     database.connection.create_function("ln", 1, math.log, deterministic=True)
     database.connection.create_function("exp", 1, math.exp, deterministic=True)
     tables = (_table(database, title, caption, sql) for title, (caption, sql) in _TABLES.items())
-    return document(f"Database {name}", header, element("main", *tables), script=SORT)
+    return document(f"Database {name}", header, element("main", *tables), sorts=True)
 
 
 def _table(database: Database, title: str, caption: str, sql: str) -> Markup:

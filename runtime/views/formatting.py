@@ -1,7 +1,7 @@
 """How numbers, times and sizes are written for readers."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
@@ -119,9 +119,9 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
 
 
 def heading(column: str) -> str:
-    """The heading of a column of values: `mean_spread_percent` is `mean spread`, as `cell_text` writes the unit."""
+    """The heading of a column of values: its name without the unit, `mean_spread_percent` is `mean spread`."""
     unit = next((unit for unit in _UNITS if column.endswith(unit)), "")
-    return column.removesuffix(unit).replace("_", " ")
+    return column.removesuffix("_s" if unit == "_time_s" else unit).replace("_", " ")
 
 
 def cell_text(column: str, value: Any) -> str:
@@ -132,6 +132,13 @@ def cell_text(column: str, value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return f"{value:,}"
+
+
+def table_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of one row or more with the same columns."""
+    return [heading(name) for name in rows[0]], [
+        [cell_text(name, value) for name, value in row.items()] for row in rows
+    ]
 
 
 def round_step(value: float) -> float:

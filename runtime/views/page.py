@@ -4,36 +4,12 @@ import base64
 import hashlib
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.views.formatting import cell_text, heading, shortened
-from kernelcast.runtime.views.stylesheet import STYLE
-
-SORT = """
-for (const table of document.querySelectorAll("table.sortable")) {
-  const headings = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  headings.forEach((heading, column) => {
-    const button = document.createElement("button");
-    button.append(...heading.childNodes);
-    heading.append(button);
-    const key = (row) => row.cells[column].querySelector("data")?.value ?? row.cells[column].textContent;
-    button.addEventListener("click", () => {
-      const sign = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-      for (const other of headings) other.removeAttribute("aria-sort");
-      heading.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-      body.append(...[...body.rows].sort((a, b) => {
-        const [x, y] = [key(a), key(b)];
-        if (x === "" || y === "") return (x === "") - (y === "");
-        return sign * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
-      }));
-    });
-  });
-}
-"""
-"""Script of tables of class `sortable`: a heading sorts by its column; again, in reverse. Cells without a figure come
-last either way."""
-
 
 _VOID = {"rect", "path", "line", "use", "meta", "img"}
 _LONGEST = 80  # characters of a name in a table, so that the numbers next to it stay in sight
@@ -82,10 +58,20 @@ def _value(value: str | float) -> str:
     return number(value) if isinstance(value, int | float) else escaped(value)
 
 
-def document(title: str, *body: str, script: str = "") -> str:
-    """A whole HTML file that loads nothing: no network, no scripts but `script`, which its policy names by digest."""
+@cache
+def asset_text(name: str) -> str:
+    """A style sheet or script of this folder."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def document(title: str, *body: str, sorts: bool = False) -> str:
+    """A whole HTML file that loads nothing from elsewhere.
+
+    Its policy forbids scripts, but for the one that sorts tables of class "sortable", where `sorts`.
+    """
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    if script:
+    if sorts:
+        script = asset_text("sort.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy += f"; script-src 'sha256-{digest}'"
         body = (*body, element("script", raw(script)))
@@ -96,7 +82,7 @@ def document(title: str, *body: str, script: str = "") -> str:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
-        element("style", raw(STYLE)),
+        element("style", raw(asset_text("colours.css") + asset_text("page.css"))),
     )
     return "<!doctype html>\n" + element("html", head, element("body", *body), lang="en") + "\n"
 

@@ -20,10 +20,10 @@ from kernelcast.runtime.views.simulated_step import (
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1188.0, 30.0
 _GAP = 44.0
 _DETAILED_PASSES = 2600
-"""Up to this many passes are shapes of their own, with a title each; more are one shape per stage and kind."""
+"""More passes than this are one shape per stage and kind; up to here each is a shape with a title."""
 
 _PASSES_PER_ROW = 260
-"""Up to this many passes of a stage have some pixels each; of longer steps the beginning and the end are drawn."""
+"""With more passes per stage only the beginning and the end of the step are drawn, with some pixels per pass."""
 
 _MICRO_BATCHES_SHOWN = 16
 """Micro-batches shown at either end of a cut step, in addition to one per stage."""
@@ -74,7 +74,7 @@ def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePict
     drawn = sum(len(stage.passes) for stage in stages)
     detailed = drawn <= _DETAILED_PASSES and len(windows) == 1
     if not detailed:
-        notes.append("too many passes to name each: rest the pointer on a row to see what its passes take")
+        notes.append("too many passes to label each: hover over a row for the times of its passes")
     rows, collectives = [], PassCollectives.of(estimate)
     for row, stage in enumerate(stages):
         spans = stage_spans(stage, estimate, collectives)
@@ -218,7 +218,7 @@ def _transfers(
     window: _Window,
     timeline: StepTimeline,
 ) -> Markup:
-    """A line from the end of every pass to where its output arrives."""
+    """A line from the end of every pass to the arrival of its output."""
     middle = (height - 4) / 2
     moves = [
         f"M{number(window.x(sent.start_us))} {number(where[stage.stage] + middle)}"
@@ -258,12 +258,12 @@ def _cut_marks(windows: list[_Window], bottom: float) -> Iterator[Markup]:
 
 
 def timeline_legend(estimate: Estimate) -> Markup:
-    """What the colours and shapes of this step mean."""
+    """The legend of this step's colours and shapes."""
     return legend(legend_entries(estimate))
 
 
 def legend_entries(estimate: Estimate) -> list[tuple[str, str]]:
-    """The classes of this step's colours, with what they mean."""
+    """(class, meaning) of this step's colours."""
     layout = estimate.parallelism
     split = SCHEDULE_KINDS[layout.schedule].splits
     entries = [
@@ -277,4 +277,4 @@ def legend_entries(estimate: Estimate) -> list[tuple[str, str]]:
         (any(one.all_gather_s for one in estimate.stages), "gather", "all-gather of parameters"),
         (True, "idle", "waiting"),
     ]
-    return [(style, text) for there, style, text in entries if there]
+    return [(style, text) for is_used, style, text in entries if is_used]

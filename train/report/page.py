@@ -11,7 +11,6 @@ from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import amount, counted, percent
 from kernelcast.runtime.views.page import (
-    SORT,
     Markup,
     bullets,
     details,
@@ -91,7 +90,7 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
         section("How to read this", _reading()),
         section("Operator by operator", *operators),
     )
-    return document(title, header, main, script=SORT)
+    return document(title, header, main, sorts=True)
 
 
 def _tiles(figures: TrainingFigures) -> Iterator[Markup]:
