@@ -177,7 +177,7 @@ def show_doubts(found: TrainingFigures) -> None:
     """Print what a training left out and found doubtful, and mean errors beside that of the operators."""
     trained = found.trained
     for skipped in trained.skipped:
-        say(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
+        say(f"left out: {skipped}")
     if trained.without_quiet:
         say(
             f"statistic: {trained.manifest.statistic}, as {trained.without_quiet:,} of {trained.samples:,} samples "
@@ -186,7 +186,7 @@ def show_doubts(found: TrainingFigures) -> None:
     if doubts := doubts_text(trained.doubts, trained.samples):
         say(f"doubtful: {doubts}")
     for note in found.notes:
-        say(f"note: {note.operator} ({note.direction}): {note.text}")
+        say(f"note: {note}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
         say(
             f"rows that a regressor does not follow: {sum(outliers):,} of {found.rows:,}, in {len(outliers)} "

@@ -116,7 +116,7 @@ def _lanes(database: Database, report: TraceReport) -> Markup | None:
             shapes.append(rectangles(places, y, _LANE - 4, _STYLES[class_]))
     description = f"One row per stream, time from left to right, {seconds(span_us * 1e-6)} in all."
     height = _TOP * 2 + len(drawn) * _LANE
-    return picture("lanes", "What ran in the first step", description, *shapes, width=_WIDTH, height=height)
+    return picture("lanes", "Events of the first step", description, *shapes, width=_WIDTH, height=height)
 
 
 def _merged(spans: npt.NDArray[np.float64]) -> Iterator[tuple[float, float]]:

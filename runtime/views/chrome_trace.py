@@ -94,7 +94,7 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
 
 
 def _slices(stage: int, span: Span, *, has_chunks: bool) -> Iterator[Event]:
-    """A pass, or what is not empty otherwise. Viewers draw slices inside a pass's slice below it."""
+    """A slice per span; only passes may be empty. Viewers draw slices inside a pass below it."""
     if span.micro_batch is not None:
         name = f"{span.name} {span.micro_batch}" + (f" (chunk {span.chunk})" if has_chunks else "")
         arguments = {"micro_batch": span.micro_batch, "chunk": span.chunk}

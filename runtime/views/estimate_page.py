@@ -142,7 +142,7 @@ def _warnings(estimate: Estimate) -> Iterator[Markup]:
 
 
 def question(estimate: Estimate) -> dict[str, str]:
-    """What was asked and what answered it, by name."""
+    """The request, and the hardware and data behind the answer, by name."""
     model, layout, source = estimate.model, estimate.parallelism, estimate.provenance
     asked = {
         "model": f"{model.name}: {counted(model.layers, 'layer')}, hidden size {model.hidden_size:,}, "

@@ -29,7 +29,7 @@ def seconds(value_s: float, *, like: float | None = None) -> str:
 
 
 def between(low_s: float, high_s: float, *, like: float | None = None) -> str:
-    """Two times in one unit, that of `like` or of the first: `5.425 to 8.156 s`."""
+    """Two times in the unit of `like`, or of the first: `5.425 to 8.156 s`."""
     like = low_s if like is None else like
     return f"{seconds(low_s, like=like).split()[0]} to {seconds(high_s, like=like)}"
 
@@ -74,7 +74,7 @@ def rate(per_s: float) -> str:
 
 
 def percent(fraction: float | None, *, digits: int = 1) -> str:
-    """`3.1 %`; a dash for None, `no number` for what is not finite."""
+    """`3.1 %`; a dash for None, `no number` if not finite."""
     if fraction is None:
         return "–"
     return f"{fraction * 100:.{digits}f} %" if math.isfinite(fraction) else "no number"
@@ -87,7 +87,7 @@ def counted(count: int, what: str) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name in at most so many characters."""
+    """A name cut to `most` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 

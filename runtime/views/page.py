@@ -170,7 +170,7 @@ def rectangles(
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Markup:
-    """What colours and shapes mean: (class of the style sheet, text) each."""
+    """A legend of (class of the style sheet, text)."""
     listed = (element("li", element("span", class_=f"key {style}"), " ", text) for style, text in entries)
     return element("ul", *listed, class_="legend")
 

@@ -1,4 +1,4 @@
-"""What an estimate's page draws, piece by piece: for pages that place the pieces themselves."""
+"""The pictures of an estimate's page one by one, for pages with a layout of their own."""
 
 from collections.abc import Iterable
 from dataclasses import asdict

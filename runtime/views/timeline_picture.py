@@ -43,7 +43,7 @@ _SHAPES = {  # style: first and last fraction of the row's height, from the lowe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePicture:
-    """The drawing and notes on what it leaves out."""
+    """The drawing, and notes on omissions."""
 
     svg: Markup
     notes: tuple[str, ...]

@@ -15,6 +15,7 @@ from kernelcast.runtime.views.formatting import value_range, value_ranges
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
 from kernelcast.train.notes import Note
+from kernelcast.train.prior import correcting_points
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.selection import Selected, relative_errors
 
@@ -53,7 +54,7 @@ class RoleFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
-    """A measured row that the regressor does not follow: its workload, its time, its held-out prediction."""
+    """A measured row far from its held-out prediction: workload and both times."""
 
     vector: tuple[int, ...]
     time_us: float
@@ -77,7 +78,7 @@ class OperatorFigures:
 
     @property
     def title(self) -> str:
-        """What the operator does, in a few words."""
+        """The operator in a few words."""
         return OPERATORS[self.entry.operator].title
 
     @property
@@ -103,7 +104,7 @@ class OperatorFigures:
 
     @property
     def is_collective(self) -> bool:
-        """Whether it is a collective; means over operators leave those out."""
+        """Whether it is a collective; means over operators leave collectives out."""
         return OPERATORS[self.entry.operator].is_collective
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,7 +220,10 @@ class TrainingFigures:
             "format": FORMAT,
             "bundle": str(self.trained.path),
             "bundle_digest": self.trained.digest,
-            "skipped": [values_of(one, "operator", "direction", "reason") for one in self.trained.skipped],
+            "skipped": [
+                {**values_of(one, "operator", "direction"), "reason": one.text}
+                for one in self.trained.skipped
+            ],
             "statistic": self.trained.manifest.statistic,
             **values_of(self.trained, "without_quiet", "samples"),
             "doubtful": dict(self.trained.doubts),
@@ -286,7 +290,9 @@ def _operator(
             RoleFigures(
                 role=role,
                 name=role_name(entry.operator, role),
-                rows=int(np.isfinite(_times_us(selected, role)).sum()) if selected else _points(entry),
+                rows=int(np.isfinite(_times_us(selected, role)).sum())
+                if selected
+                else correcting_points(entry),
                 error=error,
                 reference_error=reference.error_of(entry, role, rows_of) if reference else None,
             )
@@ -294,12 +300,6 @@ def _operator(
     return OperatorFigures(
         entry=entry, selected=selected, roles=tuple(roles), layouts=layouts, outliers=_outliers(selected)
     )
-
-
-def _points(entry: RegressorEntry) -> int | None:
-    """How many points corrected the prior's regressor; None where none did."""
-    correction = None if entry.transfer is None else entry.transfer.correction
-    return None if correction is None else correction.points
 
 
 def _layouts(

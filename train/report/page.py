@@ -31,7 +31,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def check_directory(directory: Path) -> None:
-    """Refuse a folder that a report cannot be written into; it need not exist yet.
+    """Refuse a folder that a report cannot be written to; it need not exist yet.
 
     Raises:
         DataError: it is a file, or cannot be made or written.
@@ -65,7 +65,7 @@ def write_report(
 
 
 def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total, what: None) -> str:
-    """The whole page: means, table, what was left out, notes, errors at a glance, every operator."""
+    """The whole page: means, table, left-out operators, notes, overview of errors, every operator."""
     # Only here: matplotlib takes long to import.
     from kernelcast.train.report.plots import overview
 
@@ -77,15 +77,13 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
     made_by = f"written by kernelcast {trained.manifest.kernelcast_version}"
     count = f"{counted(len(operators), 'regressor')}, one per operator and direction, {made_by}."
     header = element("header", element("h1", title), element("p", count, class_="soft"))
-    left_out = [f"{s.operator} ({s.direction}): {s.reason}" for s in trained.skipped]
-    notes = [f"{n.operator} ({n.direction}): {n.text}" for n in figures.notes]
     main = element(
         "main",
         element("dl", *_tiles(figures), class_="tiles"),
         facts(_facts(figures)),
         section("Operators", _table(figures)),
-        *([section("Left out", bullets(*left_out))] if left_out else []),
-        *([section("Notes", bullets(*notes))] if notes else []),
+        *([section("Left out", bullets(*map(str, trained.skipped)))] if trained.skipped else []),
+        *([section("Notes", bullets(*map(str, figures.notes)))] if figures.notes else []),
         section("Errors at a glance", overview(figures)),
         section("How to read this", _reading()),
         section("Operator by operator", *operators),
@@ -134,14 +132,14 @@ def _table(found: TrainingFigures) -> Markup:
 def _reading() -> Markup:
     level = percent(LEVEL, digits=0)
     terms = {
-        "Error": "mean of |predicted − measured| / measured over all rows. Every row is predicted by a regressor that "
-        "was chosen and fitted without it.",
-        "Reference": "the error that others published of their regressors.",
+        "Error": "mean of |predicted − measured| / measured over all rows. We use nested cross-validation: the "
+        "regressor that predicts a row was chosen and fitted without it.",
+        "Reference": "the published error of the method's authors.",
         "Coverage": f"the share of held-out rows within their {level} interval, whose width comes from other rows. "
         "The shaded band in the plots is that interval.",
         "Extrapolated": "the error on workloads larger than any that was fitted, one feature at a time.",
-        "Range": "smallest and largest value of every feature. A prediction outside carries a warning. In the plots of "
-        "what was sampled it is dashed, and a larger point stands for more workloads at that place.",
+        "Range": "smallest and largest value of every feature. A prediction outside carries a warning. The plots of "
+        "sampled workloads show it dashed; a larger point stands for more workloads.",
     }
     return bullets(*(joined((element("b", name), f": {text}")) for name, text in terms.items()))
 

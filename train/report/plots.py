@@ -65,9 +65,9 @@ Rows = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """The rows that are drawn: `workloads` [rows, features], times and held-out predictions in µs [rows].
+    """The drawn rows: `workloads` [rows, features], times and held-out predictions in µs [rows].
 
-    `half_widths` [rows] are those of the 90 % interval, on the logarithm. `sizes` [rows] counts `size_unit`: FLOPs of
+    `half_widths` [rows] belong to the 90 % interval of the logarithm. `sizes` [rows] counts `size_unit`: FLOPs of
     compute-bound operators, bytes moved by the others.
     """
 
@@ -143,7 +143,7 @@ def overview(figures: TrainingFigures) -> Markup:
     best, worst = (f"{names[at]} with {percent(errors[at][0])}" for at in (0, -1))
     compared = any(reference is not None for _, reference in errors)
     caption = (
-        f"Mean error on held-out rows{' (filled) and that of the reference (hollow)' if compared else ''}."
+        f"Mean error on held-out rows{' (filled) and error of the reference (hollow)' if compared else ''}."
     )
     description = f"Error of each regressor in each of its {len(ordered)} roles, from {best} to {worst}."
     shown = image(lambda: overview_plot(names, errors), "Errors of all regressors", description)
@@ -185,9 +185,9 @@ def regressor_plots(operator: OperatorFigures) -> Iterator[Markup]:
         ),
         (
             coverage_plot,
-            "what was sampled",
+            "sampled workloads",
             f"The {len(rows):,} sampled workloads, {operator.ranges}.",
-            "What was sampled; the training range is dashed.",
+            "Sampled workloads; the training range is dashed.",
         ),
     ):
         shown = image(partial(plot, points), f"{operator.name}: {title}", description)

@@ -17,10 +17,10 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.train.fit import Trained
+from kernelcast.train.notes import Note
 from kernelcast.train.report.figures import figures
 from kernelcast.train.report.page import FILE_NAME, check_directory, page, write_report
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.screening import Skipped
 
 PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
 HOSTILE = "<script>alert('&\")</script>"
@@ -129,7 +129,7 @@ def test_all_text_is_escaped(trained: Trained) -> None:
         compute=(ComputeFingerprint(kind="cpu", device_name=HOSTILE, cores=2, threads=1),),
         peaks=(),
     )
-    skipped = Skipped(operator=HOSTILE, direction=trained.manifest.regressors[0].direction, reason=HOSTILE)
+    skipped = Note(operator=HOSTILE, direction=trained.manifest.regressors[0].direction, text=HOSTILE)
     hostile = replace(
         trained, path=Path(f"{HOSTILE}.kcast"), manifest=manifest, skipped=(skipped,), selections=()
     )
