@@ -185,7 +185,7 @@ def show_doubts(found: TrainingFigures) -> None:
         )
     if doubts := doubts_text(trained.doubts, trained.samples):
         say(f"doubtful: {doubts}")
-    for note in found.notes:
+    for note in trained.notes:
         say(f"note: {note}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
         say(

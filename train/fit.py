@@ -9,7 +9,7 @@ from typing import Self, Unpack
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
-from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.output_file import check_writable
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
@@ -97,19 +97,7 @@ def train_bundle(
     if data.prior is not None:
         entries = choose(data.prior, entries, [c.entry for c in data.corrected], statistic=data.statistic)
     used = data.used_samples()
-    manifest = Manifest(
-        kernelcast_version=version("kernelcast"),
-        created_at=_newest(database, used),
-        dtype=scope.dtype,
-        statistic=data.statistic,
-        compute=scope.compute,
-        fabric=(*scope.fabric, *_described(database, scope)),
-        software=tuple(dict.fromkeys((*scope.software, *(prior.manifest.software if prior else ())))),
-        dataset_digest=dataset_digest(used),
-        seed=seed,
-        regressors=entries,
-        peaks=data.peaks,
-    )
+    manifest = _manifest(database, data, used, entries, prior, seed)
     models = {one.entry.file: one.model for one in fitted}
     from_prior = {one.file: prior.files[one.file] for one in entries if prior and one.transfer}
     digest = write_bundle(output, manifest, {one.file: (models | from_prior)[one.file] for one in entries})
@@ -308,6 +296,30 @@ def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
         run_ids = {sample.run_id for sample in samples}
         moments = [run.started_at for run in database.run_list() if run.id in run_ids]
     return max(filter(None, moments), default=UNKNOWN_MOMENT)
+
+
+def _manifest(
+    database: Database,
+    data: _TrainingData,
+    used: Sequence[SampleRow],
+    entries: tuple[RegressorEntry, ...],
+    prior: Bundle | None,
+    seed: int,
+) -> Manifest:
+    software = (*data.scope.software, *(prior.manifest.software if prior else ()))
+    return Manifest(
+        kernelcast_version=version("kernelcast"),
+        created_at=_newest(database, used),
+        dtype=data.scope.dtype,
+        statistic=data.statistic,
+        compute=data.scope.compute,
+        fabric=(*data.scope.fabric, *_described(database, data.scope)),
+        software=tuple(dict.fromkeys(software)),
+        dataset_digest=dataset_digest(used),
+        seed=seed,
+        regressors=entries,
+        peaks=data.peaks,
+    )
 
 
 def _record(database: Database, output: Path, manifest: Manifest, digest: str) -> None:

@@ -6,13 +6,17 @@ import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.views.formatting import cell_text, heading, shortened
 
 _VOID = {"rect", "path", "line", "use", "meta", "img"}
 _LONGEST = 80  # characters of a name in a table, so that the numbers next to it stay in sight
+
+
+_MOST_ROWS = 96
+Stage = TypeVar("Stage")
 
 
 class Markup(str):
@@ -173,6 +177,13 @@ def legend(entries: Iterable[tuple[str, str]]) -> Markup:
     """A legend of (class of the style sheet, text)."""
     listed = (element("li", element("span", class_=f"key {style}"), " ", text) for style, text in entries)
     return element("ul", *listed, class_="legend")
+
+
+def drawn_stages(stages: Sequence[Stage]) -> tuple[Sequence[Stage], float]:
+    """The stages that a picture has rows for, all or the first and the last 48, and the height of a row."""
+    if len(stages) > _MOST_ROWS:
+        stages = (*stages[: _MOST_ROWS // 2], *stages[-_MOST_ROWS // 2 :])
+    return stages, 34.0 if len(stages) <= 16 else 22.0 if len(stages) <= 40 else 14.0
 
 
 def picture(name: str, title: str, description: str, *content: str, width: float, height: float) -> Markup:

@@ -8,7 +8,16 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, chunks_on
 from kernelcast.runtime.views.formatting import counted, round_step, seconds
-from kernelcast.runtime.views.page import Markup, element, legend, number, picture, raw, rectangles
+from kernelcast.runtime.views.page import (
+    Markup,
+    drawn_stages,
+    element,
+    legend,
+    number,
+    picture,
+    raw,
+    rectangles,
+)
 from kernelcast.runtime.views.simulated_step import (
     NAMES,
     PassCollectives,
@@ -28,7 +37,6 @@ _PASSES_PER_ROW = 260
 _MICRO_BATCHES_SHOWN = 16
 """Micro-batches shown at either end of a cut step, in addition to one per stage."""
 
-_ROWS = 96
 _SHAPES = {  # style: first and last fraction of the row's height, from the lowest layer of the drawing to the top
     "forward": (0.0, 0.82),
     "backward": (0.0, 1.0),
@@ -65,11 +73,14 @@ class _Window:
 def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePicture:
     """Draw a step. Long steps are cut in the middle; with more than 96 stages, the first and last 48 are drawn."""
     windows = _windows(estimate, timeline)
-    stages, notes = _drawn_stages(timeline.stages)
+    stages, height = drawn_stages(timeline.stages)
+    notes = []
+    if len(stages) < len(timeline.stages):
+        first, last = len(stages) // 2, len(timeline.stages) - len(stages) // 2 - 1
+        notes.append(f"stages {first} to {last} of {len(timeline.stages)} are not drawn")
     if len(windows) > 1:
         hidden_us = windows[1].start_us - windows[0].end_us
         notes.append(f"{seconds(hidden_us * 1e-6)} in the middle, where the pattern repeats, are not drawn")
-    height = 34.0 if len(stages) <= 16 else 22.0 if len(stages) <= 40 else 14.0
     bottom = _TOP + len(stages) * height
     drawn = sum(len(stage.passes) for stage in stages)
     detailed = drawn <= _DETAILED_PASSES and len(windows) == 1
@@ -85,17 +96,9 @@ def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePict
         f"One row per stage ({counted(len(timeline.stages), 'stage')}), time from left to right, "
         f"{seconds(timeline.step_us * 1e-6)} in all. The same figures are in the tables below."
     )
-    svg = picture(
-        "timeline",
-        "Timeline of one simulated training step",
-        description,
-        *_axis(windows, bottom),
-        *rows,
-        links,
-        *_cut_marks(windows, bottom),
-        width=_WIDTH,
-        height=bottom + 26,
-    )
+    shapes = (*_axis(windows, bottom), *rows, links, *_cut_marks(windows, bottom))
+    title, size = "Timeline of one simulated training step", {"width": _WIDTH, "height": bottom + 26}
+    svg = picture("timeline", title, description, *shapes, **size)
     return TimelinePicture(svg=svg, notes=tuple(notes))
 
 
@@ -118,15 +121,6 @@ def _windows(estimate: Estimate, timeline: StepTimeline) -> list[_Window]:
     scale = (room - _GAP) / (shown_us + step_us - last_us)
     middle = _LEFT + shown_us * scale + _GAP
     return [_Window(0.0, shown_us, _LEFT, scale), _Window(last_us, step_us, middle, scale)]
-
-
-def _drawn_stages(stages: tuple[StageTimeline, ...]) -> tuple[list[StageTimeline], list[str]]:
-    if len(stages) <= _ROWS:
-        return list(stages), []
-    half = _ROWS // 2
-    return [*stages[:half], *stages[-half:]], [
-        f"stages {half} to {len(stages) - half - 1} of {len(stages)} are not drawn"
-    ]
 
 
 def _row(

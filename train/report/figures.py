@@ -12,9 +12,7 @@ from kernelcast.runtime.bundle.widening import KINDS, HeldOut
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.runtime.views.formatting import value_range, value_ranges
-from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
-from kernelcast.train.notes import Note
 from kernelcast.train.prior import correcting_points
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.selection import Selected, relative_errors
@@ -200,11 +198,6 @@ class TrainingFigures:
         return [(operator, role) for operator in self.operators for role in operator.roles]
 
     @property
-    def notes(self) -> tuple[Note, ...]:
-        """Notes on doubtful rows, by operator and direction."""
-        return self.trained.notes
-
-    @property
     def rows(self) -> int:
         """Distinct workloads that were fitted."""
         return sum(o.entry.rows for o in self.operators)
@@ -227,7 +220,7 @@ class TrainingFigures:
             "statistic": self.trained.manifest.statistic,
             **values_of(self.trained, "without_quiet", "samples"),
             "doubtful": dict(self.trained.doubts),
-            "notes": [values_of(one, "operator", "direction", "text") for one in self.notes],
+            "notes": [values_of(one, "operator", "direction", "text") for one in self.trained.notes],
             "load_ratios": [one.to_dict() for one in self.trained.load_ratios],
             **values_of(self, "rows", "size_bytes", "mean_validation_error", "mean_collective_error"),
             "mean_coverage": self.mean_coverage,
@@ -290,7 +283,7 @@ def _operator(
             RoleFigures(
                 role=role,
                 name=role_name(entry.operator, role),
-                rows=int(np.isfinite(_times_us(selected, role)).sum())
+                rows=int(np.isfinite(selected.table.role_times_us[role]).sum())
                 if selected
                 else correcting_points(entry),
                 error=error,
@@ -309,7 +302,7 @@ def _layouts(
         return ()
     found = []
     for role, layout in product(entry.role_errors, entry.layouts):
-        times_us = _times_us(selected, role)
+        times_us = selected.table.role_times_us[role]
         own = selected.table.in_layout(layout) & np.isfinite(times_us)
         if not own.any():
             continue
@@ -326,11 +319,6 @@ def _layouts(
             )
         )
     return tuple(found)
-
-
-def _times_us(selected: Selected, role: str) -> Array:
-    """Times of the rows in a role, [rows]; NaN where a workload was not measured in it."""
-    return selected.table.role_times_us[role]
 
 
 def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:

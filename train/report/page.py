@@ -83,7 +83,7 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
         facts(_facts(figures)),
         section("Operators", _table(figures)),
         *([section("Left out", bullets(*map(str, trained.skipped)))] if trained.skipped else []),
-        *([section("Notes", bullets(*map(str, figures.notes)))] if figures.notes else []),
+        *([section("Notes", bullets(*map(str, trained.notes)))] if trained.notes else []),
         section("Errors at a glance", overview(figures)),
         section("How to read this", _reading()),
         section("Operator by operator", *operators),

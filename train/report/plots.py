@@ -20,14 +20,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import OperatorClass
 from kernelcast.runtime.views.formatting import amount, percent, three_digits, value_range
 from kernelcast.runtime.views.page import Markup, element
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.intervals import log_half_widths
 from kernelcast.train.report.figures import OperatorFigures, TrainingFigures
 
-LAYOUT_FEATURES = ("nodes", "gpus_per_node")
 # The palette of Okabe and Ito for colour-blind readers, without its black. Markers differ too.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8C6BB1", "#7F7F7F", "#B5A400")
 _MARKERS = "os^Dv+x<_"
@@ -65,15 +64,13 @@ Rows = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """The drawn rows: `workloads` [rows, features], times and held-out predictions in µs [rows].
+    """The drawn rows of a `table`: held-out predictions in µs [rows], and sizes [rows], which count `size_unit`.
 
-    `half_widths` [rows] belong to the 90 % interval of the logarithm. `sizes` [rows] counts `size_unit`: FLOPs of
-    compute-bound operators, bytes moved by the others.
+    `half_widths` [rows] belong to the 90 % interval of the logarithm. Sizes are FLOPs of compute-bound operators, bytes
+    moved by the others.
     """
 
-    features: tuple[str, ...]
-    workloads: Array
-    times_us: Array
+    table: Table
     held_out_us: Array
     half_widths: Array
     sizes: Array
@@ -82,40 +79,35 @@ class Points:
     @classmethod
     def of(cls, table: Table, held_out_us: Array, half_widths: Array, dtype: str) -> "Points":
         """The rows of a table whose held-out prediction is a finite number above 0."""
-        op = OPERATORS[table.operator]
-        compute = op.operator_class is OperatorClass.COMPUTE
-        sizes = [
-            op.flops(table.direction, vector)
-            if compute
-            else op.moved_bytes(table.direction, vector, ELEMENT_BYTES.get(dtype, 1))
-            for vector in table.workloads.tolist()
-        ]
         drawn = np.isfinite(held_out_us) & (held_out_us > 0)
+        table = table.part(drawn)
+        law, vectors = table.law, table.workloads.tolist()
+        if compute := law.operator_class is OperatorClass.COMPUTE:
+            sizes = [law.flops(table.direction, vector) for vector in vectors]
+        else:
+            element_bytes = ELEMENT_BYTES.get(dtype, 1)
+            sizes = [law.moved_bytes(table.direction, vector, element_bytes) for vector in vectors]
         return cls(
-            features=tuple(op.features),
-            workloads=table.workloads[drawn],
-            times_us=table.times_us[drawn],
+            table=table,
             held_out_us=held_out_us[drawn],
             half_widths=half_widths[drawn],
             # A feature of 0 (no layer) moves nothing, which a logarithmic axis cannot show.
-            sizes=np.maximum(np.array(sizes)[drawn], 1.0),
+            sizes=np.maximum(np.array(sizes), 1.0),
             size_unit="FLOP" if compute else "B",
         )
 
-    def __len__(self) -> int:
-        return len(self.times_us)
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the workloads' columns."""
+        return tuple(self.table.law.features)
 
     @property
     def series(self) -> Mapping[str, Rows]:
         """The rows of each layout of a collective ("2 × 4": nodes × GPUs per node); else all rows, named ""."""
-        if not set(LAYOUT_FEATURES) <= set(self.features):
-            return {"": np.ones(len(self), dtype=np.bool_)}
-        columns = [self.features.index(name) for name in LAYOUT_FEATURES]
-        layouts = self.workloads[:, columns].astype(np.int64)
-        return {
-            f"{nodes} × {gpus}": (layouts == (nodes, gpus)).all(axis=1)
-            for nodes, gpus in sorted(set(map(tuple, layouts.tolist())))
+        layouts = {
+            f"{nodes} × {gpus}": self.table.in_layout((nodes, gpus)) for nodes, gpus in self.table.layouts
         }
+        return layouts or {"": np.ones(len(self.table), dtype=np.bool_)}
 
     @property
     def styles(self) -> Iterator[tuple[str, Rows, str, str]]:
@@ -157,23 +149,23 @@ def regressor_plots(operator: OperatorFigures) -> Iterator[Markup]:
     entry, rows = operator.entry, operator.selected.table
     widths = log_half_widths(entry.interval, rows.workloads)
     points = Points.of(rows, operator.selected.held_out_us, widths, entry.dtype)
-    if not len(points):
+    if not len(points.table):
         return
     reach = np.unique(np.expm1(points.half_widths)).tolist()
     band = " to ".join(dict.fromkeys(percent(end) for end in (reach[0], reach[-1])))
-    level, lost = percent(LEVEL, digits=0), len(rows) - len(points)
+    level, lost = percent(LEVEL, digits=0), len(rows) - len(points.table)
     missing = f" {lost} rows whose prediction is not a number are not shown." if lost else ""
     unit = "floating-point operations" if points.size_unit == "FLOP" else "bytes moved"
     sizes, times_s = (
         f"{amount(values.min(), name)} to {amount(values.max(), name)}"
-        for values, name in ((points.sizes, points.size_unit), (points.times_us * 1e-6, "s"))
+        for values, name in ((points.sizes, points.size_unit), (points.table.times_us * 1e-6, "s"))
     )
-    worst = percent(float(np.abs(points.held_out_us / points.times_us - 1).max()))
+    worst = percent(float(np.abs(points.held_out_us / points.table.times_us - 1).max()))
     for plot, title, description, caption in (
         (
             agreement_plot,
             "predicted over measured time",
-            f"{len(points):,} held-out rows, {times_s}; the points lie along the diagonal with a mean error of "
+            f"{len(points.table):,} held-out rows, {times_s}; the points lie along the diagonal with a mean error of "
             f"{percent(entry.validation_error)}.",
             f"Predicted against measured, with the {level} band.{missing}",
         ),
@@ -198,14 +190,16 @@ def agreement_plot(points: Points) -> Figure:
     """Held-out prediction over measured time, both logarithmic, with the diagonal and the 90 % band."""
     figure, axes = _axes("measured", "predicted, held out")
     factors = np.exp(points.half_widths)
-    every = np.concatenate([points.held_out_us, points.times_us * factors, points.times_us / factors])
+    every = np.concatenate(
+        [points.held_out_us, points.table.times_us * factors, points.table.times_us / factors]
+    )
     for name in "xy":
         _log_axis(axes, name, every.min(), every.max(), lambda time_us: amount(time_us * 1e-6, "s"))
     for colour, rows, factor in _bands(points):
-        ends = np.array([points.times_us[rows].min(), points.times_us[rows].max()])
+        ends = np.array([points.table.times_us[rows].min(), points.table.times_us[rows].max()])
         axes.fill_between(ends, ends / factor, ends * factor, color=colour, alpha=0.22, linewidth=0)
     axes.axline((1, 1), (10, 10), color=_INK, linewidth=0.8)
-    _scatter(axes, points, points.times_us, points.held_out_us)
+    _scatter(axes, points, points.table.times_us, points.held_out_us)
     if len(points.series) > 1:
         axes.legend(title="nodes × devices per node", loc="upper left", ncols=2, frameon=False, fontsize=7)
     return figure
@@ -215,7 +209,7 @@ def errors_plot(points: Points) -> Figure:
     """Error of the held-out prediction over the size of the workload, both logarithmic, with the 90 % band."""
     x_name = "floating-point operations" if points.size_unit == "FLOP" else "data moved"
     figure, axes = _axes(x_name, "predicted against measured")
-    ratios = points.held_out_us / points.times_us
+    ratios = points.held_out_us / points.table.times_us
     spread = max(0.001, float(np.abs(np.log(ratios)).max()), float(points.half_widths.max()))
     largest, unit = math.exp(1.08 * spread), points.size_unit
     _log_axis(axes, "x", points.sizes.min(), points.sizes.max(), lambda size: amount(size, unit))
@@ -234,7 +228,7 @@ def coverage_plot(points: Points) -> Figure:
 
     For a collective: entries over layouts. Features that never vary, or always equal another one, are left out.
     """
-    if set(LAYOUT_FEATURES) <= set(points.features):
+    if points.table.layouts:
         return _layout_coverage(points)
     *columns, last = varying(points)
     rows = [*columns[1:], last] if columns else [last]
@@ -247,7 +241,7 @@ def coverage_plot(points: Points) -> Figure:
             if across > down:  # the lower half of a matrix
                 axes.set_visible(False)
                 continue
-            _pair(axes, np.maximum(points.workloads[:, [first, second]], 1))
+            _pair(axes, np.maximum(points.table.workloads[:, [first, second]], 1))
             if down == len(rows) - 1:
                 axes.set_xlabel(points.features[first])
             if across == 0:
@@ -277,8 +271,8 @@ def varying(points: Points) -> list[int]:
     """Columns of the features that vary and are not a copy of an earlier one; the first if none does."""
     found: list[int] = []
     for column in range(len(points.features)):
-        values = points.workloads[:, column]
-        copies = any(np.array_equal(values, points.workloads[:, earlier]) for earlier in found)
+        values = points.table.workloads[:, column]
+        copies = any(np.array_equal(values, points.table.workloads[:, earlier]) for earlier in found)
         if np.ptp(values) > 0 and not copies:
             found.append(column)
     return found or [0]
@@ -329,7 +323,7 @@ def _log_axis(
 
 def _scatter(axes: Axes, points: Points, x: Array, y: Array) -> None:
     for label, rows, colour, marker in points.styles:
-        is_bitmap = len(points) > _MOST_SHAPES
+        is_bitmap = len(points.table) > _MOST_SHAPES
         axes.plot(x[rows], y[rows], marker, color=colour, alpha=0.7, label=label, rasterized=is_bitmap)
 
 
@@ -357,7 +351,7 @@ def _pair(axes: Axes, values: Array) -> None:
 def _layout_coverage(points: Points) -> Figure:
     """Entries over layouts, one row of ticks per layout."""
     figure, axes = _axes("entries", "nodes × devices per node")
-    entries = np.maximum(points.workloads[:, points.features.index("entries")], 1)
+    entries = np.maximum(points.table.workloads[:, points.features.index("entries")], 1)
     _log_axis(axes, "x", entries.min(), entries.max(), amount)
     for place, (_, rows, colour, _) in enumerate(points.styles):
         own, is_bitmap = entries[rows], rows.sum() > _MOST_SHAPES

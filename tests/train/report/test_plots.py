@@ -222,4 +222,4 @@ def test_predictions_that_are_no_number_are_left_out(make_table: MakeTable) -> N
     table = make_table(count=5)
     drawn = points_of(table, [np.inf, 2.0, np.nan, 0.0, 3.0])
     assert drawn.held_out_us.tolist() == [2.0, 3.0]
-    assert len(drawn) == len(drawn.workloads) == len(drawn.sizes) == len(drawn.half_widths) == 2
+    assert len(drawn.table) == len(drawn.sizes) == len(drawn.half_widths) == 2
