@@ -27,7 +27,6 @@ from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
 from kernelcast.train.report.figures import OperatorFigures, RoleFigures, TrainingFigures, figures
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.table import rows
 from kernelcast.train.selection import Selected, relative_errors
 
 # scikit-learn's own defaults, as most of the authors' forests have them.
@@ -117,7 +116,7 @@ def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
     """Means over the roles that the authors published an error of, without collectives; extrapolation."""
     counted = [
         (role.error, role.reference_error, error)
-        for (operator, role), error in zip(rows(found), plain, strict=True)
+        for (operator, role), error in zip(found.by_role, plain, strict=True)
         if not operator.is_collective and role.reference_error is not None
     ]
     ours, theirs, forests = (percent(float(np.mean(errors))) for errors in zip(*counted, strict=True))
@@ -159,8 +158,8 @@ def report(bench: Bench, directory: Path, seed: int) -> list[str]:
         loaded = bench.part("load", repeat=LOADS, bundle=trained.path)
         size_bytes = trained.path.stat().st_size
     found = figures(trained, Reference.read(directory))
-    plain = [plain_error(operator.selected, role.role, seed) for operator, role in rows(found)]
-    cells = [row_of(*row, error) for row, error in zip(rows(found), plain, strict=True)]
+    plain = [plain_error(operator.selected, role.role, seed) for operator, role in found.by_role]
+    cells = [row_of(*row, error) for row, error in zip(found.by_role, plain, strict=True)]
     return [
         f"`make bench-train`, seed {seed}, on the authors' {directory.name} measurements:",
         "",

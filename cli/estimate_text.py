@@ -15,8 +15,17 @@ from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.estimate.known_shares import origins
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
-from kernelcast.runtime.views.formatting import amount, between, gibibytes, measured, percent, rate, seconds
-from kernelcast.runtime.views.step_breakdown import OPERATOR_HEADS, operator_cells
+from kernelcast.runtime.views.formatting import (
+    amount,
+    between,
+    gibibytes,
+    measured,
+    percent,
+    rate,
+    seconds,
+    table_texts,
+)
+from kernelcast.runtime.views.step_breakdown import operator_rows
 
 TOP_OPERATORS = 12
 Fact: TypeAlias = tuple[str, str]
@@ -258,4 +267,4 @@ def _size(size_bytes: int) -> str:
 
 
 def _operators(estimate: Estimate) -> str:
-    return text_table(OPERATOR_HEADS, operator_cells(estimate)[:TOP_OPERATORS], indent="  ")
+    return text_table(*table_texts(operator_rows(estimate)[:TOP_OPERATORS]), indent="  ")

@@ -15,14 +15,13 @@ from kernelcast.cli.tables import table_of, text_table
 from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
-from kernelcast.runtime.views.formatting import amount, percent
+from kernelcast.runtime.views.formatting import amount, percent, table_texts
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
-from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.train.report.figures import TrainingFigures, figures, table_rows
 from kernelcast.train.report.page import check_directory, write_report
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.table import columns
 
 seed_option = click.option(
     "--seed",
@@ -140,10 +139,8 @@ def show_training(trained: Trained, *, is_brief: bool = False) -> None:
 
 def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
     if not is_brief:
-        table = columns(found)
-        cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
         optional = ("size", "form", "algorithm", "coverage", "range")
-        click.echo(text_table([column.heading for column in table], list(cells), optional=optional))
+        click.echo(text_table(*table_texts(table_rows(found)), optional=optional))
         show_doubts(found)
     show_loads(found)
     if found.trained.prior is not None:
@@ -180,7 +177,7 @@ def show_doubts(found: TrainingFigures) -> None:
     """Print what a training left out and found doubtful, and mean errors beside that of the operators."""
     trained = found.trained
     for skipped in trained.skipped:
-        say(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
+        say(f"left out: {skipped}")
     if trained.without_quiet:
         say(
             f"statistic: {trained.manifest.statistic}, as {trained.without_quiet:,} of {trained.samples:,} samples "
@@ -188,8 +185,8 @@ def show_doubts(found: TrainingFigures) -> None:
         )
     if doubts := doubts_text(trained.doubts, trained.samples):
         say(f"doubtful: {doubts}")
-    for note in found.notes:
-        say(f"note: {note.operator} ({note.direction}): {note.text}")
+    for note in trained.notes:
+        say(f"note: {note}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
         say(
             f"rows that a regressor does not follow: {sum(outliers):,} of {found.rows:,}, in {len(outliers)} "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernelcast.docs.markdown import table
-from kernelcast.runtime.views.markup import Markup, element
+from kernelcast.runtime.views.page import Markup, element
 from kernelcast.store.schema import empty_database
 from kernelcast.store.schema_comments import documented
 

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from kernelcast.runtime.errors import shown
-from kernelcast.runtime.views.stylesheet import COLOURS
+from kernelcast.runtime.views.page import asset_text
 
 FOLDER = Path(__file__).parent / "assets"
 COLOURS_NAME = "colours.css"
@@ -39,7 +39,7 @@ def asset_routes(pages: Mapping[str, str]) -> list[Route]:
     """
     files = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in sorted(FOLDER.rglob("*.*"))}
     files = {name: content for name, content in files.items() if Path(name).suffix in _TYPES}
-    files[COLOURS_NAME] = COLOURS.encode()
+    files[COLOURS_NAME] = asset_text(COLOURS_NAME).encode()
     answers = {name: _Asset(name, content) for name, content in files.items()}
 
     async def index(request: Request) -> Response:

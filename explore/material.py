@@ -13,8 +13,7 @@ from starlette.routing import Route
 
 from kernelcast.explore.files import HEADERS
 from kernelcast.runtime.errors import DataError, needs_extra, shown
-from kernelcast.runtime.views.markup import Markup, element
-from kernelcast.runtime.views.page import document, section, table
+from kernelcast.runtime.views.page import Markup, document, element, section, table
 
 if TYPE_CHECKING:
     from kernelcast.store import Database

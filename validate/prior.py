@@ -19,11 +19,10 @@ from kernelcast.runtime.operators import Key
 from kernelcast.store import Database
 from kernelcast.train.candidates import CANDIDATES
 from kernelcast.train.dataset import Array, Table, aligned, tables
-from kernelcast.train.peaks import measured_peaks
 from kernelcast.train.prior import Prior, corrected
 from kernelcast.train.prior_points import MOST_CANDIDATES, most_telling
 from kernelcast.train.regressor import fit
-from kernelcast.train.scope import Scope
+from kernelcast.train.scope import Scope, measured_peaks
 from kernelcast.train.screening import screen, statistic_of_all
 
 FORMAT = "kernelcast.prior_validation/1"
