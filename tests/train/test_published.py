@@ -14,9 +14,12 @@ from kernelcast.train.report.figures import TrainingFigures, figures
 from kernelcast.train.report.reference import Reference
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "estimate-train-time" / "Perlmutter"
-pytestmark = pytest.mark.skipif(
-    not PUBLISHED.is_dir(), reason="no ../shared/data/estimate-train-time beside the checkout"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not PUBLISHED.is_dir(), reason="no ../shared/data/estimate-train-time beside the checkout"
+    ),
+    pytest.mark.xdist_group("published"),  # trained once, by one worker
+]
 
 # Rows of one size differ many times over: no regressor follows them, ours only has to do better than theirs.
 DISTURBED = {("all_gather", "data", 1, 4), ("all_reduce", "data", 1, 4)}
