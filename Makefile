@@ -12,7 +12,9 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
 
-test: lint types imports unit
+# Types are checked while tests wait for processes that they started.
+test: lint
+	$(MAKE) --jobs=2 unit types imports
 
 # constraints.txt pins torch to a version whose CPU build is enough: without it, pip may bring gigabytes of CUDA.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -42,10 +44,11 @@ tools:
 	done
 
 unit: $(INSTALLED) tools
-	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2
+	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2 --dist worksteal
 
+# The longest first, so that neither worker waits for the other at the end.
 slow: $(INSTALLED) tools
-	$(BIN)/pytest -m slow -n 2
+	$(BIN)/pytest -m slow -n 2 --dist loadgroup tests/train tests/validate tests/datasets tests/serve tests
 
 # Hostile files and clients, loopback only: a quarter of an hour. ATTACK='--write docs/trust.md' keeps the counts.
 attack: $(INSTALLED)

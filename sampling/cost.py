@@ -85,7 +85,7 @@ def cost_of_measuring(
     load: Load = Load.BURST,
 ) -> Cost:
     """Probe the device for a second, and fit the stored times of it; a `prior` has those of what is not stored."""
-    flops_per_s, bytes_per_s, overhead_s = _probe(place)
+    flops_per_s, bytes_per_s = _rates(place)
     fitted = {
         (name, direction): fit_baseline(
             "roofline",
@@ -103,7 +103,7 @@ def cost_of_measuring(
     probed = f"probe kernels: {flops_per_s / 1e9:,.0f} GFLOP/s, {bytes_per_s / 1e9:,.1f} GB/s"
     return Cost(
         source="; ".join([*known_by, probed]),
-        overhead_s=overhead_s,
+        overhead_s=_overhead_s(place),
         flops_per_s=flops_per_s,
         bytes_per_s=bytes_per_s,
         element_bytes=place.dtype.itemsize,
@@ -129,7 +129,7 @@ def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
         raise UsageError(f"device {hardware.name} has no published peaks for {hardware.dtype}")
     return Cost(
         source=f"operators of {hardware.name}, and what goes on around each measurement on this machine",
-        overhead_s=_probe(place)[2],
+        overhead_s=_overhead_s(place),
         flops_per_s=rate,
         bytes_per_s=device.memory_bytes_per_s,
         element_bytes=place.dtype.itemsize,
@@ -138,18 +138,24 @@ def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
     )
 
 
-def _probe(place: Place) -> tuple[float, float, float]:
-    """FLOP/s of a product, bytes/s of an addition, and the seconds of measuring an empty operator."""
+def _rates(place: Place) -> tuple[float, float]:
+    """FLOP/s of a product and bytes/s of an addition."""
     effort = Effort(warm_up_iterations=2, most_blocks=1)
     with torch.random.fork_rng(devices=[]):
         left, right = place.activation(_SIDE, _SIDE), place.activation(_SIDE, _SIDE)
         flops = 2 * _SIDE**3 / _forward_s(Bench(lambda: left @ right, [left, right]), place, effort)
         x, y = place.activation(4, _SIDE, _SIDE), place.activation(4, _SIDE, _SIDE)
         moved = 3 * x.nbytes / _forward_s(Bench(lambda: x + y, [x, y]), place, effort)
+    return flops, moved
+
+
+def _overhead_s(place: Place) -> float:
+    """Seconds of measuring an operator that takes next to no time."""
+    with torch.random.fork_rng(devices=[]):
         small = place.activation(8, 8)
         started = time.monotonic()
         _forward_s(Bench(lambda: small + small, [small]), place, Effort())
-    return flops, moved, time.monotonic() - started
+    return time.monotonic() - started
 
 
 def _forward_s(bench: Bench, place: Place, effort: Effort) -> float:

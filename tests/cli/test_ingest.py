@@ -71,7 +71,7 @@ def test_the_page_runs_as_written(
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text(encoding="utf-8")
     [recording] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    subprocess.run([sys.executable, "-c", recording], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", recording], check=True, capture_output=True, timeout=600)
     blocks = re.findall(r"```\n(kernelcast .*?)```", page, re.DOTALL)
     assert len(blocks) == 5
     found = {}

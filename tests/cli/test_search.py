@@ -279,7 +279,7 @@ def test_interrupted(bundle: Path, tmp_path: Path) -> None:
     )
     result = subprocess.run(
         [sys.executable, "-c", program, "search", *arguments(bundle, model_file, *more)],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert (result.returncode, result.stdout) == (130, "")
     assert result.stderr.splitlines()[-1] == "kernelcast: interrupted; nothing was left half-written"

@@ -271,7 +271,7 @@ def test_the_least_and_the_largest_time_are_refused_alike(bundle: Bundle, measur
 
 @pytest.mark.parametrize("factor", [9.9, 0.11])
 def test_a_step_within_the_largest_factor_is_fitted(bundle: Bundle, factor: float) -> None:
-    found = fitted(bundle, runs(bundle, [math.log(factor)] * 4))
+    found = fitted(bundle, runs(bundle, [math.log(factor)] * 4, count=5))
     assert all(0 < value / math.log(factor) <= 1.01 for value in found.log_factors)
 
 

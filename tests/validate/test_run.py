@@ -90,7 +90,7 @@ def test_steps_are_stored_and_found_again(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimator = Estimator.load(make_bundle())
-    options = RunOptions(repetitions=2, steps=4, timeout_s=100)
+    options = RunOptions(repetitions=2, steps=4, timeout_s=600)
     seen = []
     with Database.open(tmp_path / "bench.db", create=True) as database:
         report = validate_run(
@@ -149,10 +149,8 @@ def check_report(found: dict[str, Any]) -> None:
 def test_a_failure_keeps_what_was_measured(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = run_module.train_jobs
-
-    def fail(*args: Any, **options: Any) -> None:
-        train(*args, **options)
+    def fail(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+        take_turns(len(jobs), effort, on_turn, rounds=effort.rounds)
         raise DataError("worker: gone")
 
     monkeypatch.setattr(run_module, "train_jobs", fail)

@@ -39,6 +39,6 @@ def _short_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_that_a_job_does_not_need_waits_as_long_as_a_turn_may_take() -> None:
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in (ALONE, PAIR)]
     start = time.monotonic()
-    with pytest.raises(DataError, match=r"training.worker: no result after 20 s on 2 process\(es\)$"):
-        train_jobs(jobs, effort=Effort(rounds=1, steps=10**9), seed=1, timeout_s=20)
-    assert time.monotonic() - start < 70
+    with pytest.raises(DataError, match=r"training.worker: no result after 12 s on 2 process\(es\)$"):
+        train_jobs(jobs, effort=Effort(rounds=1, steps=10**9), seed=1, timeout_s=12)
+    assert time.monotonic() - start < 300  # torch's own limit is half an hour
