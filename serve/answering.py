@@ -3,7 +3,6 @@
 from typing import Any
 
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.serve.bodies import require_field
@@ -34,6 +33,6 @@ def of_request(warm: Warm, values: dict[str, Any]) -> tuple[Estimator, dict[str,
     if asked is None:
         return estimator, values
     if asked not in shipped_stacks():
-        raise UsageError(f"stack is {shown(asked)}, expected one of {', '.join(shipped_stacks())}")
+        raise UsageError(field="stack", found=asked, expected=f"one of {', '.join(shipped_stacks())}")
     stack = stack_named(asked)
     return estimator.with_stack(stack), stack.fill(values)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from kernelcast.runtime.answers import fabric_choice
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, measured_fabric_names
-from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_named, shipped_fabrics
 
 
@@ -19,10 +19,8 @@ def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoic
     if asked is None:
         return None
     if isinstance(asked, dict):
-        try:
+        with error_context(kind=UsageError):
             return fabric_from_values(asked, where="fabric")
-        except DataError as error:
-            raise UsageError(str(error)) from error
     if isinstance(asked, str) and asked in known:
         return known[asked]
     if isinstance(asked, str) and asked in shipped_fabrics():
@@ -30,4 +28,4 @@ def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoic
     if isinstance(asked, str) and asked in measured_fabric_names():
         return fabric_choice.find_fabric(asked)
     names = ", ".join((*known, *shipped_fabrics(), *measured_fabric_names()))
-    raise UsageError(f"fabric is {shown(asked)}, expected the fields of a description, or one of {names}")
+    raise UsageError(field="fabric", found=asked, expected=f"the fields of a description, or one of {names}")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.models import FoundModel, built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
 
@@ -35,4 +34,4 @@ def _find(asked: object, known: Mapping[str, ModelConfig]) -> FoundModel:
         if name is None:
             raise unknown_model(asked, known, "the fields of a model file work too")
         return FoundModel(model=known[name])
-    raise UsageError(f"model is {shown(asked)}, expected a name or the fields of a model file")
+    raise UsageError(field="model", found=asked, expected="a name or the fields of a model file")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.fields import unknown_field
 from kernelcast.runtime.request.kinds import Value
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
@@ -56,14 +56,13 @@ class Settings:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Errors that begin with a field's name begin with where it was given instead: `--tp: tp is 3, …`."""
+        """Errors about a field begin with where it was given: `--tp: tp is 3, …`."""
         try:
             yield
         except UsageError as error:
-            found = self.given.get(str(error).partition(" ")[0].partition("[")[0])
-            if found is None:
-                raise
-            raise UsageError(f"{found.origin}: {error}") from error
+            if found := self.given.get(error.field):
+                error.within(found.origin)
+            raise
 
 
 def give(
@@ -88,7 +87,7 @@ def give(
     for said, value in fields:
         name = _NOW.get(said, said)
         if name not in FIELDS:
-            raise UsageError(f"{origin}: {unknown_field(said, FIELDS if site else JOB_FIELDS)}")
+            raise unknown_field(said, FIELDS if site else JOB_FIELDS).within(origin)
         if name in SITE_ONLY and not site:
             raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
         if name in found:
@@ -96,7 +95,7 @@ def give(
             raise UsageError(f"{origin}: {said} is given again, first in {found[name].origin}{both}")
         read = FIELDS[name].kind.read(value)
         if read is None:
-            raise UsageError(f"{origin}: {said} is {shown(value)}, expected {FIELDS[name].kind.expected}")
+            raise UsageError(field=said, found=value, expected=FIELDS[name].kind.expected).within(origin)
         if isinstance(read, str) and (name in PATHS or (name in _SUFFIXES and is_path(read, name))):
             read = str(folder / (_with_home(read) if home else read))
         found[name] = Given(value=read, origin=origin)

@@ -188,8 +188,9 @@ class Collectives:
         fabric = self.source.fabric
         if fabric is not None and self.source.is_asked and self.gpus_per_node > fabric.devices_per_node:
             raise UsageError(
-                f"gpus_per_node is {self.gpus_per_node}, expected at most {fabric.devices_per_node}, "
-                f"the devices per node of fabric {fabric.name}"
+                field="gpus_per_node",
+                found=self.gpus_per_node,
+                expected=f"at most {fabric.devices_per_node}, the devices per node of fabric {fabric.name}",
             )
 
 
@@ -253,7 +254,7 @@ def _spread(found: CorrectedFabric, setting: Setting) -> Spread:
 
 def _element_bytes(dtype: str) -> int:
     if dtype not in ELEMENT_BYTES:
-        raise DataError(f"dtype is {dtype!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
+        raise DataError(field="dtype", found=dtype, expected=f"one of {', '.join(ELEMENT_BYTES)}")
     return ELEMENT_BYTES[dtype]
 
 

@@ -2,7 +2,7 @@
 
 import ast
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings, checked
 from kernelcast.runtime.request.fields import LAYOUT, MAX_LAYERS, MODEL, ContextExchange
@@ -92,7 +92,7 @@ def expert_pattern(key: str, value: object, layers: int) -> list[int]:
         UsageError: it is neither.
     """
     text = str(value)
-    refusal = UsageError(f"{key} is {shown(value)}, expected a number or a list such as ([0]*3+[1]*58)")
+    refusal = UsageError(field=key, found=value, expected="a number or a list such as ([0]*3+[1]*58)")
     if text.isdecimal() and 0 < len(text) < 6 and int(text):
         return [int(layer % int(text) == 0) for layer in range(layers)]
     if len(text) > _LONGEST_PATTERN:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST
 from kernelcast.runtime.request.kinds import Kind
@@ -119,7 +119,7 @@ class Choice(Row):
                 expected = " or ".join(
                     dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
                 )
-                raise UsageError(f"{key} is {shown(settings[key])}, expected {expected}")
+                raise UsageError(field=key, found=settings[key], expected=expected)
         meant = [one for one in self.options if one.settings.items() <= settings.items()]
         if not meant:
             return Found({})
@@ -217,5 +217,5 @@ def checked(key: str, value: object, kind: Kind) -> Any:
     """
     found = kind.read(value)
     if found is None:
-        raise UsageError(f"{key} is {shown(value)}, expected {kind.expected}")
+        raise UsageError(field=key, found=value, expected=kind.expected)
     return found

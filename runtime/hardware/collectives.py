@@ -196,7 +196,7 @@ def collective(operator: str) -> Operator:
     """
     row = OPERATORS.get(operator)
     if row is None or not row.is_collective:
-        raise UsageError(f"operator is {operator!r:.80}, expected a collective")
+        raise UsageError(field="operator", found=operator, expected="a collective")
     return row
 
 

@@ -172,10 +172,9 @@ class _Finder:
             require_answer(self.request.with_space(gpus=tuple(sorted(self.evaluated))).question, self.found)
         assert self.fastest is not None
         needed = days * self.fastest.step_time_s / step_time_s
-        return DataError(
-            f"days is {days:g}, expected at least {needed:,.4g}: the fastest of {len(self.evaluated)} evaluated sizes "
-            f"is {self.fastest.parallelism.world_size:,} devices"
-        )
+        devices = self.fastest.parallelism.world_size
+        fastest = f"the fastest of {len(self.evaluated)} evaluated sizes is {devices:,} devices"
+        return DataError(field="days", found=days, expected=f"at least {needed:,.4g}: {fastest}")
 
 
 def _powers(node: int) -> list[int]:

@@ -89,7 +89,7 @@ class Field:
             UsageError: it is not accepted; names the field, what was found and what was expected.
         """
         if not self.kind.accepts(value):
-            raise UsageError(f"{name or self.name} is {shown(value)}, expected {self.kind.expected}")
+            raise UsageError(field=name or self.name, found=value, expected=self.kind.expected)
 
 
 def option_name(name: str) -> str:

@@ -7,6 +7,8 @@ from decimal import Decimal, InvalidOperation
 from itertools import combinations
 from typing import Any
 
+from kernelcast.runtime.errors import either
+
 Value = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
 
 _LONGEST_TEXT = 4_096  # of a path
@@ -83,9 +85,8 @@ def with_unit(count: float) -> str:
 
 def choice(values: Sequence[str]) -> Kind:
     """One of some texts."""
-    *others, last = values
     return Kind(
-        expected=f"{', '.join(others)} or {last}",
+        expected=either(values),
         schema={"type": "string", "enum": list(values)},
         metavar=f"[{'|'.join(values)}]",
         types=(str,),

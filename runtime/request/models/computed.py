@@ -190,7 +190,7 @@ def first_dense(name: str) -> Reader:
     def read(config: Config, _: Mapping[str, Any]) -> int:
         listed = config.items(name) or []
         if listed != list(range(len(listed))):
-            raise UsageError(f"{name} is {shown(listed)}, expected the first layers")
+            raise UsageError(field=name, found=listed, expected="the first layers")
         return len(listed)
 
     return read

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.fields import MAX_SIZE, Field
 from kernelcast.runtime.request.kinds import FLAG, Kind, choice, number, whole
 
@@ -72,7 +72,7 @@ class Config:
         """A nested table, empty where it is absent."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, dict):
-            raise UsageError(f"{name} is {shown(value)}, expected a table or null")
+            raise UsageError(field=name, found=value, expected="a table or null")
         return Config(value or {})
 
     def tables(self, *names: str) -> Iterator["Config"]:
@@ -86,5 +86,5 @@ class Config:
         """A list, None where it is absent or empty."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, list):
-            raise UsageError(f"{name} is {shown(value)}, expected a list or null")
+            raise UsageError(field=name, found=value, expected="a list or null")
         return value or None

@@ -59,7 +59,9 @@ def _plain(name: str) -> str:
 def unknown_model(asked: str, names: Iterable[str], more: str) -> UsageError:
     """The error about a name that no model has: the nearest ones, else all. `more` says what else is accepted."""
     wanted = asked[-_LONGEST_NAME:].rsplit("/", 1)[-1]
-    return UsageError(f"model {shown(asked)} is unknown, {alternatives(wanted, names)}; {more}")
+    return UsageError(
+        f"model {shown(asked)} is unknown, {alternatives(wanted, names)}; {more}", field="model"
+    )
 
 
 def load_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | None = None) -> ModelConfig:
