@@ -137,7 +137,7 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
     with error_context(where):
         values = {**defaults, **only_known(run, RUN_FIELDS)}
         name = text(run, "name") if "name" in run else ""
-        where += f" ({name})" if name else ""
+    with error_context(f"{where} ({name})" if name else where):
         model = models.named(values)
         asked = request_of(values, model)
         layout: Parallelism = asked["parallelism"]

@@ -58,7 +58,7 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
             f"job.pipeline_stages is [2, {'[' * 76}, expected a list of different whole numbers",
         ),
         ("seed = 20", "seed = 2.5", "seed is 2.5, expected a whole number"),
-        ("seed = 20", "seed = true", "seed is true, expected a whole number"),
+        ("seed = 20", "seed = true", "seed is True, expected a whole number"),
         ('plan = "quick"', "plan = 7", "plan is 7, expected a text"),
         ("[job]", "[jobs]", "field 'jobs' is unknown (did you mean job?)"),
         ("[steps]", "[steps]\nlast = 3", "field 'steps.last' is unknown, known are rounds, warm_up, timed"),

@@ -79,7 +79,7 @@ BODIES = [
     (b"", "body is not JSON"),
     (b"{", "body is not JSON"),
     (b"[]", "body is [], expected a JSON object"),
-    (b"null", "body is null, expected a JSON object"),
+    (b"null", "body is None, expected a JSON object"),
     (b'{"pp": NaN}', "body is not JSON (NaN is no number"),
     (b'{"pp": 1, "pp": 2}', "body has a field twice, expected each field once"),
     (b'\xff{"pp": 1}', "body is not UTF-8 (byte 0)"),

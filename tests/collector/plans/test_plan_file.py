@@ -63,7 +63,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         ),
         ("seed = 3", "", "seed is missing"),
         ("seed = 3", "seed = -1", "seed is -1, expected a whole number from 0"),
-        ("seed = 3", "seed = true", "seed is true, expected a whole number from 0"),
+        ("seed = 3", "seed = true", "seed is True, expected a whole number from 0"),
         ("seed = 3", f"seed = 0x{'9' * 5000}", "seed is a number too long to show, expected a whole number"),
         (
             "seed = 3",
