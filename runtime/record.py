@@ -27,8 +27,8 @@ from typing import (
     runtime_checkable,
 )
 
-from kernelcast.runtime.errors import DataError, KernelcastError, either, shown
-from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.errors import DataError, KernelcastError, either
+from kernelcast.runtime.spelling import unknown_field
 
 WITH_DEFAULT = ("*",)
 """In place of the names of `OPTIONAL`: every field that has a default."""
@@ -180,8 +180,7 @@ def check_names(values: Iterable[Any], known: Iterable[str]) -> None:
     names = list(known)
     for name in values:
         if name not in names:
-            words = alternatives(name, names) if isinstance(name, str) else f"known are {', '.join(names)}"
-            raise DataError(f"field {shown(name)} is unknown, {words}")
+            raise DataError.of(unknown_field(name, names))
 
 
 class _Type(NamedTuple):

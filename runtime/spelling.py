@@ -40,6 +40,14 @@ def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     return sorted(filter(is_meant, known), key=lambda other: (-_likeness(name[:_LONGEST], other), other))
 
 
+def unknown_field(name: object, known: Iterable[str], *, path: str = "") -> UsageError:
+    """The error about a field that does not exist; suggests the one that was probably meant. `path` encloses it."""
+    names = list(known)
+    near = nearest_names(name, names) if isinstance(name, str) else []
+    hint = f" (did you mean {near[0]}?)" if near else f", known are {', '.join(names)}"
+    return UsageError(f"field {shown(f'{path}{name}' if isinstance(name, str) else name)} is unknown{hint}")
+
+
 def unknown(what: str, name: object, known: Iterable[str], *, instead: str = "") -> UsageError:
     """The error about a name that nothing has; `what` is also the field that asks for it, `instead` what works too.
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import REQUEST, renamed, unknown_field
+from kernelcast.runtime.request.fields import REQUEST, renamed
+from kernelcast.runtime.spelling import unknown_field
 
 
 class BodyError(UsageError):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.request.fields import unknown_field
-from kernelcast.runtime.request.kinds import Value
+from kernelcast.runtime.errors import UsageError, error_context
+from kernelcast.runtime.request.field_types import Value
+from kernelcast.runtime.spelling import unknown_field
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
 # Pairs of fields of which one determines the other.
@@ -93,9 +93,8 @@ def give(
         if name in found:
             both = f" ({said} and {name} are one field)" if FIELDS[name].old else ""
             raise UsageError(f"{origin}: {said} is given again, first in {found[name].origin}{both}")
-        read = FIELDS[name].kind.read(value)
-        if read is None:
-            raise UsageError(field=said, found=value, expected=FIELDS[name].kind.expected).within(origin)
+        with error_context(origin):
+            read = FIELDS[name].kind.parse(said, value)
         if isinstance(read, str) and (name in PATHS or (name in _SUFFIXES and is_path(read, name))):
             read = str(folder / (_with_home(read) if home else read))
         found[name] = Given(value=read, origin=origin)

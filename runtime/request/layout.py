@@ -5,6 +5,7 @@ from math import prod
 from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.fields import (
     AS_MEASURED,
     DEGREES,
@@ -31,7 +32,6 @@ from kernelcast.runtime.request.fields import (
     StateType,
     TensorOverlap,
 )
-from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 

@@ -14,9 +14,9 @@ from kernelcast.runtime.request.fields import (
     Norm,
     Router,
     renamed,
-    unknown_field,
 )
 from kernelcast.runtime.request.model_file import model_file, read_document
+from kernelcast.runtime.spelling import unknown_field
 
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)

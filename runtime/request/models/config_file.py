@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.request.fields import MAX_SIZE, Field
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice, number, whole
+from kernelcast.runtime.request.field_types import FLAG, FieldType, choice, number, whole
+from kernelcast.runtime.request.fields import MAX_SIZE
 
 _WHOLE, _NOT_NEGATIVE = whole(1, MAX_SIZE), whole(0, MAX_SIZE)
 _SHARE = number(0, 1, "a number above 0 and at most 1", above=True)
@@ -22,7 +22,7 @@ class Config:
         """Whether any of these fields is there."""
         return any(self.values.get(name) is not None for name in names)
 
-    def read(self, names: tuple[str, ...], kind: Kind) -> Any:
+    def read(self, names: tuple[str, ...], kind: FieldType) -> Any:
         """The value of a field, None where it is absent.
 
         Raises:
@@ -31,11 +31,11 @@ class Config:
         for name in names:
             value = self.values.get(name)
             if value is not None:
-                Field(name, kind, "").check(value)
+                kind.check(name, value)
                 return value
         return None
 
-    def needed(self, names: tuple[str, ...], kind: Kind) -> Any:
+    def needed(self, names: tuple[str, ...], kind: FieldType) -> Any:
         """The value of a field that has to be there.
 
         Raises:

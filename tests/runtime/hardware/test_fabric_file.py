@@ -77,7 +77,7 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
         ("gb_per_s = 32", "gb_per_s = -1", "inside.gb_per_s is -1.0, expected a rate"),
         ("gb_per_s = 32", 'gb_per_s = "32"', "inside.gb_per_s is '32', expected a number"),
         ("gb_per_s = 32", "gb_per_s = nan", "inside.gb_per_s is nan, expected a rate"),
-        ("gb_per_s = 32", "gbps = 32", "inside: field 'gbps' is unknown, nearest is gb_per_s"),
+        ("gb_per_s = 32", "gbps = 32", "inside: field 'gbps' is unknown, known are kind, "),
         ("gb_per_s = 32\n", "", "inside.gb_per_s is missing, expected a number"),
         ("gb_per_s = 32", f"gb_per_s = 1{'0' * 400}", "inside.gb_per_s is inf, expected a rate"),
         ('"PCIe"', '"pcie"', "inside.kind is 'pcie', expected NVSwitch, "),
