@@ -158,17 +158,24 @@ def read_record(kind: type[R], values: object) -> R:
     Raises:
         DataError: a field is missing, unknown, of another type or out of bounds; its path names it.
     """
-    if not isinstance(values, Mapping):
-        raise DataError(found=values, expected="a table")
-    known, optional = _types(kind), _optional(kind)
-    check_names(values, known)
-    found: dict[str, Any] = {}
-    for name, value_type in known.items():
-        if name in values:
-            found[name] = _read_at(name, value_type, values[name])
-        elif name not in optional:
+    found, optional = read_fields(kind, values), _optional(kind)
+    for name, value_type in _types(kind).items():
+        if name not in found and name not in optional:
             raise DataError(field=name, expected=value_type.expected)
     return kind(**found)
+
+
+def read_fields(kind: type[Record], values: object) -> dict[str, Any]:
+    """The values that are given for some fields of a record; bounds are those of the whole record.
+
+    Raises:
+        DataError: a field is unknown or of another type; its path names it.
+    """
+    if not isinstance(values, Mapping):
+        raise DataError(found=values, expected="a table")
+    types = _types(kind)
+    check_names(values, types)
+    return {name: _read_at(name, types[name], value) for name, value in values.items()}
 
 
 def check_names(values: Iterable[Any], known: Iterable[str]) -> None:

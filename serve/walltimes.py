@@ -8,9 +8,8 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.request.models import FoundModel
+from kernelcast.serve.answering import find_fabric, find_model
 from kernelcast.serve.bodies import known_fields
-from kernelcast.serve.fabrics import find_fabric
-from kernelcast.serve.models import find_model
 from kernelcast.serve.schemas import WALLTIME
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime import (
