@@ -12,7 +12,7 @@ _LONGEST_PATH = 255  # as long as one name in it can be
 
 
 class Missing(Enum):
-    """In place of a value: there is none."""
+    """Marks a missing value."""
 
     MISSING = "missing"
 

@@ -1,7 +1,7 @@
 """Dataclasses as plain values and back: exactly their fields, each of its type and within its bounds.
 
-Everything that reads TOML or JSON into a dataclass does it here. Types are those of the annotations; a bound is an
-annotation too: `rows: Annotated[int, at_least(1)]`.
+The one reader of TOML and JSON into dataclasses. Annotations give the types and bounds of fields:
+`rows: Annotated[int, at_least(1)]`.
 """
 
 import math

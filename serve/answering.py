@@ -1,6 +1,6 @@
 """What a request names: model, fabric, hardware and software stack.
 
-Names are those of the server's site and of what ships; a model and a fabric may also be given by their fields. No
+Names are the site's and the shipped ones; a model and a fabric may also be given by their fields. No
 request names a file of the server's machine.
 """
 

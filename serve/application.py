@@ -66,7 +66,7 @@ Answers = Remembered[tuple[str, bytes], bytes]
 class Application:
     """All that answers: the warm bundle, pools and figures. `asgi` is what a server runs.
 
-    `pages` are routes beside its own.
+    `pages` are additional routes.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.errors import UsageError
 
 REMEMBERED_BYTES = 8 << 20
-"""Of estimates, and of regressors' answers, for every bundle: a server lives long, new questions fill what there is."""
+"""Memory for estimates and regressors' answers, per bundle: a bound for a long-lived server."""
 MOST_LOADED = 4
 
 

@@ -1,4 +1,4 @@
-"""Fields of a job's description: the fields of a request (runtime/request/fields.py), and those of a job.
+"""Fields of a job's description: the fields of a request (runtime/request/fields.py), and the job's own.
 
 The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the options of the command.
 """

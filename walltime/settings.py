@@ -11,7 +11,7 @@ from kernelcast.runtime.request.field_types import Value
 from kernelcast.runtime.spelling import unknown_field
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
-# Pairs of fields of which one determines the other.
+# Pairs of fields: one determines the other.
 _EITHER = (("bundle", "hardware"), ("steps", "tokens"), ("micro_batches", "global_batch"))
 _SUFFIXES = {"model": (".toml", ".json"), "fabric": (".toml", ".kcast"), "stack": (".toml",)}
 _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
@@ -76,8 +76,8 @@ def give(
 ) -> dict[str, Given]:
     """Read fields that stand in one place, by the names that they have now; relative paths are relative to `folder`.
 
-    With `home`, paths may begin with ~: not those of scripts, which a scheduler may read with rights of its own.
-    `earlier` are those of the same source that came before, and are part of the answer.
+    With `home`, paths may begin with ~; not in scripts, which a scheduler may read with its own rights.
+    `earlier` are the fields before these of the same source, and are part of the answer.
 
     Raises:
         UsageError: a field is unknown, stands in the wrong place, is given again (perhaps by an old name), or its

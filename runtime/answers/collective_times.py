@@ -87,7 +87,7 @@ class CollectiveSource:
         )
 
     def entry_of(self, key: Key) -> RegressorEntry | None:
-        """What the regressor that answers `key` was measured in; None where there is none."""
+        """The settings that the regressor of `key` was measured in; None without a regressor."""
         entries = {} if self.predictor is None else self.predictor.bundle.entries
         source = source_of(key, entries)
         return None if source is None else entries[source.answered_by]
@@ -238,7 +238,7 @@ def _new_source(predictor: Predictor, asked: FabricChoice | None) -> CollectiveS
 
 
 def _described_in(bundle: Bundle) -> tuple[Fabric, ...]:
-    """Descriptions of the bundle's fabric; those of nodes of another size than the measured ones are no help."""
+    """Descriptions of the bundle's fabric; nodes of another size than the measured ones are left out."""
     known = bundle.manifest.fabric
     sizes = {one.gpus_per_node for one in measured_fabrics(known)}
     found = described_fabrics(known, where=f"bundle {bundle.path}")

@@ -22,7 +22,7 @@ class Interval(Record):
 
     With `by` "size" the groups lie between `size_bounds`, increasing products of the features: group i holds products
     above bound i − 1, up to bound i. With "layout" they are `layouts`, [nodes, GPUs per node], and last every other
-    layout. With "all" there is one group.
+    layout. "all" has one group.
 
     Raises:
         DataError: a value is outside what is allowed.

@@ -127,7 +127,7 @@ class DistributedOptimizer(Row):
 
 
 class TensorOverlap(Row):
-    """Sums of input gradients always run beside weight gradients; userbuffers cut products too."""
+    """Sums of input gradients always overlap with weight gradients; userbuffers also split products."""
 
     key = "--tp-comm-overlap"
     keys = (key,)

@@ -36,7 +36,7 @@ class ContextExchangeType(Row):
 
 
 class ExpertTensorParallel(Row):
-    """Devices that an expert is cut into: as many as any linear unless it is given."""
+    """Devices that an expert is cut into: by default tp."""
 
     key = "--expert-tensor-parallel-size"
     keys = (key,)
@@ -128,7 +128,7 @@ def _short(layers: list[int]) -> list[int]:
 
 
 class Heads(Row):
-    """Sizes of heads: one of all, or with latent attention those of its parts and the ranks."""
+    """Sizes of heads: one for all, or with latent attention one per part, and the ranks."""
 
     size = "--kv-channels"
     rotated = "--rotary-percent"

@@ -53,10 +53,10 @@ class LayoutFile:
         return None
 
     def request(self, model: ModelConfig, given: Mapping[str, Any], devices: int | None = None) -> Request:
-        """The fields of a prediction of `model`: those of the file under those that are `given`.
+        """Fields of a prediction of `model`: the file's, overridden by `given`.
 
         With another tp or pp the devices that the file names stay, with another dp or micro-batch the global batch.
-        `devices`, where given, are those of the job.
+        `devices` are the job's, where given.
 
         Raises:
             UsageError: a setting is wrong, they contradict each other, or the file cannot tell dp.

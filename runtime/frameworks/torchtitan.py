@@ -51,7 +51,7 @@ class DataParallel(Row):
     fields = ("dp", "zero", "shard_group", "overlap_gradients", "overlap_bucket")
 
     def write(self, facts: Facts) -> Part:
-        """The nearest to ZeRO 1 that there is shards gradients too."""
+        """The nearest mode to ZeRO 1 also shards gradients."""
         dp, zero, cp = facts["dp"], facts["zero"], facts["cp"]
         if zero == 0:
             shared: dict[str, object] = {self.reshard: "never"} if cp > 1 else {}
@@ -93,7 +93,7 @@ class Batches(Row):
     fields = ("micro_batch", "global_batch", "micro_batches")
 
     def write(self, facts: Facts) -> Part:
-        """The pipeline's micro-batch only where there is a pipeline."""
+        """The pipeline's micro-batch, only with a pipeline."""
         micro_batch, global_batch = facts["micro_batch"], facts["global_batch"]
         if facts["pp"] == 1:
             return Part({self.local: micro_batch, self.whole: global_batch})

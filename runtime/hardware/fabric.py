@@ -1,7 +1,7 @@
 """What connects devices: links inside a node, network cards between nodes, and which part of their rates is reached.
 
-A description needs no measurement. Rates are published figures; latencies and efficiencies that it does not give are
-those of measured fabrics of the same kind (docs/fabrics.md, Defaults).
+A description needs no measurement. Rates are published figures; missing latencies and efficiencies are
+taken from measured fabrics of the same kind (docs/fabrics.md, Defaults).
 """
 
 from collections.abc import Mapping

@@ -69,7 +69,7 @@ def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
     """A shipped description; `others` are names that may be meant too, for the error.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: the name is unknown.
     """
     if name not in shipped_fabrics():
         instead = "the path of a .toml file or a bundle works too"

@@ -164,7 +164,7 @@ class _Finder:
         return device_s * (1 / _MOST_GAIN if known.mfu is None else known.mfu) / step_time_s
 
     def too_long(self, step_time_s: float, days: float) -> DataError:
-        """Why there is no answer."""
+        """The reason for no answer."""
         for size in _powers(self.request.question.space.gpus_per_node):
             if size not in self.evaluated:  # for the shortest time that can be named
                 self._search((size,), step_time_s)

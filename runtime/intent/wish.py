@@ -1,4 +1,4 @@
-"""What is wished for beside a layout, and which wishes go together."""
+"""Wishes in addition to a layout, and which of them go together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -37,13 +37,13 @@ class ModelConfig:
     - `tied_embeddings`: the output projection is the embedding's matrix.
     - `learned_positions`: rows of the learned position table, 0 without one.
     - `sliding_window`: tokens that attention looks back, 0 for all; every `global_interval`-th layer looks back to the
-      first token (0: none does). With `window_chunks` sequences are cut into chunks of so many tokens, and attention
+      first token (0: none does). With `window_chunks` sequences are cut into chunks of this size, and attention
       looks back to the first token of its own.
-    - `unrotated_interval`: every so many-th layer has no rotary embedding (Llama 4, SmolLM3).
-    - `attention_sinks`: a parameter per head, an entry of its softmax beside the scores (gpt-oss, arXiv 2508.10925).
+    - `unrotated_interval`: every n-th layer has no rotary embedding (Llama 4, SmolLM3).
+    - `attention_sinks`: a parameter per head, an additional entry of its softmax (gpt-oss, arXiv 2508.10925).
     - `query_rank`, `kv_rank`: latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with
       values, come from vectors of these sizes. `rotary_size` entries of a head are then rotated, of keys the same for
-      all heads; `value_head_size` are those of a value head.
+      all heads; `value_head_size` is the size of a value head.
     - `experts`: routed experts of width `expert_size`, in all layers but the first `dense_layers`, or of the others in
       every `expert_interval`-th; a token goes to `experts_per_token` of them, and to shared ones, `shared_expert_size`
       wide together.

@@ -30,7 +30,7 @@ def read_layout(values: Mapping[str, Any]) -> Parallelism:
 
 
 def read_request(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Estimator.predict` takes beside the model: layout, cluster, and the options that are given.
+    """Arguments of `Estimator.predict` apart from the model: layout, cluster, and the options that are given.
 
     Raises:
         UsageError: as `read_layout`.

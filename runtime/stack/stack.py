@@ -72,7 +72,7 @@ class Stack(Record):
     """What software does to sums of operators that were measured alone.
 
     - `attention`, `compute`: factors of the time of attention's kernels, and of all else that computes.
-    - `exposed_share`: part of the time of collectives beside computing that adds to it, where a question does not say.
+    - `exposed_share`: exposed part of the time of overlapped collectives, unless a question gives it.
     - `log_covariance`: of the logarithms of the three; 0 where one is not fitted but known.
     - `residual`: standard deviation of log(measured / predicted) that they leave; None: as without a stack.
     - `fixed`: which of them were set, not fitted.

@@ -14,12 +14,12 @@ _SHARE = number(0, 1, "a number above 0 and at most 1", above=True)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The fields of a configuration. Where several names are given, the first that is there counts."""
+    """The fields of a configuration. Of several names, the first present one counts."""
 
     values: Mapping[str, Any]
 
     def has(self, *names: str) -> bool:
-        """Whether any of these fields is there."""
+        """Whether any of these fields is present."""
         return any(self.values.get(name) is not None for name in names)
 
     def read(self, names: tuple[str, ...], kind: FieldType) -> Any:

@@ -34,9 +34,9 @@ beginning: there the question is one too many."""
 
 
 def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
-    """The model of a Hugging Face configuration of one of `FAMILIES`, and what there is to say about it.
+    """The model of a Hugging Face configuration of one of `FAMILIES`, with notes.
 
-    - The sequence length is the longest that the model was pre-trained on, as far as the file says so: the smallest
+    - The sequence length is the longest that the model was pre-trained on, as far as the file tells: the smallest
       of `max_position_embeddings` and `original_max_position_embeddings`, where rotary scaling stretched it later.
     - Of a model with a vision encoder, the text model in `text_config` where it stands apart.
     - Attention is the fused kernel (flash); dropout is left out, as in the operators that are measured.
@@ -64,7 +64,7 @@ def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
 
 
 def _text_part(config: Config) -> tuple[Config, list[str]]:
-    """The configuration of the text model, and a note where there is another part."""
+    """The configuration of the text model, and a note about any other part."""
     kind = config.values["model_type"]
     if type(kind) is not str or kind not in TEXT_PART:
         return config, []
@@ -131,7 +131,7 @@ def _fields(config: Config, family: Family) -> dict[str, Any]:
 
 
 def _trained_lengths(config: Config) -> list[int]:
-    """Lengths of training that rotary scaling stretched, newer files keep it beside the rotary base."""
+    """Lengths of training that rotary scaling stretched, newer files keep it with the rotary base."""
     name = "original_max_position_embeddings"
     tables = (config, *config.tables("rope_scaling", "rope_parameters"))
     return [table.size(name) for table in tables if table.has(name)]

@@ -269,7 +269,7 @@ def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
     [
         ("gpt-oss-20b", {"layer_types": [LOCAL] * 23 + [GLOBAL]}, None),
         ("gpt-oss-20b", {"layer_types": [GLOBAL, LOCAL] * 12}, "layers [0, 2, 4, 6, 8, 10, 12, 14] of 24 look back"),
-        ("gpt-oss-20b", {"layer_types": [GLOBAL] * 23}, "kinds of layers are 23, expected as many as layers (24)"),
+        ("gpt-oss-20b", {"layer_types": [GLOBAL] * 23}, "kinds of layers are 23, expected 24, one per layer"),
         ("gpt-oss-20b", {"layer_types": ["linear_attention"] * 24}, "layer_types has 'linear_attention', expected"),
         ("gpt-oss-20b", {"layer_types": 3}, "layer_types is 3, expected a list or null"),
         ("gpt-oss-20b", {"quantization_config": {"quant_method": "awq"}}, "quantization_config is set: training"),
