@@ -100,7 +100,7 @@ class Record:
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        for name, bound in _bounds(type(self)):
+        for name, bound in _bounds(type(self)):  # type: ignore[arg-type]  # classes are hashable
             value = getattr(self, name)
             if value is not None:
                 self.require(name, bound.accepts(value), bound.expected)
@@ -133,7 +133,7 @@ R = TypeVar("R", bound=Record)
 
 def record_values(record: Record) -> dict[str, Any]:
     """The fields of a record as plain values."""
-    optional = _optional(type(record))
+    optional = _optional(type(record))  # type: ignore[arg-type]
     return {
         one.name: plain(getattr(record, one.name))
         for one in fields(record)  # type: ignore[arg-type]
@@ -158,8 +158,8 @@ def read_record(kind: type[R], values: object) -> R:
     Raises:
         DataError: a field is missing, unknown, of another type or out of bounds; its path names it.
     """
-    found, optional = read_fields(kind, values), _optional(kind)
-    for name, value_type in _types(kind).items():
+    found, optional = read_fields(kind, values), _optional(kind)  # type: ignore[arg-type]
+    for name, value_type in _types(kind).items():  # type: ignore[arg-type]
         if name not in found and name not in optional:
             raise DataError(field=name, expected=value_type.expected)
     return kind(**found)
@@ -173,7 +173,7 @@ def read_fields(kind: type[Record], values: object) -> dict[str, Any]:
     """
     if not isinstance(values, Mapping):
         raise DataError(found=values, expected="a table")
-    types = _types(kind)
+    types = _types(kind)  # type: ignore[arg-type]
     check_names(values, types)
     return {name: _read_at(name, types[name], value) for name, value in values.items()}
 
@@ -207,29 +207,29 @@ def _read_at(key: str | int, value_type: _Type, value: object) -> Any:
 
 
 @cache
-def _types(kind: type[Record]) -> dict[str, _Type]:
+def _types(kind: Any) -> dict[str, _Type]:
     types = get_type_hints(kind)
-    return {one.name: _type(types[one.name]) for one in fields(kind)}  # type: ignore[arg-type]
+    return {one.name: _type(types[one.name]) for one in fields(kind)}
 
 
 @cache
-def _bounds(kind: type[Record]) -> tuple[tuple[str, Bound], ...]:
+def _bounds(kind: Any) -> tuple[tuple[str, Bound], ...]:
     """Bounds of the fields that have one."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         (one.name, bound)
-        for one in fields(kind)  # type: ignore[arg-type]
+        for one in fields(kind)
         for bound in getattr(hints[one.name], "__metadata__", ())
         if isinstance(bound, Bound)
     )
 
 
 @cache
-def _optional(kind: type[Record]) -> dict[str, Any]:
+def _optional(kind: Any) -> dict[str, Any]:
     """Defaults of the fields that may be left out."""
     return {
         one.name: one.default if one.default_factory is MISSING else one.default_factory()
-        for one in fields(kind)  # type: ignore[arg-type]
+        for one in fields(kind)
         if one.name in kind.OPTIONAL
         or (kind.OPTIONAL is WITH_DEFAULT and (one.default, one.default_factory) != (MISSING, MISSING))
     }
