@@ -13,7 +13,7 @@ from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.errors import DataError, KernelcastError, needs_extra, one_line
+from kernelcast.runtime.errors import DataError, error_context, needs_extra, one_line
 from kernelcast.runtime.estimate.doubts import grouped
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.views.formatting import seconds
@@ -74,11 +74,10 @@ def calibrate(
     check_one("--runs", runs_path, "--db", database_path)
     bundle = read_bundle(bundle_path)
     runs, source = _source(runs_path, database_path, bundle)
-    try:
+    with error_context(
+        one_line(f"database {database_path}" if runs_path is None else f"runs file {runs_path}")
+    ):
         steps = predicted_steps(bundle, runs, timeline)
-    except KernelcastError as error:
-        where = f"database {database_path}" if runs_path is None else f"runs file {runs_path}"
-        raise type(error)(f"{one_line(where)}: {error}") from error
     found = fit_calibration(steps, **source, parameters=parameters)
     others = {count: _mean(left_out_errors(steps, count)) for count in range(1, len(CLASSES) + 1)}
     write = output is not None and (force or found.helps is not False)

@@ -7,7 +7,7 @@ import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.options import PATH, RenamedOption
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import BETWEEN_KINDS, INSIDE_KINDS, TOPOLOGIES
 from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_toml
@@ -98,10 +98,8 @@ def new(
     if between:
         between.setdefault("kind", BETWEEN_KINDS[0])
     values |= {table: fields for table, fields in (("inside", inside), ("between", between)) if fields}
-    try:
+    with error_context(kind=UsageError):
         found = fabric_from_values(values, where="fabric")
-    except DataError as error:
-        raise UsageError(str(error)) from error
     if output is None:
         click.echo(fabric_toml(found), nl=False)
         return

@@ -10,8 +10,8 @@ from kernelcast.cli.options import F, field_options
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.wish import RANK_BY, Wish
+from kernelcast.runtime.request.field_types import choice, number
 from kernelcast.runtime.request.fields import WISHES
-from kernelcast.runtime.request.kinds import choice, number
 
 _PRICE = number(0, 1e9, "a price of a device for one hour, such as 2.50, or a100-sxm=1.5,gh200=3")
 

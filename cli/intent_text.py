@@ -11,7 +11,7 @@ from kernelcast.runtime.intent.comparison import Compared, Comparison
 from kernelcast.runtime.intent.fewest_devices import Fewest
 from kernelcast.runtime.intent.largest import Largest
 from kernelcast.runtime.intent.network import RateSensitivity
-from kernelcast.runtime.request.kinds import with_unit
+from kernelcast.runtime.request.field_types import with_unit
 from kernelcast.runtime.search.result import layout_text
 from kernelcast.runtime.views.formatting import (
     between,

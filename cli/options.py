@@ -15,8 +15,8 @@ from kernelcast.cli.terminal import is_quiet, warning
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.field_types import FLAG, FieldType
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, OPTIONS, Field, option_name
-from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 
@@ -73,7 +73,7 @@ class RenamedOption(click.Option):
         return super().handle_parse_result(ctx, opts, args)
 
 
-def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+def _reading(kind: FieldType) -> Callable[[click.Context, click.Parameter, str | None], Any]:
     """Reads an option's text as that field of a request is read."""
 
     def read(_context: click.Context, parameter: click.Parameter, text: str | None) -> Any:

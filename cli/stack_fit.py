@@ -11,8 +11,8 @@ from kernelcast.cli.tables import percent, signed_percent, table_of, text_table
 from kernelcast.cli.terminal import is_quiet, print_json, say
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.output_file import write_pieces
+from kernelcast.runtime.request.field_types import read_decimal
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.request.kinds import read_decimal
 from kernelcast.runtime.stack import NAMES, stack_toml
 from kernelcast.validate.stack_runs import FittedStack, StackScore, fit_stack
 from kernelcast.validate.steps import Score

@@ -13,7 +13,8 @@ from kernelcast.cli.terminal import is_quiet, print_json, say
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind, unknown_field
+from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind
+from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict

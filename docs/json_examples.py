@@ -30,8 +30,8 @@ from kernelcast.runtime.shipped import BUNDLES, FABRICS
 from kernelcast.runtime.stack import stack_named
 from kernelcast.runtime.views.pictures import pictures
 from kernelcast.serve.catalogue import catalogue, model_fields
-from kernelcast.serve.choosing import layout_choices
 from kernelcast.serve.limits import Limits
+from kernelcast.serve.predicting import layout_choices
 from kernelcast.serve.searching import compact_layouts
 from kernelcast.serve.warm import Warm
 from kernelcast.store import Database, Run, Sample

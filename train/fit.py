@@ -10,6 +10,7 @@ from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
+from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.output_file import check_writable
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
@@ -328,14 +329,14 @@ def _record(database: Database, output: Path, manifest: Manifest, digest: str) -
     Raises:
         DataError: it cannot be written.
     """
-    try:
-        with Database.open(database.path) as writable:
-            writable.add_predictors(_records(manifest, digest))
-            # The reader's connection is still open, so closing this one leaves the rows in the -wal file, and a
-            # copy of the database's file alone would lack them.
-            writable.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-    except DataError as error:
-        raise DataError(f"bundle {output} is written, but its errors are not recorded: {error}") from error
+    with (
+        error_context(f"bundle {output} is written, but its errors are not recorded"),
+        Database.open(database.path) as writable,
+    ):
+        writable.add_predictors(_records(manifest, digest))
+        # The reader's connection is still open, so closing this one leaves the rows in the -wal file, and a
+        # copy of the database's file alone would lack them.
+        writable.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:

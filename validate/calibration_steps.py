@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig, Parallelism
+from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
+from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Run, Status
@@ -54,11 +55,9 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
         )
     fastest: dict[Configuration, MeasuredRun] = {}
     for step in found:
-        try:
+        with error_context(f"database {path}: step {step.id[:12]}", kind=DataError):
             run = _run(step)
             key = Configuration.of(run, manifest)
-        except KernelcastError as error:
-            raise DataError(f"database {path}: step {step.id[:12]}: {error}") from error
         if key not in fastest or run.measured_s < fastest[key].measured_s:
             fastest[key] = run
     return StoredRuns(

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime import Estimate, Estimator, KernelcastError
+from kernelcast.runtime import Estimate, Estimator
+from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.validate.runs import MeasuredRun
@@ -126,11 +127,9 @@ def _compared(
     run: MeasuredRun,
     implied: Callable[[MeasuredRun, Estimate], Mapping[str, float] | None],
 ) -> ComparedRun:
-    try:
+    with error_context(f"run {run.label}"):
         closed_form = estimator.predict(**run.asked, timeline="closed-form")
         simulated = estimator.predict(**run.asked, timeline="simulate", interval=False)
-    except KernelcastError as error:
-        raise type(error)(f"run {run.label}: {error}") from error
     return ComparedRun(
         run=run, closed_form=closed_form, simulated=simulated, implied_s=implied(run, closed_form)
     )

@@ -8,7 +8,7 @@ from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.collector.training.steps import Effort, Turn, train_jobs
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.run_config import RunConfig
 from kernelcast.validate.run_report import ComparedJob, RunReport
@@ -42,7 +42,7 @@ def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, t
     for job in config.jobs:
         if job.dtype != dtype:
             raise UsageError(f"bundle {estimator.bundle.path} was measured in {dtype}, asked is {job.dtype}")
-        try:
+        with error_context(f"{job.model.name} ({job.label})"):
             simulated, closed = (
                 estimator.predict(
                     model=job.model,
@@ -53,8 +53,6 @@ def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, t
                 )
                 for timeline in ("simulate", "closed-form")
             )
-        except (UsageError, DataError) as error:
-            raise type(error)(f"{job.model.name} ({job.label}): {error}") from error
         found[job] = (simulated, closed)
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME
-from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack import Stack
@@ -277,15 +277,13 @@ def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") ->
     estimators = {bundle: Estimator.load(bundle)} if bundle else {}
     found = []
     for path, file in read:
-        try:
+        with error_context(f"runs file {shown_path(path)}"):
             if not bundle and not file.device:
                 raise UsageError("device is missing, expected a device's name, or --hardware or --bundle")
             asked = bundle or f"{SCHEME}{file.device}"
             if asked not in estimators:
                 estimators[asked] = Estimator.load(asked)
             own = find_fabric(file.fabric) if known is None and file.fabric else known
-        except KernelcastError as error:
-            raise type(error)(f"runs file {shown_path(path)}: {error}") from error
         found.append(
             AskedFile(
                 path=path,

@@ -1,10 +1,10 @@
-"""Fields of a job's description: the fields of a request (runtime/request/fields.py), and those of a job.
+"""Fields of a job's description: the fields of a request (runtime/request/fields.py), and the job's own.
 
 The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the options of the command.
 """
 
+from kernelcast.runtime.request.field_types import FieldType, number, read_decimal, text, whole
 from kernelcast.runtime.request.fields import REQUEST, TOKENS, Field, table
-from kernelcast.runtime.request.kinds import Kind, number, read_decimal, text, whole
 from kernelcast.walltime.durations import read_duration
 
 DEFAULT_MARGIN = 0.1
@@ -12,7 +12,7 @@ DEFAULT_MARGIN = 0.1
 _MAX_DURATION_S = 100 * 366 * 86_400.0
 
 
-def _duration(least_s: float = 0.0) -> Kind:
+def _duration(least_s: float = 0.0) -> FieldType:
     """Times of `least_s` or longer: seconds, or text with units."""
 
     def read(value: object) -> float | None:
@@ -25,7 +25,7 @@ def _duration(least_s: float = 0.0) -> Kind:
 
     least = f", {least_s:g} s or longer" if least_s else ""
     expected = f"seconds, or a time such as 90s, 5m, 1h30m, 01:30:00 or 1-12:00:00{least}"
-    return Kind(expected=expected, schema={}, metavar="TIME", types=(int, float, str), read=read)
+    return FieldType(expected=expected, schema={}, metavar="TIME", types=(int, float, str), read=read)
 
 
 def _read_share(value: object) -> float | None:
@@ -38,7 +38,7 @@ def _read_share(value: object) -> float | None:
 
 
 _STEPS = whole(1, 10**12)
-_SHARE = Kind(
+_SHARE = FieldType(
     expected="a fraction from 0 to 10 or a percentage such as 15%",
     schema={},
     metavar="SHARE",

@@ -20,14 +20,17 @@ from kernelcast.collector.measuring.companion_worker import READY, STOP, compani
 from kernelcast.collector.measuring.core_binding import own_cores
 from kernelcast.runtime.errors import UsageError
 
-_PREFIX = "companion process"
 _ANSWER_SECONDS = 300.0
 """To import torch, build an operator and warm up; to end an iteration."""
 _END_SECONDS = 5.0
 
 
 class CompanionError(Exception):
-    """A companion did not run the operator the whole time; the message says why and is stored with the sample."""
+    """A companion did not run the operator the whole time, for a `reason`; the message is stored with the sample."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"companion process: {reason}")
+        self.reason = reason
 
 
 def check_processes(processes: int, place: Place, *, threads: int) -> None:
@@ -105,7 +108,7 @@ class Companions:
             self.close()
             raise
         if reason := self._stop():
-            raise CompanionError(f"{_PREFIX}: {reason}")
+            raise CompanionError(reason)
 
     def close(self) -> None:
         """End all companions."""
@@ -135,14 +138,14 @@ class Companions:
         answers = self._ask(point)
         if reason := next((answer for answer in answers if answer != READY), ""):
             self._stop()
-            raise CompanionError(f"{_PREFIX}: {reason}")
+            raise CompanionError(reason)
 
     def _stop(self) -> str:
         """Stop what runs; the first reason why one did not run until now, empty where all did."""
         try:
             return next(filter(None, self._ask(STOP)), "")
         except CompanionError as error:
-            return str(error).removeprefix(f"{_PREFIX}: ")
+            return error.reason
 
     def _ask(self, message: object) -> list[str]:
         """What every companion answers. Where one does not, all are ended, and the next point finds fresh ones."""
@@ -181,8 +184,8 @@ def _answer(process: BaseProcess, connection: Connection) -> str:
             return str(connection.recv())
     except (EOFError, OSError):
         process.join(_END_SECONDS)
-        raise CompanionError(f"{_PREFIX}: ended, {how_it_ended(process.exitcode)}") from None
-    raise CompanionError(f"{_PREFIX}: no answer within {_ANSWER_SECONDS:g} s")
+        raise CompanionError(f"ended, {how_it_ended(process.exitcode)}") from None
+    raise CompanionError(f"no answer within {_ANSWER_SECONDS:g} s")
 
 
 def how_it_ended(exit_code: int | None) -> str:

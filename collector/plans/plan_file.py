@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.plans.plan_ranges import OF_MODELS, CollectiveRange, Messages, Plan, Ranges
-from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
+from kernelcast.runtime.errors import UsageError, error_context, shown, shown_name, shown_path
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import MODEL, renamed
@@ -53,11 +53,9 @@ def load_plan(name_or_path: str) -> Plan:
     try:
         document = read_toml(source, where=where, expected=expected)
     except NoSuchFile as error:
-        raise UsageError(str(error)) from None
-    try:
+        raise UsageError.of(error) from None
+    with error_context(where):
         return _plan_from(document, name=Path(name_or_path).stem)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
 
 
 def _plan_from(document: dict[str, Any], *, name: str) -> Plan:

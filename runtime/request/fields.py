@@ -4,14 +4,23 @@ Command-line options, `#KERNELCAST` lines, JSON bodies and their OpenAPI schema,
 of a search follow from it. A new field is a row here and the code that computes with it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, names, number, text, whole
-from kernelcast.runtime.spelling import nearest_names
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.field_types import (
+    FLAG,
+    FieldType,
+    choice,
+    counted,
+    counts,
+    names,
+    number,
+    text,
+    whole,
+)
 
 Norm = Literal["layer_norm", "rms_norm"]
 Activation = Literal["gelu", "swiglu", "geglu"]
@@ -55,7 +64,7 @@ class Field:
     """
 
     name: str
-    kind: Kind
+    kind: FieldType
     help: str
     default: Any = None
     otherwise: str = ""
@@ -88,8 +97,7 @@ class Field:
         Raises:
             UsageError: it is not accepted; names the field, what was found and what was expected.
         """
-        if not self.kind.accepts(value):
-            raise UsageError(f"{name or self.name} is {shown(value)}, expected {self.kind.expected}")
+        self.kind.check(name or self.name, value)
 
 
 def option_name(name: str) -> str:
@@ -346,18 +354,10 @@ def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str,
     return found
 
 
-def unknown_field(name: str, known: Iterable[str], *, path: str = "") -> UsageError:
-    """The error about a field that does not exist; suggests one that was probably meant. `path` is where it stands."""
-    names = list(known)
-    near = nearest_names(name, names)
-    hint = f" (did you mean {near[0]}?)" if near else f", known are {', '.join(names)}"
-    return UsageError(f"field {shown(path + name)} is unknown{hint}")
-
-
 def require_integer(name: str, value: object, *, low: int, high: int) -> None:
     """Check that `value` is a whole number (not a bool) from `low` to `high`.
 
     Raises:
         UsageError: it is not; names the field, what was found and what was expected.
     """
-    Field(name, whole(low, high), "").check(value)
+    whole(low, high).check(name, value)

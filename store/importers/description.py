@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import DataError, UsageError, either, error_context
 from kernelcast.runtime.hardware import devices
+from kernelcast.runtime.record import Record, read_fields
 from kernelcast.runtime.toml_text import parse_toml
 from kernelcast.store.importers.text_file import read_text_file
 from kernelcast.store.runs import Run, Source
@@ -26,7 +27,7 @@ _NONE: Fields = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SourceFields:
+class _SourceFields(Record):
     """Table `[source]`: where the rows come from. `site` and `note` are free text."""
 
     licence: str = ""
@@ -36,7 +37,7 @@ class _SourceFields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RowFields:
+class _RowFields(Record):
     """Table `[rows]`: defaults for rows that do not have the field."""
 
     dtype: str = ""
@@ -44,7 +45,7 @@ class _RowFields:
     variant: str = ""
 
 
-_TABLES: Mapping[str, type] = {
+_TABLES: Mapping[str, type[Record]] = {
     "hardware": ComputeFingerprint,
     "fabric": FabricFingerprint,
     "software": SoftwareFingerprint,
@@ -141,13 +142,13 @@ class Description:
         """
         tables = {name: value for name, value in values.items() if name != "format"}
         if values.get("format") != DESCRIPTION_FORMAT:
-            raise UsageError(f"format is {values.get('format')!r:.60}, expected {DESCRIPTION_FORMAT!r}")
+            raise UsageError(field="format", found=values.get("format"), expected=repr(DESCRIPTION_FORMAT))
         for name, value in tables.items():
             known = (*_TABLES, "conditions")
             if name not in known:
                 raise UsageError(f"[{name:.40}] is unknown, known are {', '.join(known)}")
             if not isinstance(value, dict):
-                raise UsageError(f"{name} is {value!r:.60}, expected a table")
+                raise UsageError(field=name, found=value, expected="a table")
         return cls(**tables)
 
 
@@ -174,31 +175,15 @@ def read_description(path: Path) -> Description:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid TOML ({error})") from error
     except UsageError as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError.of(error).within(str(path)) from error
 
 
-def _checked(table: str, values: Fields, record: type) -> dict[str, Any]:
-    types = get_type_hints(record)
-    checked: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in types:
-            raise UsageError(f"[{table}] {name:.40} is unknown, known are {', '.join(types)}")
-        checked[name] = _typed(f"[{table}] {name}", value, types[name])
-    if checked.get("kind", "cuda") not in _KINDS:
-        raise UsageError(f"[{table}] kind is {checked['kind']!r:.40}, expected {' or '.join(_KINDS)}")
-    devices = checked.get("gpus_per_node")
-    if isinstance(devices, int) and devices < 1:
-        raise UsageError(f"[{table}] gpus_per_node is {devices}, expected at least 1")
+def _checked(table: str, values: Fields, record: type[Record]) -> dict[str, Any]:
+    with error_context(at=table, kind=UsageError):
+        checked = read_fields(record, values)
+        if (kind := checked.get("kind", "cuda")) not in _KINDS:
+            raise UsageError(field="kind", found=kind, expected=either(_KINDS))
+        devices = checked.get("gpus_per_node")
+        if isinstance(devices, int) and devices < 1:
+            raise UsageError(field="gpus_per_node", found=devices, expected="at least 1")
     return checked
-
-
-def _typed(where: str, value: object, expected: Any) -> object:
-    if get_origin(expected) is tuple:
-        inner = get_args(expected)[0]
-        if isinstance(value, list | tuple) and all(type(entry) is inner for entry in value):
-            return tuple(value)
-        raise UsageError(f"{where} is {value!r:.60}, expected a list of texts")
-    if type(value) is not expected:
-        names = {str: "a text", int: "a whole number", bool: "true or false"}
-        raise UsageError(f"{where} is {value!r:.60}, expected {names[expected]}")
-    return value

@@ -81,7 +81,7 @@ def test_a_live_socket_is_not(server: Server, folder: Path, make_bundle: Callabl
 def test_a_file_is_not(folder: Path, make_bundle: Callable[..., Path]) -> None:
     (folder / "s").write_text("precious")
     line = refused("--bundle", str(make_bundle()), "--socket", str(folder / "s"))
-    assert line == f"--socket {folder}/s is there and no socket, expected a socket or nothing\n"
+    assert line == f"--socket {folder}/s exists and is not a socket, expected a socket or nothing\n"
     assert (folder / "s").read_text() == "precious"
 
 

@@ -249,7 +249,7 @@ def test_a_regressor_that_answers_nonsense_is_named(
         ({"parallelism": ONE}, "parallelism is {'pp': 1, 'tp': 1, 'dp'"),
         ({"cluster": 4}, "cluster is 4, expected a Cluster"),
         ({"bucket_entries": [1]}, "bucket_entries is [1], expected a whole number from 1 to"),
-        ({"bucket_entries": True}, "bucket_entries is True, expected a whole number from 1 to"),
+        ({"bucket_entries": True}, "bucket_entries is true, expected a whole number from 1 to"),
         ({"timeline": ["simulate"]}, "timeline is ['simulate'], expected simulate or closed-form"),
         ({"gpu_memory_bytes": 0}, "gpu_memory_bytes is 0, expected a whole number from 1 to"),
     ],

@@ -77,7 +77,7 @@ def test_counts_refusals_problems_and_the_smallest_of_parts_by_hand() -> None:
             ("layouts", "out_of_memory", "unanswered", "evaluated", "simulated", "pruned")
         ):
             setattr(part.counts, name, 10**place * number)
-        part.refusals.add(UsageError(f"tp is {number}"))
+        part.refusals.add(UsageError(field="tp", found=number))
         part.problems = {
             ("gelu", Direction.FORWARD): f"first of {number}",
             (f"op{number}", Direction.ONCE): "own",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime.request.kinds import counted, with_unit
+from kernelcast.runtime.request.field_types import counted, with_unit
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from decimal import Decimal, InvalidOperation
 from itertools import combinations
 from typing import Any
 
+from kernelcast.runtime.errors import UsageError, either
+
 Value = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
 
 _LONGEST_TEXT = 4_096  # of a path
@@ -14,7 +16,7 @@ _MOST_COUNTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FieldType:
     """Type and bounds of a value.
 
     `read` takes values of Python, TOML or JSON and texts (`1e9`, `true`), and answers None for what is not accepted;
@@ -34,8 +36,28 @@ class Kind:
         """Whether a value is accepted as it is: of the right type, and within bounds."""
         return type(value) in self.types and self.read(value) is not None
 
+    def check(self, name: str, value: object) -> None:
+        """Check the value of a field of Python, TOML or JSON.
 
-def whole(low: int, high: int) -> Kind:
+        Raises:
+            UsageError: it is not accepted; names the field, what was found and what was expected.
+        """
+        if not self.accepts(value):
+            raise UsageError(field=name, found=value, expected=self.expected)
+
+    def parse(self, name: str, value: object) -> Any:
+        """The value of a field, also of a text.
+
+        Raises:
+            UsageError: as `check`.
+        """
+        found = self.read(value)
+        if found is None:
+            raise UsageError(field=name, found=value, expected=self.expected)
+        return found
+
+
+def whole(low: int, high: int) -> FieldType:
     """Whole numbers from `low` to `high`; True and 4.0 are none, but the latter is read as one."""
 
     def read(value: object) -> int | None:
@@ -48,7 +70,7 @@ def whole(low: int, high: int) -> Kind:
 
     zeros = len(str(high)) - 1
     shown_high = f"1e{zeros}" if zeros > 6 and high == 10**zeros else str(high)
-    return Kind(
+    return FieldType(
         expected=f"a whole number from {low} to {shown_high}",
         schema={"type": "integer", "minimum": low, "maximum": high},
         metavar="INTEGER",
@@ -61,7 +83,7 @@ def whole(low: int, high: int) -> Kind:
 _TIMES = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
-def counted(low: int, high: int) -> Kind:
+def counted(low: int, high: int) -> FieldType:
     """Whole numbers; as text also with a unit, in upper or lower case: `15T`, `300B`, `1.5M`."""
     plain = whole(low, high)
     times = {unit.lower(): factor for unit, factor in _TIMES.items()}
@@ -81,11 +103,10 @@ def with_unit(count: float) -> str:
     return f"{count / factor:.4g}{unit}"
 
 
-def choice(values: Sequence[str]) -> Kind:
+def choice(values: Sequence[str]) -> FieldType:
     """One of some texts."""
-    *others, last = values
-    return Kind(
-        expected=f"{', '.join(others)} or {last}",
+    return FieldType(
+        expected=either(values),
         schema={"type": "string", "enum": list(values)},
         metavar=f"[{'|'.join(values)}]",
         types=(str,),
@@ -94,7 +115,7 @@ def choice(values: Sequence[str]) -> Kind:
     )
 
 
-def text(expected: str, *, one_line: bool = False) -> Kind:
+def text(expected: str, *, one_line: bool = False) -> FieldType:
     """Texts that are not blank; with `one_line` without line breaks and other unprintable characters."""
 
     def read(value: object) -> str | None:
@@ -102,12 +123,12 @@ def text(expected: str, *, one_line: bool = False) -> Kind:
             return None
         return None if one_line and not value.isprintable() else value
 
-    return Kind(
+    return FieldType(
         expected=expected, schema={"type": "string", "minLength": 1}, metavar="TEXT", types=(str,), read=read
     )
 
 
-def counts(one: Kind, expected: str) -> Kind:
+def counts(one: FieldType, expected: str) -> FieldType:
     """One or more whole numbers; as text `11,12,12,9`."""
 
     def read(value: object) -> tuple[int, ...] | None:
@@ -118,12 +139,12 @@ def counts(one: Kind, expected: str) -> Kind:
         return tuple(number for number in numbers if isinstance(number, int)) if None not in numbers else None
 
     schema = {"type": "array", "items": one.schema}
-    return Kind(
+    return FieldType(
         expected=expected, schema=schema, metavar="N,N,…", types=(list, tuple), read=read, is_list=True
     )
 
 
-def names(values: Sequence[str], expected: str) -> Kind:
+def names(values: Sequence[str], expected: str) -> FieldType:
     """One or more different texts of `values`, in their order; as text `core_attn,mlp`."""
 
     def read(value: object) -> tuple[str, ...] | None:
@@ -134,7 +155,7 @@ def names(values: Sequence[str], expected: str) -> Kind:
         return found if len(found) == len(parts) else None
 
     subsets = (subset for size in range(1, len(values) + 1) for subset in combinations(values, size))
-    return Kind(
+    return FieldType(
         expected=expected,
         schema={"type": "array", "items": {"type": "string", "enum": list(values)}, "minItems": 1},
         metavar="NAME,…",
@@ -144,7 +165,7 @@ def names(values: Sequence[str], expected: str) -> Kind:
     )
 
 
-def number(low: float, high: float, expected: str, *, above: bool = False) -> Kind:
+def number(low: float, high: float, expected: str, *, above: bool = False) -> FieldType:
     """Numbers from `low` to `high`, with `above` only those above `low`."""
 
     def read(value: object) -> float | None:
@@ -154,7 +175,7 @@ def number(low: float, high: float, expected: str, *, above: bool = False) -> Ki
         return float(found)
 
     schema = {"type": "number", "exclusiveMinimum" if above else "minimum": low, "maximum": high}
-    return Kind(expected=expected, schema=schema, metavar="NUMBER", types=(int, float), read=read)
+    return FieldType(expected=expected, schema=schema, metavar="NUMBER", types=(int, float), read=read)
 
 
 def _read_flag(value: object) -> bool | None:
@@ -163,7 +184,7 @@ def _read_flag(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-FLAG = Kind(
+FLAG = FieldType(
     expected="true or false",
     schema={"type": "boolean"},
     metavar="[true|false]",
