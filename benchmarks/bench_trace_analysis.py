@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.validate.markdown import fill
 
 AIM_PERCENT = 1.0

@@ -44,7 +44,7 @@ def open_material(paths: Sequence[Path], stack: ExitStack) -> Material:
         DataError: a file is missing, damaged, or neither a database nor a trace.
     """
     with needs_extra("explore DB|TRACE", "serve,collector"):
-        from kernelcast.collector.ingest.opened import is_database, opened_traces
+        from kernelcast.collector.ingest.open_traces import is_database, opened_traces
         from kernelcast.store.trace_report import traced_runs
     has_database = len(paths) == 1 and is_database(paths[0])
     # Every request opens the file anew: a connection belongs to one thread, and others may add rows meanwhile.

@@ -16,7 +16,7 @@ from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.sampling.committee import best_member
 from kernelcast.sampling.cost import Cost, Times
 from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads
-from kernelcast.sampling.known import tables_of
+from kernelcast.sampling.stored_times import tables_of
 from kernelcast.store import Sample, Status
 from kernelcast.train.dataset import Array
 

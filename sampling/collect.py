@@ -13,7 +13,7 @@ from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError
 from kernelcast.sampling.chooser import Chooser
 from kernelcast.sampling.cost import cost_of_measuring
-from kernelcast.sampling.known import known_times
+from kernelcast.sampling.stored_times import known_times
 from kernelcast.store import Database, Sample
 
 

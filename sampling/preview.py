@@ -15,7 +15,7 @@ from kernelcast.runtime.hardware.load import Load
 from kernelcast.sampling.by_hardware import HardwareTimes
 from kernelcast.sampling.by_prior import points_by_prior
 from kernelcast.sampling.cost import Times, cost_of_measuring, cost_on_hardware, total_seconds
-from kernelcast.sampling.known import known_times
+from kernelcast.sampling.stored_times import known_times
 from kernelcast.store import Database, PointKey
 from kernelcast.train.prior import Prior
 

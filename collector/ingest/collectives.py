@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
+from kernelcast.collector.ingest.recognised_calls import DTYPES, NO_TYPE, RecognisedCall, Unrecognised
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
 from kernelcast.runtime.operators import OPERATORS
 
@@ -32,18 +32,18 @@ _ROLES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"tensor"}), "tensor"), (frozenset({"tp"}), "tensor"),
     (frozenset({"pipeline"}), "pipeline"), (frozenset({"pp"}), "pipeline"),
 )  # fmt: skip
-_NOT_RECORDED = Unclear("a collective whose size and group were not recorded")
-_UNEVEN = Unclear("an all-to-all that may send more to one process than to another")
-_LAYOUT = Unclear("a collective whose group's layout on nodes is not known (--gpus-per-node)")
+_NOT_RECORDED = Unrecognised("a collective whose size and group were not recorded")
+_UNEVEN = Unrecognised("an all-to-all that may send more to one process than to another")
+_LAYOUT = Unrecognised("a collective whose group's layout on nodes is not known (--gpus-per-node)")
 
 
-def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
+def collective(arguments: Arguments, gpus_per_node: int) -> RecognisedCall | Unrecognised:
     """What the metadata of a collective say; `gpus_per_node` is 0 where unknown."""
     if not isinstance(arguments.collective, str):
         return _NOT_RECORDED
     kind = _NAMES.get(arguments.collective)
     if kind is None:
-        return Unclear(f"no operator for {arguments.collective[:40]}")
+        return Unrecognised(f"no operator for {arguments.collective[:40]}")
     elements, ranks = whole(arguments.elements_in), group_ranks(arguments)
     if elements is None or elements < 1 or ranks is None:
         return _NOT_RECORDED
@@ -52,7 +52,7 @@ def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
     found = _point(kind, elements, DTYPES.get(str(arguments.dtype), ""), ranks, gpus_per_node)
     return (
         found
-        if isinstance(found, Unclear)
+        if isinstance(found, Unrecognised)
         else replace(found, role=role_of(kind, arguments.group_description))
     )
 
@@ -74,18 +74,18 @@ def kind_of(name: str) -> str:
 
 def annotated_collective(
     name: str, arguments: Arguments, only_group: Sequence[int], processes_per_node: int
-) -> Point | Unclear:
+) -> RecognisedCall | Unrecognised:
     """What an annotation says (`gloo:all_reduce`, `nccl:all_reduce` with its input); the group where there is one."""
     kind = _NAMES.get(name.partition(":")[2])
     if kind is None:
-        return Unclear(f"no operator for {name[:40]}")
+        return Unrecognised(f"no operator for {name[:40]}")
     if kind == "all_to_all":  # by the same name with and without splits, which it does not write
         return _UNEVEN
     elements = _elements(arguments)
     if elements is None:
         return _NOT_RECORDED
     if not only_group:
-        return Unclear("a collective whose group was not recorded")
+        return Unrecognised("a collective whose group was not recorded")
     dtype = DTYPES.get(next(iter(texts(arguments.types)), ""), "")
     return _point(kind, elements, dtype, only_group, processes_per_node)
 
@@ -174,12 +174,16 @@ def layout(ranks: Sequence[int], gpus_per_node: int) -> tuple[int, int] | None:
     return (len(per_node), counts.pop()) if len(counts) == 1 else None
 
 
-def _point(kind: str, elements: int, dtype: str, ranks: Sequence[int], gpus_per_node: int) -> Point | Unclear:
+def _point(
+    kind: str, elements: int, dtype: str, ranks: Sequence[int], gpus_per_node: int
+) -> RecognisedCall | Unrecognised:
     if len(ranks) < 2:
-        return Unclear("a collective of one process alone")
+        return Unrecognised("a collective of one process alone")
     if kind == "point_to_point" and len(ranks) != 2:
-        return Unclear("a transfer inside a group of more than two: between which ranks was not recorded")
+        return Unrecognised(
+            "a transfer inside a group of more than two: between which ranks was not recorded"
+        )
     found = layout(ranks, gpus_per_node)
     if found is None:
         return _LAYOUT
-    return Point(kind, dtype, (elements, *found)) if dtype else NO_TYPE
+    return RecognisedCall(kind, (elements, *found), dtype=dtype) if dtype else NO_TYPE

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelcast.collector.ingest.extract import Extracted, Kind, Occurrence, extract
+from kernelcast.collector.ingest.attribute_kernels import Extracted, Occurrence, SampleKey, extract
 from kernelcast.collector.ingest.machine import (
     compute_of,
     gpus_per_node_of,
@@ -260,7 +260,9 @@ def _ingested(file: _File, run_id: str, fabric: FabricFingerprint | None) -> Ing
     )
 
 
-def _sample(kind: Kind, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None) -> Sample:
+def _sample(
+    kind: SampleKey, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None
+) -> Sample:
     point, direction = kind
     first_us = occurrences[0].start_us
     repetitions = [_repetition(index, occurrence, first_us) for index, occurrence in enumerate(occurrences)]

@@ -15,14 +15,14 @@ _LEAST_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPeaks:
+class PeakRates:
     """The best of some runs: FLOP/s of a square matrix product per element type, bytes read and written by a copy."""
 
     flops_per_s: dict[str, float]
     memory_bytes_per_s: float
 
 
-def measure_peaks(device: torch.device, *, threads: int) -> MeasuredPeaks:
+def measure_peaks(device: torch.device, *, threads: int) -> PeakRates:
     """Measure with as many threads as one process computes with. Other work on the machine makes it slower.
 
     On a CPU the number of threads is set for the measurement, and what it was after it.
@@ -31,7 +31,7 @@ def measure_peaks(device: torch.device, *, threads: int) -> MeasuredPeaks:
     if device.type == "cpu":
         torch.set_num_threads(threads)
     try:
-        return MeasuredPeaks(
+        return PeakRates(
             flops_per_s={name: _matmul_flops_per_s(getattr(torch, name), device) for name in _DTYPES},
             memory_bytes_per_s=_copy_bytes_per_s(device),
         )

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from kernelcast.collector.traces.arguments import trimmed
-from kernelcast.collector.traces.chunks import NotInPiecesError, closed_document, read_pieces
-from kernelcast.collector.traces.lenient import repaired
-from kernelcast.collector.traces.odd_events import in_order, microseconds
+from kernelcast.collector.traces.event_times import in_order, microseconds
+from kernelcast.collector.traces.json_parts import NotInPiecesError, closed_document, read_pieces
+from kernelcast.collector.traces.json_repair import repaired
 from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES, trace_chunks
 from kernelcast.runtime.errors import DataError
 

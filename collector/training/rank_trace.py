@@ -6,7 +6,13 @@ from typing import Any
 
 from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Trace
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
-from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM, Piece, TracedWork, attribute_step
+from kernelcast.collector.training.step_trace import (
+    LOSS_SUM,
+    TENSOR_SUM,
+    TracedWork,
+    WorkSpan,
+    attribute_step,
+)
 
 _SUMS = (TENSOR_SUM, LOSS_SUM)
 
@@ -65,7 +71,7 @@ def _operators(work: TracedWork) -> list[list[Any]]:
 def _passes(work: TracedWork) -> dict[str, list[list[float]]]:
     """Passes: on a GPU from the first start to the last end of their kernels, on a CPU the marks around them."""
     names = {FORWARD: "forward", LOSS: "loss", BACKWARD: "backward"}
-    own: dict[int, list[Piece]] = defaultdict(list)
+    own: dict[int, list[WorkSpan]] = defaultdict(list)
     for piece in work.pieces:
         own[piece.owner.in_pass].append(piece)
     found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
@@ -77,7 +83,7 @@ def _passes(work: TracedWork) -> dict[str, list[list[float]]]:
 
 def _layers(work: TracedWork) -> dict[str, list[list[float]]]:
     """First start to last end of the work of every layer call."""
-    own: dict[tuple[int, str], list[Piece]] = defaultdict(list)
+    own: dict[tuple[int, str], list[WorkSpan]] = defaultdict(list)
     for piece in work.pieces:
         if piece.owner.layer >= 0 and piece.owner.in_pass in work.passes:
             is_backward = work.passes[piece.owner.in_pass].name == BACKWARD
@@ -88,11 +94,11 @@ def _layers(work: TracedWork) -> dict[str, list[list[float]]]:
     return found
 
 
-def _span_us(pieces: Sequence[Piece]) -> float:
+def _span_us(pieces: Sequence[WorkSpan]) -> float:
     return max((p.end_us for p in pieces), default=0.0) - min((p.start_us for p in pieces), default=0.0)
 
 
-def _without_sums(span_us: float, pieces: Sequence[Piece]) -> list[float]:
+def _without_sums(span_us: float, pieces: Sequence[WorkSpan]) -> list[float]:
     """The span without the sums over the tensor-parallel group, and their number."""
     sums_us = [piece.time_us for piece in pieces if piece.owner.name in _SUMS]
     return [span_us - sum(sums_us), len(sums_us)]

@@ -51,7 +51,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WorkSpan:
     """A span of work of one owner, µs on the trace's clock."""
 
     owner: Owner
@@ -71,7 +71,7 @@ class TracedWork:
     `on_device`: the pieces are a GPU's kernels, which run later than the marks around their launches.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WorkSpan, ...]
     passes: dict[int, Event]
     steps: tuple[Event, ...]
     on_device: bool
@@ -109,19 +109,19 @@ class _Owners:
             self._owners.append(owner)
             self._is_work.append(is_work or (parent is not None and self._is_work[parent]))
 
-    def of_slices(self, thread: str) -> Iterator[Piece]:
+    def of_slices(self, thread: str) -> Iterator[WorkSpan]:
         """The pieces of a thread of a CPU, in order of time."""
         for index, start_us, end_us in self._tree.slices(thread):
             if self._is_work[index]:
-                yield Piece(self._owners[index], start_us, end_us)
+                yield WorkSpan(self._owners[index], start_us, end_us)
 
-    def of_kernels(self, kernels: Iterable[Event]) -> Iterator[Piece]:
+    def of_kernels(self, kernels: Iterable[Event]) -> Iterator[WorkSpan]:
         """The kernels of a device, in order of time."""
         for kernel in kernels:
             call = self._tree.launching(kernel, arguments_of(kernel))
             # What is inside of work is work.
             owner = Owner() if call is None or not self._is_work[call] else self._owners[call]
-            yield Piece(
+            yield WorkSpan(
                 owner if owner.known else replace(owner, name=kernel.name), kernel.start_us, kernel.end_us
             )
 
@@ -183,12 +183,12 @@ def _is_collective(name: str) -> bool:
     return row is not None and row.is_collective
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _joined(pieces: Iterable[WorkSpan]) -> Iterator[WorkSpan]:
     """Neighbouring pieces of one call as one, from the first start to the last end."""
-    current: Piece | None = None
+    current: WorkSpan | None = None
     for piece in pieces:
         if current is not None and piece.owner == current.owner and piece.owner.known:
-            current = Piece(current.owner, current.start_us, max(current.end_us, piece.end_us))
+            current = WorkSpan(current.owner, current.start_us, max(current.end_us, piece.end_us))
         else:
             if current is not None:
                 yield current

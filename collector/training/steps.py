@@ -14,7 +14,7 @@ _WORKER = "kernelcast.collector.training.worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class TrainingEffort:
     """How much is measured: `rounds` turns of every job, each of `steps` timed steps."""
 
     rounds: int = 2
@@ -40,7 +40,7 @@ class Turn:
 def train_jobs(
     jobs: Sequence[TrainingJob],
     *,
-    effort: Effort,
+    effort: TrainingEffort,
     seed: int,
     device: str = "cpu",
     threads: int = 1,

@@ -11,8 +11,8 @@ import torch
 from kernelcast.collector.measuring.harness import profiled
 from kernelcast.collector.traces.kineto import read_trace
 from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job_result import JobResult
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, OPERATOR, STEP, marked, marks_shown
-from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.collector.training.model import Chunk
 from kernelcast.collector.training.rank_trace import rank_trace
 from kernelcast.collector.training.shard import Shard
@@ -176,7 +176,7 @@ def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(
     )
     layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
     turn = Turn(job=0, round=0, steps_s=(0.02,), reference_us=(), traces=(found,))
-    measured = MeasuredJob(job=TrainingJob(model=model, parallelism=layout), turns=(turn,))
+    measured = JobResult(job=TrainingJob(model=model, parallelism=layout), turns=(turn,))
     assert measured.components_s()["Max_Update"] == pytest.approx(50e-6)
     assert measured.components_s()["Stage_Fwd_Max"] == pytest.approx(6e-3)
     assert not any(one.operator.startswith("idle") for one in measured.operator_times())

@@ -47,7 +47,7 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredJob:
+class JobResult:
     """All turns of one job. Seconds, unless a name says otherwise."""
 
     job: TrainingJob
@@ -94,10 +94,10 @@ class MeasuredJob:
         return _Traces(self.job, self.traces).operator_times() if self.traces else []
 
 
-def measured_jobs(jobs: Sequence[TrainingJob], turns: Sequence[Turn]) -> list[MeasuredJob]:
+def job_results(jobs: Sequence[TrainingJob], turns: Sequence[Turn]) -> list[JobResult]:
     """The turns of every job that has one."""
     own = [tuple(turn for turn in turns if turn.job == number) for number in range(len(jobs))]
-    return [MeasuredJob(job=job, turns=found) for job, found in zip(jobs, own, strict=True) if found]
+    return [JobResult(job=job, turns=found) for job, found in zip(jobs, own, strict=True) if found]
 
 
 class _Traces:
