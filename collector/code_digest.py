@@ -1,11 +1,11 @@
-"""The digest of the code that measures: it distinguishes samples that other code made."""
+"""The digest of the code that measures, stored with every sample."""
 
 import hashlib
 from pathlib import Path
 
 from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS
 
-# What a sample's time depends on; changes elsewhere leave the digest as it is.
+# Files that a sample's time depends on.
 _MEASURING = (
     "benches/*.py",
     "communication/collectives.py",
@@ -20,7 +20,7 @@ _MEASURING = (
 
 
 def code_digest() -> str:
-    """Digest of the source files that decide what is run and timed."""
+    """Digest of the source files that determine what is run and timed."""
     digest = hashlib.sha256()
     for pattern in _MEASURING:
         for path in sorted(Path(__file__).parent.glob(pattern)):

@@ -179,7 +179,7 @@ def what_to_measure(plan: Plan, settings: Settings) -> list[Point]:
     return compute_points(plan, settings.operators)
 
 
-def measured(database: Database, run: Run, load: Load | None = None) -> set[PointKey]:
+def measured_points(database: Database, run: Run, load: Load | None = None) -> set[PointKey]:
     """Points that the database holds already: of the hardware, fabric, software and conditions of `run`, and `load`."""
     return database.measured_points(
         run.compute_id, run.software_id, fabric_id=run.fabric_id, conditions=run.conditions, load=load
@@ -193,7 +193,7 @@ def known_points(database: Database, run: Run, again: Again, load: Load | None =
     """
     if again == "all":
         return set()
-    known = measured(database, run, load)
+    known = measured_points(database, run, load)
     if again == "no":
         return known
     rows = database.read_samples(

@@ -1,4 +1,4 @@
-"""This process's place among those that a launcher started: torchrun, Slurm's srun or Open MPI's mpirun."""
+"""This process's rank among the processes of a launcher: torchrun, Slurm's srun or Open MPI's mpirun."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _PORT = 29500  # torch's usual one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process's place. Ranks are numbered node by node; `init_method` is where the processes meet (torch's)."""
+    """This process's rank. Ranks are numbered node by node; `init_method` is torch's, where the processes meet."""
 
     rank: int
     local_rank: int
@@ -42,21 +42,21 @@ class World:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the processes are on, all alike."""
+        """Number of nodes, all with the same number of processes."""
         return self.size // self.local_size
 
     @classmethod
     def from_launcher(cls, environment: Mapping[str, str] = os.environ) -> "World":
-        """Read the launcher's variables; torchrun's come first, as it may itself have been started by another.
+        """Read the launcher's variables; torchrun's take precedence, because another launcher may have started it.
 
         Raises:
-            UsageError: there are none, there is one process only, or the nodes are not alike.
+            UsageError: no launcher, a single process, or nodes with different numbers of processes.
         """
         if any(environment.get(name) for name in _TORCHRUN):
             rank, local_rank, size, local_size = _numbers(environment, _TORCHRUN)
             return cls(rank=rank, local_rank=local_rank, size=size, local_size=local_size)
         if environment.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-            # In a Slurm job its processes see the variables of the step that started its daemons, too.
+            # In a Slurm job, processes also see the variables of the step that started mpirun's daemons.
             rank, local_rank, size, local_size = _numbers(environment, _MPIRUN)
             address = environment.get("MASTER_ADDR") or ("127.0.0.1" if size == local_size else "")
             if not address:
@@ -102,5 +102,5 @@ def _numbers(environment: Mapping[str, str], names: tuple[str, ...]) -> list[int
 
 
 def _where(environment: Mapping[str, str]) -> str:
-    """A hint for those who forget srun inside of a batch script."""
+    """A hint where srun is missing inside a batch script."""
     return f" (in Slurm job {job}, without srun)" if (job := environment.get("SLURM_JOB_ID")) else ""

@@ -17,8 +17,8 @@ from kernelcast.collector.functions.experts import (
 )
 from kernelcast.collector.functions.transformer import swiglu
 from kernelcast.collector.training.exchanges import exchange
+from kernelcast.collector.training.groups import Part
 from kernelcast.collector.training.marks import operator_mark
-from kernelcast.collector.training.shard import Part
 from kernelcast.runtime.step.layers.mlp import activation_operator
 from kernelcast.runtime.step.sizes import Sizes
 

@@ -1,7 +1,7 @@
-"""What is trained: a model in a layout, and what of both can be trained here."""
+"""A model in a layout that is trained for real, and the limits of what can be trained here."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, shown
@@ -40,7 +40,7 @@ class TrainingJob:
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:
-        """Encoders of every chunk of the model."""
+        """Layers of every chunk of the model."""
         return layers_of_chunks(self.model.layers, self.parallelism)
 
     @property
@@ -52,25 +52,8 @@ class TrainingJob:
             )
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for another process."""
-        return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """What `to_dict` made, after JSON."""
-        layout = dict(values["parallelism"])
-        if layout["layer_counts"] is not None:
-            layout["layer_counts"] = tuple(layout["layer_counts"])
-        return cls(
-            model=ModelConfig(**values["model"]),
-            parallelism=Parallelism(**layout),
-            bucket_entries=values["bucket_entries"],
-            dtype=values["dtype"],
-        )
-
-
-# What the model definition has not, and the values with which a model does without.
+# Fields whose features the model definition lacks, and the values without that feature.
 _WITHOUT: dict[str, Any] = {
     "learned_positions": 0,
     "tied_embeddings": False,
@@ -101,10 +84,10 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
 
 
 def require_trainable(model: ModelConfig) -> None:
-    """Refuse what the model definition does not cover.
+    """Refuse a model that the model definition does not cover.
 
     Raises:
-        UsageError: the field, what was found, what is trained.
+        UsageError: names the field, the value found and the values that are trained.
     """
     if model.attention == "fused_softmax":
         raise UsageError(

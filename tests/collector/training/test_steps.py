@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kernelcast.collector.training.job import TrainingJob
@@ -234,5 +235,5 @@ def test_a_job_survives_json() -> None:
         bucket_entries=99,
         dtype="bfloat16",
     )
-    assert TrainingJob.from_dict(job.to_dict()) == job
+    assert msgspec.json.decode(msgspec.json.encode(job), type=TrainingJob) == job
     assert (job.label, job.chunk_layers, job.vocabulary_size) == ("2-1-1", (1, 2), 256)
