@@ -1,4 +1,4 @@
-"""The run of what is measured here, by this code."""
+"""The run of measurements on this machine with this code."""
 
 from importlib.metadata import version
 from typing import Any

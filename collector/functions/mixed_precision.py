@@ -1,4 +1,4 @@
-"""The optimizer that trains: fused AdamW, in 16 bit over float32 master weights (arXiv 1710.03740, section 3.1)."""
+"""The optimizer of real training: fused AdamW, in 16 bit with fp32 master weights (arXiv 1710.03740, section 3.1)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,10 +15,10 @@ def fused_adamw(parameters: list[Tensor], learning_rate: float) -> torch.optim.O
 
 
 class MasterAdamW:
-    """Fused AdamW over parameters that are all float32, or all 16-bit with float32 copies to which updates are added.
+    """Fused AdamW over parameters that are all float32, or all 16-bit with float32 master weights.
 
-    In 16 bit a step casts the gradients into the copies', undoes the scale of the loss, updates the copies, and casts
-    the weights back. `make` gives the optimizer of the copies, which may share the work with other processes.
+    In 16 bit a step casts the gradients to float32, divides them by the loss scale, updates the master weights, and
+    casts them back. `make` creates the optimizer of the master weights, which may shard the work over processes.
     """
 
     def __init__(

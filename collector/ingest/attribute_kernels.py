@@ -1,8 +1,8 @@
-"""Everything that a trace holds: recognised points with each of their occurrences, and the kernels that are left over.
+"""Attributes every kernel of a trace to a recognised call, or to none with a reason.
 
-A kernel belongs to the outermost recognised call around its launch, forward; or, backward, to the forward call that the
-node of autograd around its launch differentiates. An occurrence lasts from its earliest kernel's start to its latest
-one's end.
+A forward kernel belongs to the outermost recognised call around its launch; a backward kernel to the forward call that
+the autograd node around its launch differentiates. An occurrence lasts from its earliest kernel's start to its latest
+kernel's end.
 """
 
 import json
@@ -31,7 +31,7 @@ from kernelcast.runtime.operators import Direction
 _DEEP_EP = "deep_ep"
 _C10D = "c10d::"
 _NO_CALL = Unrecognised("no operator of the host is recorded for it")
-_NO_FORWARD = Unrecognised("backward of a call that cannot be told")
+_NO_FORWARD = Unrecognised("backward of an unknown call")
 _NCCL = ("nccl:", "rccl:")
 _ACCUMULATION = "AccumulateGrad"
 _NO_DURATION = Unrecognised("took no time")
@@ -39,7 +39,7 @@ _NO_DURATION = Unrecognised("took no time")
 
 @dataclass(slots=True)
 class KernelSpan:
-    """One kernel (on a CPU: one call with time of its own, `duration_us`, inside of `end_us − start_us`)."""
+    """One kernel; on a CPU one call, whose self time `duration_us` is part of `end_us − start_us`."""
 
     name: str
     category: str
@@ -51,17 +51,17 @@ class KernelSpan:
     device: int = 0
     launch_us: float | None = None
     correlation: int | None = None
-    occurrence: "Occurrence | None" = None  # that it is part of
+    occurrence: "Occurrence | None" = None  # that it belongs to
 
 
 @dataclass(slots=True)
 class Occurrence:
-    """One execution of a point. Times in µs of the trace's clock."""
+    """One execution of a recognised call. Times in µs on the trace's clock."""
 
     pieces: list[KernelSpan] = field(default_factory=list)
-    is_overlapped: bool = False  # kernels of other streams ran meanwhile
-    kind: "SampleKey | None" = None  # None: it took no time, and is part of nothing
-    index: int = 0  # among the occurrences of its kind, by start
+    is_overlapped: bool = False  # kernels of other streams ran at the same time
+    kind: "SampleKey | None" = None  # None: it took no time and is not stored
+    index: int = 0  # among the occurrences of its key, by start
 
     @property
     def start_us(self) -> float:
@@ -76,11 +76,11 @@ class Occurrence:
 
 SampleKey = tuple[RecognisedCall, Direction]
 _Place = tuple[RecognisedCall | Unrecognised, int, Direction]
-"""What a kernel is part of: the point, the number of its occurrence, and the direction."""
+"""Where a kernel belongs: the call, the number of its occurrence, and the direction."""
 
 
 class AttributedKernel(NamedTuple):
-    """A kernel, and what it is part of; `described` is what was recorded about a collective."""
+    """A kernel and the call it belongs to; `described` is the recorded metadata of a collective."""
 
     piece: KernelSpan
     found: RecognisedCall | Unrecognised
@@ -90,7 +90,7 @@ class AttributedKernel(NamedTuple):
 
 
 class UnrecognisedGroup(NamedTuple):
-    """One kind of kernel that is in no occurrence; `shapes` are of the inputs of `host_operator`."""
+    """Unattributed kernels of one kind; `shapes` are the inputs of `host_operator`."""
 
     name: str
     category: str
@@ -102,7 +102,7 @@ class UnrecognisedGroup(NamedTuple):
 
 @dataclass(slots=True)
 class Extracted:
-    """What a trace holds. Counts and times (µs) are of kernels."""
+    """Attributed kernels of a trace, with counts and times (µs)."""
 
     tree: CallTree
     is_device: bool = True
@@ -120,7 +120,7 @@ class Extracted:
 
 
 def extract(trace: Trace, gpus_per_node: int) -> Extracted:
-    """Sort every kernel of a trace into occurrences of points, or into what is left. 0 GPUs per node: unknown."""
+    """Attribute every kernel of a trace to an occurrence, or to none. 0 GPUs per node: unknown."""
     tree = CallTree(trace)
     if on_device := trace.of_category(*DEVICE_CATEGORIES):
         return _added_up(tree, list(_device_pieces(tree, on_device, trace, gpus_per_node)), is_device=True)
@@ -132,7 +132,7 @@ def extract(trace: Trace, gpus_per_node: int) -> Extracted:
 
 
 def _ran_elsewhere(trace: Trace, tree: CallTree) -> bool:
-    """Whether kernels ran on a device that the profiler did not record: what the host did is then no work."""
+    """Whether kernels ran on a device that the profiler did not record: the host's calls are then no work."""
     annotated = any(event.name.startswith("nccl:") for event in trace.of_category(ANNOTATION_CATEGORY))
     return bool(tree.launches) or annotated or trace.distributed.get("backend") == "nccl"
 
@@ -173,7 +173,7 @@ def _device_pieces(
 
 
 class _Annotations:
-    """NCCL's annotations on the host, which say what traces before 2024 do not say of its kernels."""
+    """NCCL's annotations on the host: traces before 2024 have no metadata on its kernels."""
 
     def __init__(self, trace: Trace) -> None:
         self._by_thread: dict[str, list[Event]] = defaultdict(list)
@@ -193,13 +193,13 @@ class _Annotations:
 
 
 def _described(tree: CallTree, call: int | None) -> Arguments | None:
-    """The arguments of the call that describes a collective, where they are not the kernel's own."""
+    """The arguments of the call that describes a collective, where the kernel has none."""
     around = None if call is None else tree.innermost(COMMUNICATION_CALL)[call]
     return None if around is None else tree.arguments[around]
 
 
 def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[AttributedKernel]:
-    """The calls of a CPU that have time of their own, and the collectives of gloo's threads."""
+    """The calls of a CPU with self time, and the collectives of gloo's threads."""
     operators, threads = _Operators(tree), dict[str, int]()
     for index, (event, own_us) in enumerate(zip(tree.calls, tree.self_times_us, strict=True)):
         stream = threads.setdefault(tree.threads[index], len(threads))
@@ -221,7 +221,7 @@ def _piece_of(event: Event, own_us: float, stream: int, call: int | None) -> Ker
 
 
 def _only_group(groups: Any) -> Sequence[int]:
-    """Ranks of the only group that a trace lists; none where it lists several, or none."""
+    """Ranks of the only group that a trace lists; empty where it lists several or none."""
     if not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], dict):
         return ()
     ranks = groups[0].get("ranks")
@@ -229,7 +229,7 @@ def _only_group(groups: Any) -> Sequence[int]:
 
 
 class _Operators:
-    """The points of the calls of a trace."""
+    """The recognised calls of a trace."""
 
     def __init__(self, tree: CallTree) -> None:
         self._tree = tree
@@ -249,7 +249,7 @@ class _Operators:
             self._outermost.append(outermost)
 
     def place(self, call: int | None) -> _Place:
-        """What a kernel is part of that `call` launched (on a CPU: that is `call`)."""
+        """Where a kernel launched by `call` belongs (on a CPU: where `call` belongs)."""
         if call is None:
             return _NO_CALL, 0, Direction.FORWARD
         node, direction, launched_by = self._tree.backward_nodes[call], Direction.FORWARD, call
@@ -276,7 +276,7 @@ class _Operators:
         return found, outermost, direction
 
     def _gradient(self, point: RecognisedCall, call: int | None, instance: int) -> _Place:
-        """Of a product whose gradients are apart: which one the grouped product around `call` makes."""
+        """Which gradient of a product the grouped product around `call` computes."""
         call = None if call is None else self._tree.innermost(GROUPED_MM)[call]
         if call is None:
             return BOTH_GRADIENTS, instance, Direction.BACKWARD
@@ -285,7 +285,7 @@ class _Operators:
 
 
 def _added_up(tree: CallTree, pieces: Sequence[AttributedKernel], *, is_device: bool) -> Extracted:
-    """All pieces in their places; on a device, streams run at the same time."""
+    """Collect attributed kernels into occurrences and unrecognised groups; streams of a device run concurrently."""
     tree.forget_launches()  # every kernel has its call by now
     done = Extracted(tree, is_device, pieces)
     occurrences: dict[tuple[int, Direction], tuple[SampleKey, Occurrence]] = {}
@@ -335,7 +335,7 @@ def _left_key(tree: CallTree, piece: KernelSpan, reason: str) -> UnrecognisedGro
 
 
 class _Streams:
-    """When each stream was busy: kernels of one stream run one after another."""
+    """Busy times of each stream; kernels of one stream run one after another."""
 
     def __init__(self, pieces: Sequence[KernelSpan]) -> None:
         self._busy: dict[int, tuple[list[float], list[float]]] = {}
@@ -345,7 +345,7 @@ class _Streams:
             ends.append(max(piece.end_us, ends[-1]) if ends else piece.end_us)
 
     def overlap(self, occurrence: Occurrence) -> bool:
-        """Whether a stream that the occurrence does not use was busy meanwhile."""
+        """Whether another stream was busy during the occurrence."""
         own = {piece.stream for piece in occurrence.pieces}
         return any(self._is_busy(stream, occurrence) for stream in self._busy.keys() - own)
 

@@ -1,4 +1,4 @@
-"""Every event of a trace as it is stored: what it is, when it ran, and who launched it."""
+"""Every event of a trace as it is stored: its kind, its times, and its launch."""
 
 import json
 from array import array
@@ -29,7 +29,7 @@ _BYTES = {
 
 @dataclass(frozen=True)
 class TraceEvents:
-    """Steps and events of a trace, made as they are asked for: `samples` are the ids of the samples by kind."""
+    """Steps and events of a trace, computed lazily; `samples` are the ids of the samples by key."""
 
     trace: Trace
     extracted: Extracted
@@ -62,7 +62,7 @@ class TraceEvents:
         by_device: dict[int, array[int]] = {}
         for place, placed in enumerate(pieces):
             by_device.setdefault(placed.piece.device, array("q")).append(place)
-        # As arrays, which take a tenth of the memory.
+        # Arrays take a tenth of the memory of lists.
         empty = array("q", [0]) * len(pieces)
         starts, exposed, idle, late = empty[:], empty[:], empty[:], empty
         for places in by_device.values():
@@ -185,7 +185,7 @@ def _class_of(piece: KernelSpan) -> str:
 
 
 def _message(arguments: Arguments) -> dict[str, Any]:
-    """What a collective carries; nothing where it is not recorded."""
+    """The message of a collective; empty where it was not recorded."""
     if not isinstance(arguments.collective, str):
         return {}
     ranks, dtype = group_ranks(arguments), str(arguments.dtype or "")

@@ -1,4 +1,4 @@
-"""This machine's fingerprints, as far as its speed depends on them. Nothing here reads a host name, serial or user."""
+"""This machine's fingerprints: everything that decides its speed. No host name, serial number or user is read."""
 
 import os
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from kernelcast.collector.measuring import cache_state, core_binding, gloo_threa
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
 
-# Settings that change what runs. Threads are in the compute fingerprint; values that name paths or hosts stay out.
+# Settings that change the kernels. Threads are in the compute fingerprint; variables with paths or hosts are left out.
 _TUNING_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -47,7 +47,7 @@ _CPU_LIBRARY_LINES = ("Intel(R)", "OpenBLAS", "Arm", "OpenMP", "CPU capability")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprints:
-    """The three keys of everything that is measured here."""
+    """The three keys of every measurement here."""
 
     compute: ComputeFingerprint
     fabric: FabricFingerprint
@@ -55,10 +55,10 @@ class Fingerprints:
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one, else the CPU.
+    """The device of a name; `auto` is the GPU where one exists, else the CPU.
 
     Raises:
-        UsageError: the device is unknown or not there.
+        UsageError: the device is unknown or missing.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device {name!r} is unknown; expected auto, cpu or cuda")
@@ -72,7 +72,7 @@ def resolve_device(name: str) -> torch.device:
 def probe(device: torch.device, *, threads: int, processes: int = 1) -> Fingerprints:
     """Fingerprints of this machine for `device`.
 
-    On a CPU, `threads` is what one process computes with, of `processes` on this node.
+    On a CPU, each of `processes` processes on this node computes with `threads` threads.
     """
     return Fingerprints(
         compute=_compute(device, threads),
@@ -101,7 +101,7 @@ def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
         return FabricFingerprint(
             backend="nccl", gpus_per_node=torch.cuda.device_count(), links=gpu_links(), nics=network_links()
         )
-    # On a CPU a "device" is one process with its threads; they meet in the memory of the node.
+    # On a CPU a "device" is one process with its threads; processes communicate through shared memory.
     return FabricFingerprint(
         backend="gloo",
         gpus_per_node=max(1, job_cores() // threads),
@@ -136,11 +136,11 @@ def _software(device: torch.device, threads: int, processes: int) -> SoftwareFin
 
 
 def _flash_attn() -> tuple[str, ...]:
-    """Attention is then another kernel than torch's."""
+    """Empty without flash-attn; with it attention is another kernel than torch's."""
     return (f"flash-attn={found}",) if (found := flash_attn_version()) else ()
 
 
 def _cpu_libraries() -> tuple[str, ...]:
-    """What torch's CPU kernels run on: BLAS, oneDNN, OpenMP and the instruction set it chose, with their versions."""
+    """Versions of BLAS, oneDNN and OpenMP, and the instruction set that torch chose."""
     lines = (line.strip(" -") for line in torch.__config__.show().splitlines())
     return tuple(sorted(line for line in lines if line.startswith(_CPU_LIBRARY_LINES)))

@@ -15,7 +15,7 @@ def _read(path: Path) -> str:
 
 
 def network_links() -> tuple[str, ...]:
-    """Adapters as `RATE KIND ×count`, InfiniBand and RoCE ports first choice, else physical Ethernet ports."""
+    """Adapters as `RATE KIND ×count`: InfiniBand and RoCE ports, or physical Ethernet ports where there are none."""
     counts: Counter[str] = Counter()
     for port in sorted(_INFINIBAND.glob("*/ports/*")):
         counts[f"{_read(port / 'rate')} {_read(port / 'link_layer')}".strip()] += 1

@@ -1,7 +1,7 @@
-"""Large and cut traces: reading them piece by piece, and up to where they break.
+"""Large and truncated traces: decoding them in parts, and up to their last whole event.
 
-A piece ends between two events. Whether a place is between two events is tried, not searched for: a piece that begins
-at an event and reads as a list of events ends at one.
+A part ends between two events. Candidate positions are tried rather than parsed: a part that starts at an event and
+decodes as a list of events also ends at one.
 """
 
 import re
@@ -14,23 +14,23 @@ _SEARCHED_BYTES = 1 << 20
 _LARGEST_HEAD_BYTES = 8 << 20
 
 
-class NotInPiecesError(Exception):
-    """The text cannot be cut into events; it has to be read as a whole to know why."""
+class NotInPartsError(Exception):
+    """The text cannot be split into events; reading it as a whole gives the reason."""
 
 
-def read_pieces(chunks: Iterator[bytes], take: Callable[[bytes], None]) -> bytes:
-    """Call `take` with one JSON list of events after another; answers the document with the events that remain.
+def read_parts(chunks: Iterator[bytes], take: Callable[[bytes], None]) -> bytes:
+    """Call `take` with one JSON list of events after another; returns the document with the remaining events.
 
-    `take` raises ValueError where a piece is no such list.
+    `take` must raise ValueError for a part that is no such list.
 
     Raises:
-        NotInPiecesError: this is no text of a trace.
+        NotInPartsError: this is no trace.
     """
     buffer = bytearray()
     while (found := _LIST.search(buffer)) is None:
         chunk = next(chunks, b"")
         if not chunk or len(buffer) > _LARGEST_HEAD_BYTES:
-            raise NotInPiecesError
+            raise NotInPartsError
         buffer += chunk
     head = bytes(buffer[: found.end()])
     del buffer[: found.end()]
@@ -47,7 +47,7 @@ def read_pieces(chunks: Iterator[bytes], take: Callable[[bytes], None]) -> bytes
 
 
 def closed_document(content: bytes, decode: Callable[[bytes], Any]) -> bytes | None:
-    """The text of a document that ends too early, closed after its last whole event; None: it has none."""
+    """A truncated document, closed after its last whole event; None where it has none."""
     for end in (content.rfind(b"}") + 1, *(end for _, end in _places(content))):
         closed = content[:end] + b"]}"
         try:
@@ -59,6 +59,6 @@ def closed_document(content: bytes, decode: Callable[[bytes], Any]) -> bytes | N
 
 
 def _places(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Places near the end of a text where an event may end, last first: where the next begins, where it ends."""
+    """Positions near the end of a text where an event may end, last first: start of the next event, end of this one."""
     found = list(_BETWEEN.finditer(text, max(0, len(text) - _SEARCHED_BYTES)))
     return ((match.end(), match.start() + 1) for match in reversed(found))

@@ -1,10 +1,10 @@
-"""Repairs of a trace's text: what profilers, path names and transfers leave in it that is no JSON."""
+"""Repairs of a trace's text: invalid JSON from profilers, path names and transfers."""
 
 import re
 from collections import Counter
 
 _BOM = b"\xef\xbb\xbf"
-# A text of JSON, or a word that JSON has no number for. Everything between two matches stays as it is.
+# A JSON string, or a number that JSON lacks. Everything between two matches stays unchanged.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\bInfinity\b|\bNaN\b', re.DOTALL)
 _BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_PAIR = re.compile(rb"\\.", re.DOTALL)
@@ -13,7 +13,7 @@ _SUSPECT = re.compile(rb"[\x00-\x1f\\]")
 
 
 def repaired(content: bytes) -> tuple[bytes, Counter[str]]:
-    """The text with everything replaced that JSON does not allow, and how often each kind of repair was made."""
+    """The text with all invalid JSON replaced, and the number of repairs of each kind."""
     found: Counter[str] = Counter()
     if content.startswith(_BOM):
         content = content[len(_BOM) :]

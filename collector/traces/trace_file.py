@@ -1,4 +1,4 @@
-"""The bytes of a trace file, plain or gzip, with limits on what they may unpack to."""
+"""The bytes of a trace file, plain or gzip, with limits on the unpacked size."""
 
 import gzip
 import zlib
@@ -11,7 +11,7 @@ from kernelcast.runtime.small_file import open_regular
 # A minute of a busy GPU is a few hundred MB. Beyond this a file is more likely a gzip bomb than a trace.
 MAX_TRACE_BYTES = 2 << 30
 
-# Traces pack to a tenth or a fiftieth. What unpacks to much more is noticed long before the limit fills the memory.
+# Traces compress by 10 to 50 times. A larger ratio is refused long before memory is full.
 _LARGEST_RATIO = 200
 _UNSUSPICIOUS_BYTES = 64 << 20
 _CHUNK_BYTES = 16 << 20
@@ -21,10 +21,10 @@ _GZIP = b"\x1f\x8b"
 def trace_chunks(
     path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool = False
 ) -> Iterator[bytes]:
-    """The file's content in pieces, unpacked where it is gzip; with `is_partial` up to where unpacking breaks.
+    """The file's content in blocks, unpacked where it is gzip; with `is_partial` up to where unpacking fails.
 
     Raises:
-        DataError: empty, more than `max_bytes`, or packed as no trace is.
+        DataError: empty, more than `max_bytes`, or an implausible compression ratio.
         OSError, EOFError, zlib.error: the file cannot be read or unpacked.
     """
     read_bytes, packed_bytes = 0, path.stat().st_size
@@ -32,7 +32,7 @@ def trace_chunks(
         is_gzip = file.read(2) == _GZIP
         file.seek(0)
         with gzip.open(file) if is_gzip else file as unpacked:
-            # `read` forgets what it has unpacked when it meets a break.
+            # `read` discards unpacked data when unpacking fails.
             read = unpacked.read1 if is_partial and isinstance(unpacked, gzip.GzipFile) else unpacked.read
             while True:
                 try:
