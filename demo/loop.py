@@ -6,9 +6,9 @@ from pathlib import Path
 
 from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.own_run import own_run
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.collector.training.job_result import JobResult, job_results
-from kernelcast.collector.training.steps import TrainingEffort, Turn, train_jobs
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.demo.config import DemoConfig
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.store import Database, MeasuredStep, utc_now

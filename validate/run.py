@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelcast.collector.machine.probe import Fingerprints
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.collector.training.job_result import JobResult
-from kernelcast.collector.training.steps import TrainingEffort, Turn, train_jobs
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store import Database, MeasuredStep

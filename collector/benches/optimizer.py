@@ -5,8 +5,7 @@ from math import isqrt
 import torch
 
 from kernelcast.collector.benches.bench import Bench, Place, Point
-from kernelcast.collector.functions.clipping import clip_to_norm, squared_norm
-from kernelcast.collector.functions.mixed_precision import MasterAdamW
+from kernelcast.collector.functions.update import MasterAdamW, clip_to_norm, squared_norm
 
 _ALIGNED = 8  # entries: model widths are multiples of it, and kernels read several entries at once
 

@@ -18,7 +18,7 @@ from kernelcast.collector.ingest.scopes import marks_of
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
 from kernelcast.collector.traces.kineto import Trace, read_trace
-from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
+from kernelcast.collector.traces.trace_text import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.small_file import open_regular

@@ -1,7 +1,9 @@
 """This machine's fingerprints: everything that decides its speed. No host name, serial number or user is read."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,9 +15,9 @@ from kernelcast.collector.machine.probe_cpu import (
     is_virtualised,
     job_cores,
     memory_gib,
+    read_text,
 )
 from kernelcast.collector.machine.probe_gpu import driver_version, gpu_fields, gpu_links
-from kernelcast.collector.machine.probe_network import network_links
 from kernelcast.collector.measuring import cache_state, core_binding, gloo_threads, host_memory
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
@@ -42,6 +44,8 @@ _TUNING_VARIABLES = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
 
+_INFINIBAND = Path("/sys/class/infiniband")
+_NETWORK = Path("/sys/class/net")
 _CPU_LIBRARY_LINES = ("Intel(R)", "OpenBLAS", "Arm", "OpenMP", "CPU capability")
 
 
@@ -144,3 +148,16 @@ def _cpu_libraries() -> tuple[str, ...]:
     """Versions of BLAS, oneDNN and OpenMP, and the instruction set that torch chose."""
     lines = (line.strip(" -") for line in torch.__config__.show().splitlines())
     return tuple(sorted(line for line in lines if line.startswith(_CPU_LIBRARY_LINES)))
+
+
+def network_links() -> tuple[str, ...]:
+    """Adapters as `RATE KIND ×count`: InfiniBand and RoCE ports, or physical Ethernet ports where there are none."""
+    counts: Counter[str] = Counter()
+    for port in sorted(_INFINIBAND.glob("*/ports/*")):
+        counts[f"{read_text(port / 'rate')} {read_text(port / 'link_layer')}".strip()] += 1
+    if not counts:
+        for adapter in sorted(_NETWORK.glob("*")):
+            speed = read_text(adapter / "speed")
+            if (adapter / "device").exists() and speed.isdigit():
+                counts[f"{speed} Mb/s Ethernet"] += 1
+    return tuple(f"{link} ×{count}" for link, count in sorted(counts.items()))

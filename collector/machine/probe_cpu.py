@@ -94,20 +94,22 @@ def _left_in_groups_bytes() -> Iterator[int]:
             if version_1
             else ("memory.max", "memory.current")
         )
-        limit, used = (_read(folder / name) for name in names)
+        limit, used = (read_text(folder / name) for name in names)
         if limit.isdigit() and used.isdigit():
             # Page cache counts as used, but is reclaimed under pressure.
             yield max(0, int(limit) - int(used) + _file_pages_bytes(folder))
 
 
 def _file_pages_bytes(folder: Path) -> int:
-    cells = dict(line.split() for line in _read(folder / "memory.stat").splitlines() if line.count(" ") == 1)
+    cells = dict(
+        line.split() for line in read_text(folder / "memory.stat").splitlines() if line.count(" ") == 1
+    )
     return int(cells.get("inactive_file", cells.get("total_inactive_file", "0")))
 
 
 def _control_groups(controller: str) -> Iterator[tuple[Path, bool]]:
     """Folders of this process's control group and its ancestors, and whether they belong to cgroup v1."""
-    for line in _read(_CGROUP).splitlines():
+    for line in read_text(_CGROUP).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and controller not in controllers.split(","):
@@ -134,14 +136,15 @@ def _quota_cores() -> float:
 def _quota(folder: Path, *, version_1: bool) -> tuple[float, float]:
     """CPU time in µs per period in µs; (-1, -1) without a quota."""
     if version_1:
-        text = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
+        text = f"{read_text(folder / 'cpu.cfs_quota_us')} {read_text(folder / 'cpu.cfs_period_us')}"
     else:
-        text = _read(folder / "cpu.max")
+        text = read_text(folder / "cpu.max")
     cells = text.split()
     return (float(cells[0]), float(cells[1])) if len(cells) == 2 and cells[0].isdigit() else (-1.0, -1.0)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The stripped text of a system file; empty where it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

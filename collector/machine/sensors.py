@@ -15,6 +15,7 @@ from typing import Protocol, Self
 import torch
 
 from kernelcast.collector.machine.nvml import Gpu
+from kernelcast.collector.machine.probe_cpu import read_text
 
 _ROOT = Path("/")
 _ZONES = frozenset({"x86_pkg_temp", "cpu-thermal", "cpu_thermal", "cpu0-thermal"})
@@ -110,11 +111,7 @@ class CpuSensors:
         frequencies = [_number(folder / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self._cores]
         if any(frequencies):
             return _mean(None if one is None else one / 1e3 for one in frequencies)
-        try:
-            text = (self._root / "proc/cpuinfo").read_text(encoding="utf-8")
-        except OSError:
-            return None
-        processors = [_cells(block) for block in text.split("\n\n")]
+        processors = [_cells(block) for block in read_text(self._root / "proc/cpuinfo").split("\n\n")]
         return _mean(
             float(cells["cpu MHz"])
             for cells in processors
@@ -128,7 +125,7 @@ class CpuSensors:
         packages = [
             zone
             for zone in sorted((self._root / "sys/class/powercap").glob("intel-rapl:*"))
-            if _text(zone / "name").startswith("package")
+            if read_text(zone / "name").startswith("package")
         ]
         energies_uj = [_number(zone / "energy_uj") for zone in packages]
         read = [one for one in energies_uj if one is not None]
@@ -137,13 +134,13 @@ class CpuSensors:
     def _temperature_c(self) -> float | None:
         """Temperature of the hottest CPU sensor."""
         zones = (self._root / "sys/class/thermal").glob("thermal_zone*")
-        found = [_number(zone / "temp") for zone in zones if _text(zone / "type") in _ZONES]
+        found = [_number(zone / "temp") for zone in zones if read_text(zone / "type") in _ZONES]
         if not any(found):
             chips = (self._root / "sys/class/hwmon").glob("hwmon*")
             found = [
                 _number(value)
                 for chip in chips
-                if _text(chip / "name") in _CHIPS
+                if read_text(chip / "name") in _CHIPS
                 for value in chip.glob("temp*_input")
             ]
         return max((one / 1e3 for one in found if one is not None), default=None)
@@ -171,13 +168,6 @@ def _cells(block: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
 def _number(path: Path) -> float | None:
-    text = _text(path)
+    text = read_text(path)
     return float(text) if text.removeprefix("-").isdecimal() and text.isascii() else None

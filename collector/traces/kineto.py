@@ -19,9 +19,14 @@ import msgspec
 
 from kernelcast.collector.traces.arguments import trimmed
 from kernelcast.collector.traces.event_times import in_order, microseconds
-from kernelcast.collector.traces.json_parts import NotInPartsError, closed_document, read_parts
-from kernelcast.collector.traces.json_repair import repaired
-from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES, trace_chunks
+from kernelcast.collector.traces.trace_text import (
+    MAX_TRACE_BYTES,
+    NotInPartsError,
+    closed_document,
+    read_parts,
+    repaired,
+    trace_chunks,
+)
 from kernelcast.runtime.errors import DataError
 
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -1,6 +1,6 @@
 """A model in a layout that is trained for real, and the limits of what can be trained here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism
@@ -51,6 +51,42 @@ class TrainingJob:
                 self.model.vocabulary_size, self.parallelism.tp, self.parallelism.vocabulary_multiple
             )
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEffort:
+    """How much is measured: `rounds` turns of every job, each with `steps` timed steps."""
+
+    rounds: int = 2
+    warm_up_steps: int = 2
+    steps: int = 10
+    traced: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRequest:
+    """Everything the worker processes need; `timeout_s` is the limit of one turn."""
+
+    jobs: tuple[TrainingJob, ...]
+    effort: TrainingEffort
+    seed: int
+    device: str
+    threads: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of one job: seconds of each step, µs of the reference product before it, and the ranks' traces.
+
+    `job` and `round` count from 0; only the last round has `traces` (see rank_trace).
+    """
+
+    job: int
+    round: int
+    steps_s: tuple[float, ...]
+    reference_us: tuple[float, ...]
+    traces: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
 
 # Fields whose features the model definition lacks, and the values without that feature.

@@ -10,10 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from kernelcast.collector.training.groups import members
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingJob, Turn
 from kernelcast.collector.training.marks import called, row_of
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
-from kernelcast.collector.training.steps import Turn
 from kernelcast.store import quiet_us
 
 _REDUCED, _GATHERED = called("all_reduce", "data"), called("all_gather", "data")

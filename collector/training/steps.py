@@ -2,52 +2,14 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from kernelcast.collector.launch import run_workers
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, TrainingRequest, Turn
 
 _WORKER = "kernelcast.collector.training.worker"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingEffort:
-    """How much is measured: `rounds` turns of every job, each with `steps` timed steps."""
-
-    rounds: int = 2
-    warm_up_steps: int = 2
-    steps: int = 10
-    traced: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRequest:
-    """Everything the worker processes need; `timeout_s` is the limit of one turn."""
-
-    jobs: tuple[TrainingJob, ...]
-    effort: TrainingEffort
-    seed: int
-    device: str
-    threads: int
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One turn of one job: seconds of each step, µs of the reference product before it, and the ranks' traces.
-
-    `job` and `round` count from 0; only the last round has `traces` (see rank_trace).
-    """
-
-    job: int
-    round: int
-    steps_s: tuple[float, ...]
-    reference_us: tuple[float, ...]
-    traces: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
 
 def train_jobs(

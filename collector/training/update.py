@@ -13,8 +13,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from kernelcast.collector.functions.clipping import MOST_NORM, clip_to_norm, squared_norm
-from kernelcast.collector.functions.mixed_precision import MasterAdamW, fused_adamw
+from kernelcast.collector.functions.update import (
+    MOST_NORM,
+    MasterAdamW,
+    clip_to_norm,
+    fused_adamw,
+    squared_norm,
+)
 from kernelcast.collector.training.marks import operator_mark
 
 

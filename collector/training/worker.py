@@ -20,19 +20,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernelcast.collector.functions.clipping import MOST_NORM
+from kernelcast.collector.functions.update import MOST_NORM
 from kernelcast.collector.measuring.core_binding import bind, own_cores
 from kernelcast.collector.measuring.gloo_threads import calm_gloo
 from kernelcast.collector.measuring.harness import profiled, synchronise
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.training.groups import GroupCache, Groups
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, TrainingRequest, Turn
 from kernelcast.collector.training.marks import STEP, marked, marks_shown
 from kernelcast.collector.training.model import Chunk
 from kernelcast.collector.training.passes import Passes, pipeline, single_stage
 from kernelcast.collector.training.rank_trace import rank_trace
-from kernelcast.collector.training.steps import TrainingEffort, TrainingRequest, Turn
 from kernelcast.collector.training.update import Gradients, Optimizer
 from kernelcast.runtime.step.chunks import chunks_of, stage_kinds
 

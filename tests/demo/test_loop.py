@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from kernelcast.collector.machine.probe import probe
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingJob, Turn
 from kernelcast.collector.training.job_result import JobResult
-from kernelcast.collector.training.steps import Turn
 from kernelcast.demo import loop
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import Comparison, predict_layouts, store_comparisons, train_layouts

@@ -10,8 +10,7 @@ import torch
 
 from kernelcast.collector.machine.probe import Fingerprints, probe
 from kernelcast.collector.plans.plan import compute_points, load_plan
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.steps import TrainingEffort, Turn
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.decomposition import decompose

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernelcast.collector.functions.clipping import clip_to_norm, squared_norm
+from kernelcast.collector.functions.update import clip_to_norm, squared_norm
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.02, 30.0])

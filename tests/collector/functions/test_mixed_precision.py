@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernelcast.collector.functions.mixed_precision import MasterAdamW
+from kernelcast.collector.functions.update import MasterAdamW
 
 
 def test_float32_is_adamw_itself() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.steps import TrainingEffort, train_jobs
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 
 MODEL = ModelConfig(

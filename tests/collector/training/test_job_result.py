@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingJob, Turn
 from kernelcast.collector.training.job_result import JobResult
-from kernelcast.collector.training.steps import Turn
 from kernelcast.runtime import ModelConfig, Parallelism
 
 MODEL = ModelConfig(

@@ -11,13 +11,12 @@ import torch
 from kernelcast.collector.measuring.harness import profiled
 from kernelcast.collector.traces.kineto import read_trace
 from kernelcast.collector.training.groups import Shard
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingJob, Turn
 from kernelcast.collector.training.job_result import JobResult
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, OPERATOR, STEP, marked, marks_shown
 from kernelcast.collector.training.model import Chunk
 from kernelcast.collector.training.rank_trace import rank_trace
 from kernelcast.collector.training.step_trace import TracedWork, attribute_step
-from kernelcast.collector.training.steps import Turn
 from kernelcast.runtime import ModelConfig, Parallelism
 
 LAYERS = 2

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.collector.training.job_result import OperatorTime, job_results
 from kernelcast.collector.training.marks import called
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
-from kernelcast.collector.training.steps import TrainingEffort, Turn, train_jobs
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE

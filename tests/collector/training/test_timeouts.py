@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.steps import TrainingEffort, train_jobs
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import DataError, ModelConfig, Parallelism
 
 # Imported by every process when it starts: torch's limit, usually 30 minutes, is then 3 s.
