@@ -5,7 +5,6 @@ the autograd node around its launch differentiates. An occurrence lasts from its
 kernel's end.
 """
 
-import json
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from kernelcast.collector.ingest.experts import BOTH_GRADIENTS, DEEP_EP, GROUPED
 from kernelcast.collector.ingest.recognise import Surroundings, may_be_operator, recognised
 from kernelcast.collector.ingest.recognised_calls import NO_OPERATOR, RecognisedCall, Unrecognised
 from kernelcast.collector.ingest.sequences import sequences_of
-from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, whole
+from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, shapes_text, whole
 from kernelcast.collector.traces.call_tree import COMMUNICATION_CALL, NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
@@ -327,8 +326,7 @@ def _added_up(tree: CallTree, pieces: Sequence[AttributedKernel], *, is_device: 
 def _left_key(tree: CallTree, piece: KernelSpan, reason: str) -> UnrecognisedGroup:
     if piece.call is None:
         return UnrecognisedGroup(piece.name, piece.category, piece.stream, "", "", reason)
-    dims = tree.arguments[piece.call].dims
-    shapes = json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
+    shapes = shapes_text(tree.arguments[piece.call].dims)
     return UnrecognisedGroup(
         piece.name, piece.category, piece.stream, tree.calls[piece.call].name, shapes, reason
     )

@@ -12,7 +12,7 @@ from kernelcast.collector.ingest.collectives import group_ranks
 from kernelcast.collector.ingest.exposed_time import Span, expose
 from kernelcast.collector.ingest.recognised_calls import DTYPES, RecognisedCall, product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
-from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
+from kernelcast.collector.traces.arguments import Arguments, shapes, shapes_text, texts, whole
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.store import EventKind, TracedEvent, TracedStep
 
@@ -115,12 +115,11 @@ class TraceEvents:
     def _kind(self, placed: AttributedKernel, kinds: dict[tuple[Any, ...], EventKind]) -> EventKind:
         piece, found, described = placed.piece, placed.found, placed.described
         tree = self.extracted.tree
-        name, dims, types = "", None, tuple[str, ...]()
+        name, listed, types = "", "", tuple[str, ...]()
         if piece.call is not None:
             arguments = tree.arguments[piece.call]
-            name, dims = tree.calls[piece.call].name, arguments.dims
+            name, listed = tree.calls[piece.call].name, shapes_text(arguments.dims)
             types = tuple(texts(arguments.types))
-        listed = json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
         is_part = (
             isinstance(found, RecognisedCall)
             and piece.occurrence is not None

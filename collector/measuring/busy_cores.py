@@ -10,20 +10,19 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Self
 
 import torch
 
 from kernelcast.collector.measuring.core_binding import bind
-from kernelcast.collector.measuring.helper_process import HelperProcess, ignore_signals
+from kernelcast.collector.measuring.helper_process import Closeable, HelperProcess, ignore_signals
 
 _SIZE = 384
 """Rows of the products: 1.7 MB and about a millisecond, so that launching them costs next to nothing."""
 _NAME = "process on the other cores"
 
 
-class BusyCores:
+class BusyCores(Closeable):
     """Keeps cores busy until it is closed; each of `cores` is one logical CPU, or () for a thread that is not bound."""
 
     def __init__(self, cores: Sequence[tuple[int, ...]]) -> None:
@@ -33,11 +32,6 @@ class BusyCores:
     def __enter__(self) -> Self:
         self.check()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def check(self) -> None:
         """Start the process, or check that it still runs.

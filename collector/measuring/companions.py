@@ -6,8 +6,6 @@ runs the same point with the same number of threads on other cores, as another r
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 import torch
 
@@ -15,7 +13,7 @@ from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.collector.measuring.companion_worker import READY, STOP, companion
 from kernelcast.collector.measuring.core_binding import own_cores
-from kernelcast.collector.measuring.helper_process import CompanionError, HelperProcess
+from kernelcast.collector.measuring.helper_process import Closeable, CompanionError, HelperProcess
 from kernelcast.runtime.errors import UsageError
 
 _NAME = "companion process"
@@ -42,7 +40,7 @@ def check_processes(processes: int, place: Place, *, threads: int) -> None:
         )
 
 
-class Companions:
+class Companions(Closeable):
     """`processes` − 1 companions of this process, started when first needed; close it, or use it in a with statement.
 
     The k-th one runs on GPU k, or on the CPU with `threads` threads.
@@ -62,14 +60,6 @@ class Companions:
             for number in range(1, processes)
         ]
         self._started: list[HelperProcess] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @contextmanager
     def running(self, point: Point) -> Iterator[None]:

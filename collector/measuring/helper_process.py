@@ -3,7 +3,8 @@
 import multiprocessing
 import signal
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from kernelcast.collector.measuring.outcome import Untimed
 from kernelcast.store import Status
@@ -18,6 +19,22 @@ class CompanionError(Untimed):
 
     def __init__(self, message: str) -> None:
         super().__init__(Status.FAILED, message)
+
+
+class Closeable:
+    """Base of classes whose `close` a with statement calls."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything that was started."""
+        raise NotImplementedError
 
 
 class HelperProcess:

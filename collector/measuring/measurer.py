@@ -1,8 +1,7 @@
 """Measures points one by one and returns their samples, whatever an operator or the machine does meanwhile."""
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from kernelcast.collector.benches import BENCHES, Place, Point
 from kernelcast.collector.machine.sensors import sensors_of
@@ -11,7 +10,7 @@ from kernelcast.collector.measuring.companions import Companions
 from kernelcast.collector.measuring.core_binding import bound, other_cores, own_cores
 from kernelcast.collector.measuring.disturbance import Watch, mean_reference_us
 from kernelcast.collector.measuring.harness import Effort, measure, warm_up
-from kernelcast.collector.measuring.helper_process import CompanionError
+from kernelcast.collector.measuring.helper_process import Closeable, CompanionError
 from kernelcast.collector.measuring.load import BurstLoad, SustainedLoad
 from kernelcast.collector.measuring.outcome import Flags, Outcome, Untimed, sample_of
 from kernelcast.collector.measuring.reference import Reference
@@ -21,7 +20,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.store import Sample, Status, utc_now
 
 
-class Measurer:
+class Measurer(Closeable):
     """Measures points on one place while `processes` − 1 companions run; close it, or use it in a with statement.
 
     Before the first point of an operator, ten iterations of its largest shape among `points` warm up. Points whose
@@ -71,12 +70,8 @@ class Measurer:
             for _ in range(5):  # a best time for the first samples
                 self._reference.time_us()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the companions and the busy cores."""
         self._companions.close()
         self._busy_cores.close()
 

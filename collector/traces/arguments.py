@@ -1,5 +1,6 @@
 """The arguments of an event, and checks of their values: any may be missing or have another type."""
 
+import json
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,11 @@ def whole(value: Any) -> int | None:
 def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
     """Shapes of an operator's inputs; `()` for inputs that are no tensor and for impossible shapes."""
     return tuple(_shape(entry) for entry in dims) if isinstance(dims, list) else ()
+
+
+def shapes_text(dims: Any) -> str:
+    """Shapes of an operator's inputs as JSON; empty where none was recorded."""
+    return json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
 
 
 def _shape(entry: Any) -> tuple[int, ...]:
