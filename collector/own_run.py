@@ -24,7 +24,7 @@ _MEASURING = (
 
 
 def code_digest() -> str:
-    """Digest of the source files that determine what is run and timed."""
+    """Digest of the source files that determine the measured code and its timing."""
     digest = hashlib.sha256()
     for pattern in _MEASURING:
         for path in sorted(Path(__file__).parent.glob(pattern)):

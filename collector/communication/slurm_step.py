@@ -9,7 +9,7 @@ from kernelcast.runtime.errors import UsageError
 
 # `4(x2)`, `3`: tasks on each node, and on how many nodes.
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-# `gpu07,gpu09`, `gpu[07-09,12]`: what is before the first comma or bracket, and the first number in the bracket.
+# `gpu07,gpu09`, `gpu[07-09,12]`: the text before the first comma or bracket, and the first number in the bracket.
 _SIMPLE_LIST = re.compile(r"([^\[\],]+)(?:\[(\d+)[^\[\]]*\])?(?:,.*)?")
 
 # Above the ports that need root, below Linux's ephemeral ports (from 32768).

@@ -61,14 +61,14 @@ def _kind(trace: Trace, name: str, *, has_kernels: bool) -> str:
 
 
 def _memory_gib(size_bytes: int) -> int:
-    """Nominal memory: drivers report sizes that differ by what they reserve."""
+    """Nominal memory: drivers report sizes that differ by their reserved memory."""
     gib = size_bytes / 2**30
     above = -(-gib // _MEMORY_STEP_GIB) * _MEMORY_STEP_GIB
     return int(above) if gib >= above * (1 - _LARGEST_RESERVED) else round(gib)
 
 
 def software_of(trace: Trace) -> SoftwareFingerprint:
-    """Versions in the trace, which lacks those of torch and the driver (it has only the driver's CUDA level)."""
+    """Versions in the trace. It lacks torch's and the driver's version (it has only the driver's CUDA level)."""
     return SoftwareFingerprint(
         torch="",
         cuda=_runtime_version(trace),

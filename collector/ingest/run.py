@@ -145,7 +145,7 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partia
     found = extract(trace, gpus_per_node)
     if not found.count:
         raise DataError(
-            f"{path}: holds no kernel, only what the host did; expected a trace of the device's kernels too"
+            f"{path}: holds no kernel, only events of the host; expected a trace of the device's kernels too"
         )
     return _File(
         path=path,

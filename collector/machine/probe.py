@@ -67,7 +67,7 @@ def resolve_device(name: str) -> torch.device:
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device {name!r} is unknown; expected auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device 'cuda' was asked for, but torch finds no CUDA device here")
+        raise UsageError("device is 'cuda', but torch finds no CUDA device here; expected cpu or auto")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)

@@ -1,6 +1,6 @@
 """Load on the other cores of a CPU while one process measures under sustained load: all cores share power and heat.
 
-One process with a thread per core multiplies matrices that fit into the core's own caches: the clocks are those of a
+One process with a thread per core multiplies matrices that fit into the core's own caches: the clocks are as on a
 busy machine, and the operator has the memory to itself. Contention for memory is measured with companions
 (companions.py); both can be combined.
 """

@@ -1,7 +1,7 @@
 """A companion process: repeats an operator while another process measures the same one.
 
-It gets a `Point` over a pipe, answers `READY` when the operator runs, and goes on until `STOP`. It ends when the other
-end of the pipe closes, for whatever reason.
+It gets a `Point` over a pipe, answers `READY` when the operator runs, and continues until `STOP`. It ends when the
+other end of the pipe closes, for whatever reason.
 """
 
 from itertools import cycle
@@ -83,6 +83,6 @@ def _prepared(point: Point, place: Place) -> Bench:
 
 
 def _size_bytes(bench: Bench) -> int:
-    """Inputs, parameters and the outputs' gradients, times two for what is computed from them."""
+    """Inputs, parameters and the outputs' gradients, times two for the results computed from them."""
     tensors = (*bench.activations, *bench.parameters, *bench.output_gradients)
     return 2 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)

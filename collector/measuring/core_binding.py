@@ -67,7 +67,7 @@ def is_bound(processes: int, *, threads: int, environment: Mapping[str, str] = o
     """Whether `processes` processes on this node run on their own cores, bound here or by their launcher.
 
     A process with fewer CPUs than all threads need owns them if srun or mpirun started each process and the job has
-    the same number of CPUs for every one. Otherwise the processes share them, or share those of a socket.
+    the same number of CPUs for every one. Otherwise the processes share them, or share the CPUs of a socket.
     """
     if not can_bind():
         return False

@@ -95,7 +95,7 @@ def _stolen_seconds() -> float:
 
 
 def _cores() -> int:
-    """All cores of the machine, also those that this process may not use: steal time is their sum."""
+    """All cores of the machine, also cores that this process may not use: steal time is their sum."""
     try:
         return max(1, sum(line.startswith("cpu") for line in _STAT.read_text().splitlines()) - 1)
     except OSError:

@@ -98,5 +98,5 @@ def _exit_of(exit_code: int | None) -> str:
     """Signal or exit code of a process that ended."""
     if exit_code is None or exit_code >= 0:
         return f"exit code {exit_code}"
-    # SIGKILL is what a system that runs out of memory sends.
+    # A system that runs out of memory sends SIGKILL.
     return f"signal {-exit_code}" + (" (out of memory?)" if exit_code == -9 else "")

@@ -1,4 +1,4 @@
-"""Measures points one by one and returns their samples, whatever an operator or the machine does meanwhile."""
+"""Measures points one by one and returns their samples, whether or not an operator or the machine fails."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -106,7 +106,7 @@ class Measurer(Closeable):
                 repetitions = measure(bench, self._place, point.law.directions, self._effort, self._load)
             self._busy_cores.check()
         except Exception as error:
-            # Whatever a kernel does, the run goes on and the reason is stored with the sample.
+            # Whatever a kernel raises, the run continues and the reason is stored with the sample.
             return self._untimed(point, run_id, Untimed.of(error), measured_at)
         after, reading = self._watch.look(), self._load.reading()
         return self._samples(

@@ -130,7 +130,7 @@ class Plan:
     def __post_init__(self) -> None:
         given = [name for name in OF_MODELS if getattr(self.ranges, name)]
         if self.models and given:
-            raise UsageError(f"ranges.{given[0]} is given beside models, whose own is measured")
+            raise UsageError(f"ranges.{given[0]} is given together with models, whose own sizes are measured")
         if not self.models and not self.ranges.hidden_size:
             raise UsageError("ranges.hidden_size is missing, expected it, or models by name")
 

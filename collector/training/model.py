@@ -181,7 +181,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
+        """X [b, l, d] → [b, l, d]; the tables come from rotary_tables."""
         with marked(LAYER):
             if self.sizes.model.parallel_residual:
                 return self._parallel(x, cosine, sine)
