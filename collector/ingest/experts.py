@@ -53,7 +53,7 @@ def grouped_shape(name: str, dims: Shapes) -> tuple[int, int, int, int] | None:
     if name == GROUPED_MM:
         left, right = (*dims, (), ())[:2]
         is_product = len(left) == 2 and len(right) == 3 and left[1] == right[1]
-        return (right[0], left[0], *right[1:]) if is_product else None
+        return (right[0], left[0], right[1], right[2]) if is_product else None
     rows, *others = dims
     # A weight [n, k] for every group, then the biases.
     weights = [shape for shape in others if len(shape) == 2]
