@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from kernelcast.benchmarks.harness import Bench
-from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.docs.markdown import table
 
 AIM_PERCENT = 1.0

@@ -9,7 +9,7 @@ import click
 from kernelcast.cli.options import PATH, RenamedOption, count_option, json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import is_quiet, print_json, say
-from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target

@@ -1,4 +1,4 @@
-"""The explorer's files, as they lie in the package: read once, answered with digests and a policy."""
+"""The explorer's static files: read once from the package, served with ETags and a content security policy."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -33,7 +33,7 @@ HEADERS = {
 
 
 def asset_routes(pages: Mapping[str, str]) -> list[Route]:
-    """The page at / and its files under /assets/; nothing but what the package holds can be asked for.
+    """The page at / and its files under /assets/; only files of the package are served.
 
     `pages` are titles of other pages by path, for the navigation.
     """

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelcast.collector.machine.probe import Fingerprints
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.measured import MeasuredJob
-from kernelcast.collector.training.steps import Effort, Turn, train_jobs
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
+from kernelcast.collector.training.job_result import JobResult
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator
 from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.store import Database, MeasuredStep
@@ -113,7 +113,7 @@ def _train(
     try:
         train_jobs(
             jobs,
-            effort=Effort(
+            effort=TrainingEffort(
                 rounds=config.rounds,
                 warm_up_steps=config.warm_up_steps,
                 steps=-(-options.steps // config.rounds),
@@ -170,7 +170,7 @@ class _Recorder:
 
     def _store(self, number: int) -> None:
         job, turns = self._jobs[number], self._turns.pop(number)
-        measured = MeasuredJob(job=job, turns=tuple(turns))
+        measured = JobResult(job=job, turns=tuple(turns))
         keys, finished = self._keys_of(job.parallelism.world_size), len(turns) == self._config.rounds
         run = new_run(keys, job.parallelism.world_size)
         times = sorted(measured.reference_us)

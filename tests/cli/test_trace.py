@@ -113,8 +113,8 @@ def test_a_step_is_exported_and_read_again(
          "found no step '9', expected one of ProfilerStep#3, ProfilerStep#4"),
         (["report", "{ranks}/none.json"], "no such file, expected a trace or a database"),
         (["report", "{pipe}"], "{pipe}: cannot be read (is a pipe, expected a regular file)"),
-        (["report", "{host}"], "{host}: holds no kernel, only what the host did"),
-        (["diff", "{host}", "{ranks}"], "{host}: holds no kernel, only what the host did"),
+        (["report", "{host}"], "{host}: holds no kernel, only events of the host"),
+        (["diff", "{host}", "{ranks}"], "{host}: holds no kernel, only events of the host"),
         (["report", "{ranks}/rank0.json", "--run", "ffffffff"], "{ranks}/rank0.json: holds no run ffffffff"),
     ],
 )  # fmt: skip

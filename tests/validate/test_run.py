@@ -10,8 +10,7 @@ import torch
 
 from kernelcast.collector.machine.probe import Fingerprints, probe
 from kernelcast.collector.plans.plan import compute_points, load_plan
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.steps import Effort, Turn
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.decomposition import decompose
@@ -167,7 +166,7 @@ def test_a_failure_keeps_what_was_measured(
             )
 
 
-def take_turns(jobs: int, effort: Effort, on_turn: Callable[[Turn], None], *, rounds: int) -> None:
+def take_turns(jobs: int, effort: TrainingEffort, on_turn: Callable[[Turn], None], *, rounds: int) -> None:
     """What training reports, without any."""
     for number in range(rounds):
         for job in range(jobs):
@@ -181,7 +180,9 @@ def test_a_repetition_that_was_cut_short_is_measured_again(
     config = load(tmp_path, SMALL.replace("rounds = 2", f"rounds = {rounds}"))
     trained = []
 
-    def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+    def train(
+        jobs: list[TrainingJob], *, effort: TrainingEffort, on_turn: Callable[[Turn], None], **_: Any
+    ) -> None:
         trained.append(len(jobs))
         is_lost = len(trained) == 1
         take_turns(len(jobs), effort, on_turn, rounds=effort.rounds - is_lost)
@@ -209,7 +210,9 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         keys = keys_of(processes)
         return replace(keys, software=replace(keys.software, environment=(f"{processes} of 2 bound",)))
 
-    def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+    def train(
+        jobs: list[TrainingJob], *, effort: TrainingEffort, on_turn: Callable[[Turn], None], **_: Any
+    ) -> None:
         take_turns(len(jobs), effort, on_turn, rounds=effort.rounds)
 
     monkeypatch.setattr(run_module, "train_jobs", train)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from kernelcast.collector.ingest import ingest_traces
-from kernelcast.collector.ingest.opened import is_database, trace_files
+from kernelcast.collector.ingest.open_traces import is_database, trace_files
 from kernelcast.runtime import Estimate, ModelConfig, load_model
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.output_file import write_bytes

@@ -10,7 +10,8 @@ import pytest
 
 from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
-from kernelcast.collector.measuring.companions import CompanionError, Companions, check_processes
+from kernelcast.collector.measuring.companions import Companions, check_processes
+from kernelcast.collector.measuring.helper_process import CompanionError
 from kernelcast.runtime import UsageError
 
 GELU = Point(operator="gelu", vector=(3, 10, 56))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.profiler import ProfilerActivity, profile
 
+from kernelcast.collector.training.groups import Shard
 from kernelcast.collector.training.model import Chunk
-from kernelcast.collector.training.shard import Shard
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.collector.ingest.extract import extract
+from kernelcast.collector.ingest.attribute_kernels import extract
 from kernelcast.collector.traces.call_tree import NODE_PREFIX
 
 Events = list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Traces of one run as a database, whatever they are given as: a database, trace files, or a folder of ranks."""
+"""Traces of one run as a database, given as a database, as trace files, or as a folder with a trace per rank."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,10 +18,10 @@ _ENDINGS = ("*.json", "*.json.gz")
 def opened_traces(
     paths: Sequence[Path], *, is_partial: bool = False, gpus_per_node: int = 0
 ) -> Iterator[Database]:
-    """Yield a database: the one that is given, or a temporary one of the traces that are given (`ingest_traces`).
+    """Yield the given database, or a temporary one with the given traces (`ingest_traces`).
 
     Raises:
-        DataError: a database among other files, a folder without traces, or a file that is no trace.
+        DataError: a database among several files, a folder without traces, or a file that is no trace.
     """
     databases = [path for path in paths if is_database(path)]
     if databases:
@@ -39,7 +39,7 @@ def opened_traces(
             try:
                 yield database
             except DataError as error:
-                # What is said of the temporary database is true of the files that it was made of.
+                # Name the given files, not the temporary database.
                 given = ", ".join(map(str, paths))
                 raise DataError(str(error).replace(str(database_path), given)) from error
 
@@ -53,7 +53,7 @@ def is_database(path: Path) -> bool:
 
 
 def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """The traces, folders replaced by the traces in them."""
+    """The traces, with folders replaced by the traces in them."""
     files: list[Path] = []
     for path in paths:
         if not path.exists():

@@ -1,7 +1,8 @@
-"""Every instant of a device belongs to one event: what runs, with compute before communication before copies and fills.
+"""Exposed and idle time of a device's events: every instant belongs to one running event.
 
-The sums over all events are then the time of the device, once: `exposed` is when an event alone explains that the
-device is busy, `idle` is when nothing ran before it, and `late` the part of that in which it was not even launched.
+Compute takes precedence over communication, communication over copies and fills, so the sums over all events are the
+time of the device. `exposed` is the time that an event is charged with, `idle` the gap before it, and `late` the part
+of the gap before its launch.
 """
 
 import heapq
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Span:
-    """When an event ran, in ns; `rank` is 0 for what counts first. The results are filled in."""
+    """When an event ran, in ns; `rank` 0 takes precedence. The last three fields are results."""
 
     start_ns: int
     end_ns: int
@@ -23,10 +24,10 @@ class Span:
 
 
 def expose(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
-    """The events of one device, given by start: the place of each and its results, as they are over; time is n log n.
+    """Yield index and results of each event of one device as it ends; events come by start. Time is O(n log n).
 
-    Of events of one rank that run at the same time the one that started last counts: calls of a CPU nest. No event is
-    held once it is over: a large trace has millions.
+    Of concurrent events of one rank the one that started last counts, because calls of a CPU nest. Events that have
+    ended are not held: a large trace has millions.
     """
     running: list[tuple[int, int, int, Span]] = []  # rank, latest start first
     clock: int | None = None
@@ -47,7 +48,7 @@ def expose(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
 def _run(
     running: list[tuple[int, int, int, Span]], clock: int, until: int
 ) -> Generator[tuple[int, Span], None, int]:
-    """Give the time from `clock` on to what runs, at most `until`; answers the moment that was reached."""
+    """Charge running events with the time from `clock` to `until` at most; returns the time reached."""
     while running and clock < until:
         _, _, place, span = running[0]
         end_ns = min(span.end_ns, until)

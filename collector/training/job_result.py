@@ -1,7 +1,7 @@
 """Results of one job's real training steps: step times, the paper's components, the time of every operator.
 
-A process that waits for another does no work. So of a collective the shortest of its group's durations counts: that
-process came last. A message between stages counts from its start until its receiver, who waited for it, has it.
+Waiting is no work: for a collective the shortest duration in the group counts, because that process came last. A
+message between stages counts from its start until its waiting receiver has it.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from kernelcast.collector.training.groups import members
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingJob, Turn
 from kernelcast.collector.training.marks import called, row_of
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
-from kernelcast.collector.training.steps import Turn
 from kernelcast.store import quiet_us
 
 _REDUCED, _GATHERED = called("all_reduce", "data"), called("all_gather", "data")
@@ -27,16 +26,16 @@ _COLLECTIVES = {
     called("all_to_all", "expert"): "experts",
     called("all_to_all", "expert_counts"): "experts",
 }
-"""Exchanges of a step by their marks, and the kind of group that calls them."""
+"""Collectives of a step by their marks, and the kind of group that calls them."""
 _US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTime:
-    """One operator and direction in a traced step, summed over the stages (of a stage's processes the mean).
+    """One operator and direction in a traced step, averaged over the processes of a stage and summed over stages.
 
-    `known` is False for kernels that belong to no operator, which stand by their own names. `step_us` is the 10th
-    percentile over the traced steps.
+    `known` is False for kernels of no operator, listed by their own names. `step_us` is the 10th percentile over the
+    traced steps.
     """
 
     operator: str
@@ -47,7 +46,7 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredJob:
+class JobResult:
     """All turns of one job. Seconds, unless a name says otherwise."""
 
     job: TrainingJob
@@ -55,7 +54,7 @@ class MeasuredJob:
 
     @property
     def steps_s(self) -> tuple[float, ...]:
-        """Every timed step, in order."""
+        """All timed steps, in order."""
         return tuple(step for turn in self.turns for step in turn.steps_s)
 
     @property
@@ -70,38 +69,38 @@ class MeasuredJob:
 
     @property
     def quiet_s(self) -> float:
-        """10th percentile, the statistic that the operators' quiet times are made with."""
+        """10th percentile, the statistic of the operators' quiet times."""
         return quiet_us([s * _US_PER_S for s in self.steps_s]) / _US_PER_S
 
     @property
     def median_s(self) -> float:
-        """Middle step."""
+        """Median step."""
         return sorted(self.steps_s)[len(self.steps_s) // 2]
 
     @property
     def traces(self) -> tuple[dict[str, Any], ...]:
-        """The last traced turn's ranks (see rank_trace); empty where nothing was traced."""
+        """Traces of the last traced turn by rank (see rank_trace); empty without one."""
         return next((turn.traces for turn in reversed(self.turns) if turn.traces), ())
 
     def components_s(self) -> dict[str, float]:
-        """The paper's components (Table IX) that the traces show; those that the layout lacks are left out."""
+        """The paper's components (Table IX) from the traces, without components that the layout lacks."""
         if not self.traces:
             return {}
         return _Traces(self.job, self.traces).components_s()
 
     def operator_times(self) -> list[OperatorTime]:
-        """Every operator of the traced steps, the longest first; idle time of the main thread stands with them."""
+        """All operators of the traced steps and idle times of the main thread, the longest first."""
         return _Traces(self.job, self.traces).operator_times() if self.traces else []
 
 
-def measured_jobs(jobs: Sequence[TrainingJob], turns: Sequence[Turn]) -> list[MeasuredJob]:
-    """The turns of every job that has one."""
+def job_results(jobs: Sequence[TrainingJob], turns: Sequence[Turn]) -> list[JobResult]:
+    """Results of all jobs with at least one turn."""
     own = [tuple(turn for turn in turns if turn.job == number) for number in range(len(jobs))]
-    return [MeasuredJob(job=job, turns=found) for job, found in zip(jobs, own, strict=True) if found]
+    return [JobResult(job=job, turns=found) for job, found in zip(jobs, own, strict=True) if found]
 
 
 class _Traces:
-    """The traces of all ranks, collectives already without waiting."""
+    """The traces of all ranks, with collectives without waiting."""
 
     def __init__(self, job: TrainingJob, ranks: Sequence[dict[str, Any]]) -> None:
         self._job, self._ranks = job, ranks
@@ -112,7 +111,7 @@ class _Traces:
         self._waited = [self._without_waiting(rank) for rank in range(len(ranks))]
 
     def _transfers(self, rank: int, name: str) -> list[list[float]]:
-        """µs of every call of a collective in each step, of the process that came last."""
+        """µs of every call of a collective in each step, for the process that came last."""
         key = (name, "once", True)
         ranks = members(self._job.parallelism, rank, _COLLECTIVES[name])
         group = [self._operators[other].get(key, []) for other in ranks]
@@ -175,7 +174,7 @@ class _Traces:
         for index, ranks in enumerate(stages):
             forward_us = self._pass_us(ranks, "forward") + self._pass_us(ranks, "loss")
             backward_us = self._pass_us(ranks, "backward")
-            # Sends are charged to the sender, as in the prediction.
+            # Messages are charged to the sender, as in the prediction.
             forward_us += p2p_us if index < len(stages) - 1 else 0.0
             backward_us += p2p_us if index > 0 else 0.0
             found_us["Stage_Fwd_Max"] = max(found_us["Stage_Fwd_Max"], forward_us)
@@ -194,17 +193,17 @@ class _Traces:
         return {name: time_us / _US_PER_S for name, time_us in found_us.items()}
 
     def _sum_us(self, ranks: Sequence[int], name: str) -> float:
-        """Quiet time that a step spends in a collective, mean of the ranks."""
+        """Quiet time of a collective per step, mean of the ranks."""
         times = [self._waited[rank].get((name, "once", True)) for rank in ranks]
         return sum(quiet_us([sum(step) for step in steps]) for steps in times if steps) / len(ranks)
 
     def _update_us(self, ranks: Sequence[int]) -> float:
-        """The optimizer and what goes with it (runtime/step/layers/update.py), of the slowest rank."""
+        """The optimizer and the other operators of the update (runtime/step/layers/update.py), for the slowest rank."""
         times = [
             sum(
                 quiet_us([sum(step) for step in steps])
                 for (name, _, known), steps in self._operators[rank].items()
-                # The one number that all ranks exchange holds their waiting for each other.
+                # The all-reduce of the norm includes waiting, and is left out.
                 if known and (row := row_of(name)) is not None and row.per_update
             )
             for rank in ranks
@@ -212,7 +211,7 @@ class _Traces:
         return max(times, default=0.0)
 
     def _layer_us(self, direction: str) -> float:
-        """One layer's own work and its all-reduces; the mean of the ranks."""
+        """One layer's work and its all-reduces; mean of the ranks."""
         name = f"layer_{direction}"
         times = [
             quiet_us([own for own, _ in rank[name]])
@@ -223,13 +222,13 @@ class _Traces:
         return sum(times) / len(times) if times else 0.0
 
     def _pass_us(self, ranks: Sequence[int], name: str) -> float:
-        """One micro-batch's passes and their all-reduces, over all chunks of the stage; the mean of its ranks."""
+        """One micro-batch's passes and their all-reduces over all chunks of a stage; mean of its ranks."""
         times = [self._rank_pass_us(rank, name) for rank in ranks if self._ranks[rank][name]]
         return fmean(times) if times else 0.0
 
     def _rank_pass_us(self, rank: int, name: str) -> float:
         layout, passes = self._job.parallelism, self._ranks[rank][name]
-        # Chunks of a stage take different times: only whole steps, with all passes of all of them, are alike.
+        # Chunks of a stage take different times: only whole steps with all passes are comparable.
         is_alike = layout.virtual_stages == 1 or name == "loss"
         micro_batches = 1 if is_alike else layout.micro_batches
         together = 1 if is_alike else micro_batches * layout.virtual_stages
@@ -252,11 +251,10 @@ class _Traces:
         return 2.0 * layout.micro_batches * (layout.chunks - 1)
 
     def _message_us(self) -> float | None:
-        """Mean time of a message between two stages, of those that a waiting receiver got: sent → received.
+        """Mean time from sending to receiving of messages between two stages whose receiver waited.
 
-        The mean, as of all exchanges (docs/method.md, Measuring).
-
-        None where a trace does not say which messages belong together: on GPUs, and with more than two stages.
+        The mean, as for all communication (docs/method.md, Measuring). None where messages cannot be matched: on GPUs,
+        and with more than two stages.
         """
         per_stage = self._per_stage
         if self._job.parallelism.pp != 2:
@@ -269,7 +267,7 @@ class _Traces:
     def _between(self, sender: int, receiver: int) -> list[float]:
         sends = [m for m in self._ranks[sender]["messages"] if m[0] == "send"]
         receives = [m for m in self._ranks[receiver]["messages"] if m[0] == "recv"]
-        # Of a message that was under way before its receiver asked for it, only the rest would be seen.
+        # For a message sent before its receiver waited, only the rest would be visible.
         return [
             end - sent
             for (_, sent, _), (_, start, end) in zip(sends, receives, strict=False)

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kernelcast.collector.code_digest as module
-from kernelcast.collector.code_digest import code_digest
+import kernelcast.collector.own_run as module
+from kernelcast.collector.own_run import code_digest
 
 
 def test_it_is_stable_and_covers_files_that_exist() -> None:

@@ -1,25 +1,25 @@
-"""In which role a step called a bare matrix product: decided by the shapes that occur in the same trace.
+"""Roles of bare matrix products, from the shapes in the same trace.
 
 The hidden size d is the width of the trace's norms (and of its embedding, where it has one). With K columns in and N
 columns out of a forward product:
 
-    qkv               d → 3d, or the only other width, as often as d → d and nowhere multiplied back to d
-    attention_output  d → d, as often as there are projections of queries, keys and values at once
-    mlp_up            d → f, as often as f → d
-    mlp_gate_up       d → 2f, as often as f → d
-    mlp_down          f → d, where one of the two is there, or d → f twice as often (gate and up apart)
+    qkv               d → 3d, or the only other width; the same count as d → d, and no product back to d
+    attention_output  d → d, the same count as qkv
+    mlp_up            d → f, the same count as f → d
+    mlp_gate_up       d → 2f, the same count as f → d
+    mlp_down          f → d, with mlp_up or mlp_gate_up, or with twice the count of d → f (separate gate and up)
     logits            d → rows of the embedding
 
-With heads that are together wider or narrower than d, qkv is d → n and attention_output w → d, the only ones left.
-Anything else (queries, keys and values apart, gate and up apart, slices of tensor parallelism) is a product without a
-role.
+Where all heads together are wider or narrower than d, qkv is d → n and attention_output w → d, if they are the only
+products left. All others (separate queries, keys and values, separate gate and up, slices of tensor parallelism) have
+no role.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_LEAST_MLP = 4  # an MLP is wider than the hidden size divided by this, also as a slice of tensor parallelism
+_LEAST_MLP = 4  # an MLP, also a tensor-parallel slice, is wider than the hidden size divided by this
 Width = tuple[int, int]
 """Columns in and columns out."""
 
@@ -32,7 +32,7 @@ class LinearRoles:
 
     @classmethod
     def of(cls, products: Iterable[Width], norm_widths: set[int], embeddings: set[Width]) -> "LinearRoles":
-        """From every forward product, the norms' widths and the embeddings' [rows, width]."""
+        """Roles from all forward products, the norms' widths and the embeddings' [rows, width]."""
         widths = norm_widths & {d for _, d in embeddings} if norm_widths and embeddings else norm_widths
         widths = widths or {d for _, d in embeddings}
         if len(widths) != 1:

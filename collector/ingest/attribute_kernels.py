@@ -1,11 +1,10 @@
-"""Everything that a trace holds: recognised points with each of their occurrences, and the kernels that are left over.
+"""Attributes every kernel of a trace to a recognised call, or to none with a reason.
 
-A kernel belongs to the outermost recognised call around its launch, forward; or, backward, to the forward call that the
-node of autograd around its launch differentiates. An occurrence lasts from its earliest kernel's start to its latest
-one's end.
+A forward kernel belongs to the outermost recognised call around its launch; a backward kernel to the forward call that
+the autograd node around its launch differentiates. An occurrence lasts from its earliest kernel's start to its latest
+kernel's end.
 """
 
-import json
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,10 +13,10 @@ from typing import Any, NamedTuple
 
 from kernelcast.collector.ingest.collectives import annotated_collective, annotated_message, collective
 from kernelcast.collector.ingest.experts import BOTH_GRADIENTS, DEEP_EP, GROUPED_MM, is_weight_gradient
-from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
 from kernelcast.collector.ingest.recognise import Surroundings, may_be_operator, recognised
+from kernelcast.collector.ingest.recognised_calls import NO_OPERATOR, RecognisedCall, Unrecognised
 from kernelcast.collector.ingest.sequences import sequences_of
-from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, whole
+from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, shapes_text, whole
 from kernelcast.collector.traces.call_tree import COMMUNICATION_CALL, NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
@@ -30,16 +29,16 @@ from kernelcast.runtime.operators import Direction
 
 _DEEP_EP = "deep_ep"
 _C10D = "c10d::"
-_NO_CALL = Unclear("no operator of the host is recorded for it")
-_NO_FORWARD = Unclear("backward of a call that cannot be told")
+_NO_CALL = Unrecognised("no operator of the host is recorded for it")
+_NO_FORWARD = Unrecognised("backward of an unknown call")
 _NCCL = ("nccl:", "rccl:")
 _ACCUMULATION = "AccumulateGrad"
-_NO_DURATION = Unclear("took no time")
+_NO_DURATION = Unrecognised("took no time")
 
 
 @dataclass(slots=True)
-class Piece:
-    """One kernel (on a CPU: one call with time of its own, `duration_us`, inside of `end_us − start_us`)."""
+class KernelSpan:
+    """One kernel; on a CPU one call, whose self time `duration_us` is part of `end_us − start_us`."""
 
     name: str
     category: str
@@ -51,17 +50,17 @@ class Piece:
     device: int = 0
     launch_us: float | None = None
     correlation: int | None = None
-    occurrence: "Occurrence | None" = None  # that it is part of
+    occurrence: "Occurrence | None" = None  # that it belongs to
 
 
 @dataclass(slots=True)
 class Occurrence:
-    """One execution of a point. Times in µs of the trace's clock."""
+    """One execution of a recognised call. Times in µs on the trace's clock."""
 
-    pieces: list[Piece] = field(default_factory=list)
-    is_overlapped: bool = False  # kernels of other streams ran meanwhile
-    kind: "Kind | None" = None  # None: it took no time, and is part of nothing
-    index: int = 0  # among the occurrences of its kind, by start
+    pieces: list[KernelSpan] = field(default_factory=list)
+    is_overlapped: bool = False  # kernels of other streams ran at the same time
+    kind: "SampleKey | None" = None  # None: it took no time and is not stored
+    index: int = 0  # among the occurrences of its key, by start
 
     @property
     def start_us(self) -> float:
@@ -74,23 +73,23 @@ class Occurrence:
         return max(piece.end_us for piece in self.pieces)
 
 
-Kind = tuple[Point, Direction]
-_Place = tuple[Point | Unclear, int, Direction]
-"""What a kernel is part of: the point, the number of its occurrence, and the direction."""
+SampleKey = tuple[RecognisedCall, Direction]
+_Place = tuple[RecognisedCall | Unrecognised, int, Direction]
+"""Where a kernel belongs: the call, the number of its occurrence, and the direction."""
 
 
-class Placed(NamedTuple):
-    """A kernel, and what it is part of; `described` is what was recorded about a collective."""
+class AttributedKernel(NamedTuple):
+    """A kernel and the call it belongs to; `described` is the recorded metadata of a collective."""
 
-    piece: Piece
-    found: Point | Unclear
+    piece: KernelSpan
+    found: RecognisedCall | Unrecognised
     instance: int
     direction: Direction
     described: Arguments | None = None
 
 
-class Left(NamedTuple):
-    """One kind of kernel that is in no occurrence; `shapes` are of the inputs of `host_operator`."""
+class UnrecognisedGroup(NamedTuple):
+    """Unattributed kernels of one kind; `shapes` are the inputs of `host_operator`."""
 
     name: str
     category: str
@@ -102,13 +101,15 @@ class Left(NamedTuple):
 
 @dataclass(slots=True)
 class Extracted:
-    """What a trace holds. Counts and times (µs) are of kernels."""
+    """Attributed kernels of a trace, with counts and times (µs)."""
 
     tree: CallTree
     is_device: bool = True
-    pieces: Sequence[Placed] = ()  # every kernel, by start
-    points: dict[Kind, list[Occurrence]] = field(default_factory=lambda: defaultdict(list))  # by start time
-    left: dict[Left, tuple[int, float]] = field(default_factory=dict)
+    pieces: Sequence[AttributedKernel] = ()  # every kernel, by start
+    points: dict[SampleKey, list[Occurrence]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # by start time
+    left: dict[UnrecognisedGroup, tuple[int, float]] = field(default_factory=dict)
     count: int = 0
     total_us: float = 0.0
     attributed_count: int = 0
@@ -118,7 +119,7 @@ class Extracted:
 
 
 def extract(trace: Trace, gpus_per_node: int) -> Extracted:
-    """Sort every kernel of a trace into occurrences of points, or into what is left. 0 GPUs per node: unknown."""
+    """Attribute every kernel of a trace to an occurrence, or to none. 0 GPUs per node: unknown."""
     tree = CallTree(trace)
     if on_device := trace.of_category(*DEVICE_CATEGORIES):
         return _added_up(tree, list(_device_pieces(tree, on_device, trace, gpus_per_node)), is_device=True)
@@ -130,14 +131,14 @@ def extract(trace: Trace, gpus_per_node: int) -> Extracted:
 
 
 def _ran_elsewhere(trace: Trace, tree: CallTree) -> bool:
-    """Whether kernels ran on a device that the profiler did not record: what the host did is then no work."""
+    """Whether kernels ran on a device that the profiler did not record: the host's calls are then no work."""
     annotated = any(event.name.startswith("nccl:") for event in trace.of_category(ANNOTATION_CATEGORY))
     return bool(tree.launches) or annotated or trace.distributed.get("backend") == "nccl"
 
 
 def _device_pieces(
     tree: CallTree, kernels: Iterable[Event], trace: Trace, gpus_per_node: int
-) -> Iterator[Placed]:
+) -> Iterator[AttributedKernel]:
     operators, annotations = _Operators(tree), _Annotations(trace)
     only = _only_group(trace.distributed.get("pg_config"))
     for number, event in enumerate(kernels):
@@ -146,7 +147,7 @@ def _device_pieces(
         stream = next((n for n in (whole(arguments.stream), whole(event.tid)) if n is not None), 0)
         duration_us = max(event.duration_us, 0.0)
         end_us = event.start_us + duration_us
-        piece = Piece(event.name, event.category, event.start_us, duration_us, end_us, stream, call)
+        piece = KernelSpan(event.name, event.category, event.start_us, duration_us, end_us, stream, call)
         piece.device = whole(arguments.device) or 0
         piece.correlation = whole(arguments.correlation)
         launch = None if piece.correlation is None else tree.launches.get(piece.correlation)
@@ -163,15 +164,15 @@ def _device_pieces(
                 around = None if base is None else tree.arguments[base]
                 described = annotated_message(annotation.name, said, only, around)
                 found = annotated_collective(annotation.name, said, only, gpus_per_node)
-            yield Placed(piece, found, -1 - number, Direction.ONCE, described)
+            yield AttributedKernel(piece, found, -1 - number, Direction.ONCE, described)
         elif _DEEP_EP in event.name.lower():
-            yield Placed(piece, DEEP_EP, -1 - number, Direction.ONCE)
+            yield AttributedKernel(piece, DEEP_EP, -1 - number, Direction.ONCE)
         else:
-            yield Placed(piece, *operators.place(call))
+            yield AttributedKernel(piece, *operators.place(call))
 
 
 class _Annotations:
-    """NCCL's annotations on the host, which say what traces before 2024 do not say of its kernels."""
+    """NCCL's annotations on the host: traces before 2024 have no metadata on its kernels."""
 
     def __init__(self, trace: Trace) -> None:
         self._by_thread: dict[str, list[Event]] = defaultdict(list)
@@ -191,18 +192,18 @@ class _Annotations:
 
 
 def _described(tree: CallTree, call: int | None) -> Arguments | None:
-    """The arguments of the call that describes a collective, where they are not the kernel's own."""
+    """The arguments of the call that describes a collective, where the kernel has none."""
     around = None if call is None else tree.innermost(COMMUNICATION_CALL)[call]
     return None if around is None else tree.arguments[around]
 
 
-def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[Placed]:
-    """The calls of a CPU that have time of their own, and the collectives of gloo's threads."""
+def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[AttributedKernel]:
+    """The calls of a CPU with self time, and the collectives of gloo's threads."""
     operators, threads = _Operators(tree), dict[str, int]()
     for index, (event, own_us) in enumerate(zip(tree.calls, tree.self_times_us, strict=True)):
         stream = threads.setdefault(tree.threads[index], len(threads))
         if own_us >= RESOLUTION_US:
-            yield Placed(_piece_of(event, own_us, stream, index), *operators.place(index))
+            yield AttributedKernel(_piece_of(event, own_us, stream, index), *operators.place(index))
     only = _only_group(trace.distributed.get("pg_config"))
     for number, event in enumerate(trace.of_category(ANNOTATION_CATEGORY)):
         if event.name.startswith("gloo:"):
@@ -211,15 +212,15 @@ def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[Pl
             found = annotated_collective(event.name, arguments, only, gpus_per_node)
             piece = _piece_of(event, max(event.duration_us, 0.0), stream, None)
             message = annotated_message(event.name, arguments, only)
-            yield Placed(piece, found, -1 - number, Direction.ONCE, message)
+            yield AttributedKernel(piece, found, -1 - number, Direction.ONCE, message)
 
 
-def _piece_of(event: Event, own_us: float, stream: int, call: int | None) -> Piece:
-    return Piece(event.name, event.category, event.start_us, own_us, event.end_us, stream, call)
+def _piece_of(event: Event, own_us: float, stream: int, call: int | None) -> KernelSpan:
+    return KernelSpan(event.name, event.category, event.start_us, own_us, event.end_us, stream, call)
 
 
 def _only_group(groups: Any) -> Sequence[int]:
-    """Ranks of the only group that a trace lists; none where it lists several, or none."""
+    """Ranks of the only group that a trace lists; empty where it lists several or none."""
     if not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], dict):
         return ()
     ranks = groups[0].get("ranks")
@@ -227,12 +228,12 @@ def _only_group(groups: Any) -> Sequence[int]:
 
 
 class _Operators:
-    """The points of the calls of a trace."""
+    """The recognised calls of a trace."""
 
     def __init__(self, tree: CallTree) -> None:
         self._tree = tree
         sequences = sequences_of(tree)
-        self._found: dict[int, Point | Unclear] = dict(sequences.values())
+        self._found: dict[int, RecognisedCall | Unrecognised] = dict(sequences.values())
         self._around = Surroundings.of(tree, self._found.values())
         # The outermost recognised call around every forward call.
         self._outermost: list[int | None] = []
@@ -247,7 +248,7 @@ class _Operators:
             self._outermost.append(outermost)
 
     def place(self, call: int | None) -> _Place:
-        """What a kernel is part of that `call` launched (on a CPU: that is `call`)."""
+        """Where a kernel launched by `call` belongs (on a CPU: where `call` belongs)."""
         if call is None:
             return _NO_CALL, 0, Direction.FORWARD
         node, direction, launched_by = self._tree.backward_nodes[call], Direction.FORWARD, call
@@ -265,12 +266,16 @@ class _Operators:
                 self._tree.calls[outermost].name, self._tree.arguments[outermost], self._around
             )
         found = self._found[outermost]
-        if isinstance(found, Point) and found.operator == "grouped_gemm" and direction is Direction.BACKWARD:
+        if (
+            isinstance(found, RecognisedCall)
+            and found.operator == "grouped_gemm"
+            and direction is Direction.BACKWARD
+        ):
             return self._gradient(found, launched_by, outermost)
         return found, outermost, direction
 
-    def _gradient(self, point: Point, call: int | None, instance: int) -> _Place:
-        """Of a product whose gradients are apart: which one the grouped product around `call` makes."""
+    def _gradient(self, point: RecognisedCall, call: int | None, instance: int) -> _Place:
+        """Which gradient of a product the grouped product around `call` computes."""
         call = None if call is None else self._tree.innermost(GROUPED_MM)[call]
         if call is None:
             return BOTH_GRADIENTS, instance, Direction.BACKWARD
@@ -278,19 +283,19 @@ class _Operators:
         return point, instance, Direction.WEIGHT_GRADIENT if of_weights else Direction.INPUT_GRADIENT
 
 
-def _added_up(tree: CallTree, pieces: Sequence[Placed], *, is_device: bool) -> Extracted:
-    """All pieces in their places; on a device, streams run at the same time."""
+def _added_up(tree: CallTree, pieces: Sequence[AttributedKernel], *, is_device: bool) -> Extracted:
+    """Collect attributed kernels into occurrences and unrecognised groups; streams of a device run concurrently."""
     tree.forget_launches()  # every kernel has its call by now
     done = Extracted(tree, is_device, pieces)
-    occurrences: dict[tuple[int, Direction], tuple[Kind, Occurrence]] = {}
-    left: list[tuple[Piece, str]] = []
+    occurrences: dict[tuple[int, Direction], tuple[SampleKey, Occurrence]] = {}
+    left: list[tuple[KernelSpan, str]] = []
     for piece, found, instance, direction, _ in pieces:
         done.count += 1
         done.total_us += piece.duration_us
         if piece.call is not None:
             done.attributed_count += 1
             done.attributed_us += piece.duration_us
-        if isinstance(found, Unclear):
+        if isinstance(found, Unrecognised):
             left.append((piece, found.reason))
         else:
             kind = (found, direction)
@@ -318,18 +323,19 @@ def _added_up(tree: CallTree, pieces: Sequence[Placed], *, is_device: bool) -> E
     return done
 
 
-def _left_key(tree: CallTree, piece: Piece, reason: str) -> Left:
+def _left_key(tree: CallTree, piece: KernelSpan, reason: str) -> UnrecognisedGroup:
     if piece.call is None:
-        return Left(piece.name, piece.category, piece.stream, "", "", reason)
-    dims = tree.arguments[piece.call].dims
-    shapes = json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
-    return Left(piece.name, piece.category, piece.stream, tree.calls[piece.call].name, shapes, reason)
+        return UnrecognisedGroup(piece.name, piece.category, piece.stream, "", "", reason)
+    shapes = shapes_text(tree.arguments[piece.call].dims)
+    return UnrecognisedGroup(
+        piece.name, piece.category, piece.stream, tree.calls[piece.call].name, shapes, reason
+    )
 
 
 class _Streams:
-    """When each stream was busy: kernels of one stream run one after another."""
+    """Busy times of each stream; kernels of one stream run one after another."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[KernelSpan]) -> None:
         self._busy: dict[int, tuple[list[float], list[float]]] = {}
         for piece in pieces:  # by start time, as the trace's events are
             starts, ends = self._busy.setdefault(piece.stream, ([], []))
@@ -337,7 +343,7 @@ class _Streams:
             ends.append(max(piece.end_us, ends[-1]) if ends else piece.end_us)
 
     def overlap(self, occurrence: Occurrence) -> bool:
-        """Whether a stream that the occurrence does not use was busy meanwhile."""
+        """Whether another stream was busy during the occurrence."""
         own = {piece.stream for piece in occurrence.pieces}
         return any(self._is_busy(stream, occurrence) for stream in self._busy.keys() - own)
 

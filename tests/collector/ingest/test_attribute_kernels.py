@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.collector.ingest.extract import Extracted, extract
+from kernelcast.collector.ingest.attribute_kernels import Extracted, extract
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.collector.training.marks import called
 

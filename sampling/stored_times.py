@@ -1,17 +1,19 @@
-"""Times that a database holds of this hardware, software and dtype, as the chooser and the cost model need them."""
+"""Times in a database for this hardware, software and dtype, as the chooser and the cost model need them."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from kernelcast.runtime.hardware.load import Load
-from kernelcast.runtime.operators import Operator, Vector
-from kernelcast.sampling.cost import Times
+from kernelcast.runtime.operators import Key, Operator, Vector
 from kernelcast.store import Database, Run
 from kernelcast.train.dataset import Table
 
+Times = dict[Key, dict[Vector, float]]
+"""µs by operator and direction, then by workload vector."""
 
-def known_times(database: Database, run: Run, dtype: str, load: Load) -> Times:
+
+def stored_times(database: Database, run: Run, dtype: str, load: Load) -> Times:
     """Shortest quiet time of every workload measured under the conditions of `run` and under `load`, µs."""
     rows = database.read_samples(
         compute_id=run.compute_id,
@@ -31,7 +33,7 @@ def known_times(database: Database, run: Run, dtype: str, load: Load) -> Times:
 
 
 def tables_of(op: Operator, times: Times, vectors: Sequence[Vector]) -> list[Table]:
-    """A table per direction of what is known of an operator, over the same workloads: those known in all directions."""
+    """A table per direction of an operator, over the workloads that are known in all directions."""
     per_direction: list[Mapping[Vector, float]] = [
         times.get((op.name, direction), {}) for direction in op.directions
     ]

@@ -1,4 +1,4 @@
-"""Events in order of time, in µs, without those whose times cannot belong to the trace."""
+"""Events in order of time, in µs, without events whose times cannot belong to the trace."""
 
 import math
 import sys
@@ -11,24 +11,24 @@ import msgspec
 if TYPE_CHECKING:
     from kernelcast.collector.traces.kineto import Event
 
-# Unix time passed 1e17 µs never, and 1e17 ns in 1973: larger stamps are nanoseconds.
+# Unix time in µs is below 1e17; in ns it exceeded 1e17 in 1973: larger stamps are nanoseconds.
 _LARGEST_US = 1e17
 
-# A profiler records without pause. Few events that lie apart from all others by more are of another time.
+# A profiler records without pause. A few events separated from all others by more belong to another time.
 _LONGEST_PAUSE_US = 600e6
 _FEWEST_EVENTS = 100
-_FEW = 100  # one of so many
+_FEW = 100  # at most one event in a hundred
 
 
 def microseconds(value: Any) -> float:
-    """A time as written; not a number where it is none, or one of hundreds of digits."""
+    """A time as written; NaN where it is no number, or out of range."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     return math.nan
 
 
 def in_order(events: list["Event"]) -> tuple[list["Event"], list["Event"]]:
-    """By start, in µs; of those that start together the longest, which holds the others, first. And those left out.
+    """Events by start, in µs, and the events left out. Of events that start together the longest comes first.
 
     The middle event decides the unit.
     """
@@ -56,7 +56,7 @@ def in_order(events: list["Event"]) -> tuple[list["Event"], list["Event"]]:
 
 
 def _main_part(events: list["Event"]) -> tuple[int, int]:
-    """Where the events begin and end that are not few and apart from the others; `events` by start."""
+    """Start and end index without a few events far from all others; `events` are sorted by start."""
     count = len(events)
     if count < _FEWEST_EVENTS:
         return 0, count
@@ -77,7 +77,7 @@ def _main_part(events: list["Event"]) -> tuple[int, int]:
 
 
 def _longest_first(events: list["Event"]) -> list["Event"]:
-    """Events by start, those that start together by duration, longest first."""
+    """Events by start; ties by duration, longest first."""
     ties = [place for place, (one, two) in enumerate(pairwise(events)) if one.start_us == two.start_us]
     done = 0
     for place in ties:

@@ -1,10 +1,34 @@
-"""The optimizer that trains: fused AdamW, in 16 bit over float32 master weights (arXiv 1710.03740, section 3.1)."""
+"""The tensor functions of an update: gradients clipped to a global L2 norm, then fused AdamW.
+
+Clipping is that of Megatron-LM's `--clip-grad` and `torch.nn.utils.clip_grad_norm_`. In 16 bit the optimizer has fp32
+master weights (arXiv 1710.03740, section 3.1).
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+MOST_NORM = 1.0
+"""The norm that frameworks clip to unless told otherwise."""
+
+_EPSILON = 1e-6  # as torch has it
+
+
+def squared_norm(gradients: Tensor) -> Tensor:
+    """Sum of squares of a buffer, a float32 scalar [] on its device."""
+    norm: Tensor = torch.linalg.vector_norm(gradients, dtype=torch.float32)
+    return norm.square()
+
+
+def clip_to_norm(gradients: Tensor, squared: Tensor, *, most_norm: float = MOST_NORM) -> None:
+    """Scale a buffer in place so that a norm whose square is `squared` is at most `most_norm`.
+
+    It is multiplied whatever the norm: a condition would make the host wait for the GPU.
+    """
+    gradients.mul_((most_norm / (squared.sqrt() + _EPSILON)).clamp(max=1.0).to(gradients.dtype))
+
 
 LEARNING_RATE = 1e-4
 
@@ -15,10 +39,10 @@ def fused_adamw(parameters: list[Tensor], learning_rate: float) -> torch.optim.O
 
 
 class MasterAdamW:
-    """Fused AdamW over parameters that are all float32, or all 16-bit with float32 copies to which updates are added.
+    """Fused AdamW over parameters that are all float32, or all 16-bit with float32 master weights.
 
-    In 16 bit a step casts the gradients into the copies', undoes the scale of the loss, updates the copies, and casts
-    the weights back. `make` gives the optimizer of the copies, which may share the work with other processes.
+    In 16 bit a step casts the gradients to float32, divides them by the loss scale, updates the master weights, and
+    casts them back. `make` creates the optimizer of the master weights, which may shard the work over processes.
     """
 
     def __init__(

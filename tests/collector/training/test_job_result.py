@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.measured import MeasuredJob
-from kernelcast.collector.training.steps import Turn
+from kernelcast.collector.training.job import TrainingJob, Turn
+from kernelcast.collector.training.job_result import JobResult
 from kernelcast.runtime import ModelConfig, Parallelism
 
 MODEL = ModelConfig(
@@ -28,7 +27,7 @@ def rank(**more: Any) -> dict[str, Any]:
 
 def components_s(layout: Parallelism, *ranks: dict[str, Any]) -> dict[str, float]:
     turn = Turn(job=0, round=0, steps_s=(1.0,), reference_us=(), traces=ranks)
-    return MeasuredJob(job=TrainingJob(model=MODEL, parallelism=layout), turns=(turn,)).components_s()
+    return JobResult(job=TrainingJob(model=MODEL, parallelism=layout), turns=(turn,)).components_s()
 
 
 def test_chunks_of_a_stage_are_added_though_they_take_different_times() -> None:
