@@ -8,7 +8,7 @@ from pathlib import Path
 from kernelcast.runtime.errors import DataError, shown
 from kernelcast.store.connection import open_untrusted, snapshot
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, read_header
-from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
+from kernelcast.store.migrations import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.rows import CONTENT_TABLES, row_problem, rows
 from kernelcast.store.sample_rows import sample_problem, stored_samples
 from kernelcast.store.schema_differences import schema_differences
@@ -52,11 +52,11 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
 def _version(found: int) -> list[str]:
     if found == SCHEMA_VERSION:
         return []
-    if found in range(1, SCHEMA_VERSION):
+    if found in range(OLDEST_VERSION, SCHEMA_VERSION):
         return [
             f"schema version is {found}, expected {SCHEMA_VERSION}; open it once for writing to migrate it"
         ]
-    return [f"schema version is {found}, expected 1 to {SCHEMA_VERSION}"]
+    return [f"schema version is {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}"]
 
 
 def _integrity(connection: sqlite3.Connection) -> list[str]:

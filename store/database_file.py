@@ -14,7 +14,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.output_file import check_writable as check_file_can_be_written
 from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.runtime.small_file import open_regular
-from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
+from kernelcast.store.migrations import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.schema import create_schema
 from kernelcast.store.sqlite_errors import reported
 
@@ -103,15 +103,15 @@ def check_version(path: Path, found: int) -> None:
     """Refuse a schema version that this kernelcast does not know.
 
     Raises:
-        DataError: newer than this kernelcast, or no version at all.
+        DataError: newer than this kernelcast, or older than any that it migrates.
     """
     if found > SCHEMA_VERSION:
         raise DataError(
             f"{path}: has schema version {found}, this kernelcast reads versions up to {SCHEMA_VERSION}; "
             "use a newer kernelcast"
         )
-    if found < 1:
-        raise DataError(f"{path}: has schema version {found}, expected 1 to {SCHEMA_VERSION}")
+    if found < OLDEST_VERSION:
+        raise DataError(f"{path}: has schema version {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}")
 
 
 def create_file(path: Path) -> None:

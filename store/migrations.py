@@ -10,11 +10,11 @@ import sqlite3
 from collections.abc import Callable, Mapping
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store import version_3, version_4
 from kernelcast.store.schema import definitions
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
 SCHEMA_VERSION = 6
+OLDEST_VERSION = 4
 
 Upgrade = Callable[[sqlite3.Connection], None]
 """Changes the tables of the version before, in the caller's transaction and without views."""
@@ -32,11 +32,8 @@ def _new_tables(*names: str) -> Upgrade:
 _TIMELINES = ("timeline", "traced_step", "event_kind", "event_scope", "traced_event")
 
 MIGRATIONS: Mapping[int, Upgrade] = {
-    2: _new_tables("sample_flag", "trace", "unrecognised_kernel"),
-    3: version_3.upgrade,
-    4: version_4.upgrade,
     5: _new_tables("device_peak", *_TIMELINES),
-    6: _new_tables(),  # views alone: they tell the causes of idle time apart
+    6: _new_tables(),  # only views: `step_time` has idle time by cause
 }
 """The migrations by the version that they lead to."""
 

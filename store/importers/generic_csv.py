@@ -1,7 +1,7 @@
 """The generic CSV: one measured operator per row, for sites with their own scripts (docs/importing.md)."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from kernelcast.store.importers.raw_parameters import RAW_VOCABULARY, SYMBOLS, w
 from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
-from kernelcast.store.version_3 import OPERATORS as OLD_OPERATORS
 
 CSV_FORMAT = "kernelcast.csv/1"
 """The optional first line is `# kernelcast.csv/1`; a file without it is read as this version."""
@@ -32,13 +31,8 @@ _PLAIN = (
 )  # fmt: skip
 _FEATURES = tuple(dict.fromkeys(name for row in OPERATORS.values() for name in row.features))
 _RAW = (*SYMBOLS, RAW_VOCABULARY)
-# Columns as they were called before operators had roles.
-_OLD_COLUMNS = {"mp": "tp", "encoders": "layers"}
-_OLD_FEATURES: Mapping[str, Mapping[str, str]] = {
-    "attention_scores": {"batch_heads": "batch", "l_query": "m", "head_size": "k", "l_key": "n"},
-    "attention_values": {"batch_heads": "batch", "l_query": "m", "l_key": "k", "head_size": "n"},
-}
-_KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_OLD_COLUMNS))
+_PAPER_NAMES = {"mp": "tp", "encoders": "layers"}
+_KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_PAPER_NAMES))
 _OWN_PREFIX = "x_"  # columns for the site's own use
 _MAX_REPETITIONS = 100_000
 
@@ -126,16 +120,14 @@ class _Measured:
 
 def _measured(row: CsvRow) -> _Measured:
     name = row.text("operator")
-    law, role = OLD_OPERATORS.get(name, (name, ""))
-    if law not in OPERATORS:
+    if name not in OPERATORS:
         raise Malformed(f"operator {name!r:.60} is unknown; docs/importing.md lists them")
-    role = row.cells.get("role", role)
-    if role and role not in OPERATORS[law].roles:
-        expected = ", ".join(filter(None, OPERATORS[law].roles)) or "none"
-        raise Malformed(f"role: found {role!r:.40}, expected of {law}: {expected}")
-    names = {**_OLD_COLUMNS, **_OLD_FEATURES.get(name, {})}
-    cells = {names.get(column, column): cell for column, cell in row.cells.items()}
-    return _Measured(replace(row, cells=cells), OPERATORS[law], role)
+    role = row.cells.get("role", "")
+    if role and role not in OPERATORS[name].roles:
+        expected = ", ".join(filter(None, OPERATORS[name].roles)) or "none"
+        raise Malformed(f"role: found {role!r:.40}, expected of {name}: {expected}")
+    cells = {_PAPER_NAMES.get(column, column): cell for column, cell in row.cells.items()}
+    return _Measured(replace(row, cells=cells), OPERATORS[name], role)
 
 
 def _sample(measured: _Measured, run_id: str, description: Description) -> Sample:

@@ -139,32 +139,16 @@ def test_a_role_is_one_of_the_operator(tmp_path: Path) -> None:
         read(tmp_path, head + "gemm,rotor,forward,float16,4,8,16,5\n", strict=True)
 
 
-OLD_HEAD = "operator,direction,dtype,mp,b,l,d,h,batch_heads,l_query,l_key,head_size,heads,encoders,parameters,time_us\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "operator", "role", "vector"),
-    [
-        ("qkv_linear,forward,float16,2,4,2048,4096,32,,,,,,,,5", "gemm", "qkv", (8192, 4096, 6144)),
-        ("flash_attention,forward,float16,,2,64,,,,,,32,8,,,5", "flash_attention", "", (2, 64, 8, 8, 32)),
-        ("grouped_rope,forward,float16,2,2,64,128,8,,,,,,,,5", "rope", "", (2, 64, 4, 4, 16)),
-        ("optimizer_last_stage,,float16,,,,,,,,,,,3,1000,5", "adam", "last_stage", (1000, 3)),
-        *(
-            (f"{role},forward,float16,,,,,,8,64,128,32,,,,5", "batched_gemm", role, vector)
-            for role, vector in (
-                ("attention_scores", (8, 64, 32, 128)),
-                ("attention_values", (8, 64, 128, 32)),
-            )
-        ),
-    ],
-)
-def test_operators_and_columns_of_before_roles(
-    tmp_path: Path, line: str, operator: str, role: str, vector: tuple[int, ...]
-) -> None:
-    [sample] = [
-        s for batch in read(tmp_path, OLD_HEAD + line + "\n", strict=True).batches for s in batch.samples
+def test_columns_by_the_names_of_the_paper(tmp_path: Path) -> None:
+    head = "operator,role,direction,dtype,mp,b,l,d,h,encoders,parameters,time_us\n"
+    parsed = read(
+        tmp_path,
+        head + "gemm,qkv,forward,float16,2,4,2048,4096,32,,,5\nadam,last_stage,,float16,,,,,,3,1000,5\n",
+    )
+    assert [sample.vector for batch in parsed.batches for sample in batch.samples] == [
+        (8192, 4096, 6144),
+        (1000, 3),
     ]
-    assert (sample.operator, sample.role, sample.vector) == (operator, role, vector)
 
 
 def test_vector_and_raw_parameters_must_agree(tmp_path: Path) -> None:
