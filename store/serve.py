@@ -14,9 +14,8 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.host_header import names_this_machine
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.questions import QUESTIONS
+from kernelcast.store.questions import measurement_questions, trace_questions
 from kernelcast.store.schema_comments import documented, unit
-from kernelcast.store.trace_questions import TRACE_QUESTIONS
 
 HOST = "127.0.0.1"  # this machine only: there are no passwords
 _SETTINGS = {"sql_time_limit_ms": 10_000, "suggest_facets": False, "default_page_size": 50}
@@ -130,7 +129,7 @@ def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict
             "description": question.explanation.replace("`", ""),  # shown as it is, not as Markdown
             "sql": question.sql,
         }
-        for question in (*QUESTIONS, *TRACE_QUESTIONS)
+        for question in (*measurement_questions(), *trace_questions())
     }
     about = {"title": f"kernelcast: {path.name}", "description": _ABOUT}
     return {**about, "databases": {path.stem: {**about, "tables": tables, "queries": queries}}}
