@@ -17,11 +17,10 @@ from kernelcast.store.database_file import check_file, check_size, create_file
 from kernelcast.store.peaks import write_peaks
 from kernelcast.store.records import Sample, Status
 from kernelcast.store.rows import content_tables_digest, row_counts
-from kernelcast.store.runs import Run
+from kernelcast.store.runs import IngestedTrace, MeasuredRun, Run
 from kernelcast.store.sqlite_errors import reading, reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.timelines import write_timeline
-from kernelcast.store.traces import IngestedTrace, TracedRun
 
 
 class Database:
@@ -153,17 +152,19 @@ class Database:
             for predictor in predictors:
                 write.write_record(connection, predictor)
 
-    def add_traced_runs(self, runs: Iterable[TracedRun]) -> int:
-        """Add real runs with their traces and all that was found in them; answers how many samples were new."""
+    def add_runs(self, runs: Iterable[MeasuredRun]) -> int:
+        """Add runs with everything that they measured; answers how many samples were new."""
         added = 0
         with self._transaction() as connection:
-            for traced in runs:
-                write.write_run(connection, traced.run, traced.compute, traced.fabric, traced.software)
-                for trace, unrecognised in traced.traces:
+            for measured in runs:
+                write.write_run(
+                    connection, measured.run, measured.compute, measured.fabric, measured.software
+                )
+                for trace, unrecognised in measured.traces:
                     for record in (trace, *unrecognised):
                         write.write_record(connection, record)
-                added += write.write_samples(connection, traced.samples)
-                for timeline in traced.timelines:
+                added += write.write_samples(connection, measured.samples)
+                for timeline in measured.timelines:
                     write_timeline(connection, timeline)
             write_peaks(connection)
         return added

@@ -16,9 +16,8 @@ from kernelcast.runtime.bundle.fingerprint import (
 )
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.store.canonical import record_digest, utc_moment
-from kernelcast.store.runs import Source
+from kernelcast.store.runs import IngestedTrace, Source, UnrecognisedKernels
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
 
 Row = dict[str, Any]
 

@@ -14,8 +14,9 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware import devices
 from kernelcast.runtime.toml_text import parse_toml
-from kernelcast.store.importers.text_file import read_text_file
-from kernelcast.store.runs import Run, Source
+from kernelcast.store.importers.parquet_table import ParquetTable
+from kernelcast.store.importers.text_file import TextFile, read_text_file
+from kernelcast.store.runs import MeasuredRun, Run, Source
 
 DESCRIPTION_FORMAT = "kernelcast.import/1"
 _MAX_BYTES = 2**20
@@ -111,26 +112,29 @@ class Description:
         """`dtype`, `statistic` or `variant` of rows without it; empty where it is not stated."""
         return str(self.rows.get(name, ""))
 
-    def run(self, *, command: str, file_name: str, file_digest: str, fabric: FabricFingerprint | None) -> Run:
-        """The run of one imported file (measured elsewhere, so without version and date)."""
-        stated = _SourceFields(**self.source)
+    def run(
+        self, command: str, file: TextFile | ParquetTable, fabric: FabricFingerprint | None
+    ) -> MeasuredRun:
+        """The run of one imported file (measured elsewhere, so without version and date), still without samples."""
+        stated, compute, software = _SourceFields(**self.source), self.compute(), self.versions()
         source = Source(
             kind="import",
-            name=file_name,
-            file_digest=file_digest,
+            name=file.name,
+            file_digest=file.digest,
             licence=stated.licence,
             reference=stated.reference,
         )
-        return Run(
+        run = Run(
             command=command,
-            compute_id=self.compute().digest,
-            software_id=self.versions().digest,
+            compute_id=compute.digest,
+            software_id=software.digest,
             fabric_id=None if fabric is None else fabric.digest,
             conditions=self.conditions,
             source=source,
             site=stated.site,
             note=stated.note,
         )
+        return MeasuredRun(run=run, compute=compute, fabric=fabric, software=software)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:

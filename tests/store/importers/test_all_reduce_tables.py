@@ -27,9 +27,7 @@ def vidur(folder: Path, rows: str, *, strict: bool = False) -> Parsed:
 
 def samples(parsed: Parsed) -> list[tuple[str, str, str, tuple[int, ...], float | None]]:
     return [
-        (s.operator, s.dtype, s.variant, s.vector, s.time_us)
-        for batch in parsed.batches
-        for s in batch.samples
+        (s.operator, s.dtype, s.variant, s.vector, s.time_us) for batch in parsed.runs for s in batch.samples
     ]
 
 
@@ -39,7 +37,7 @@ def test_vtrain_by_hand(tmp_path: Path) -> None:
         ("all_reduce", "float32", "out-of-place", (262144, 1, 4), 52.429),
         ("all_reduce", "float32", "in-place", (262144, 1, 4), 52.0),
     ]
-    [batch] = parsed.batches
+    [batch] = parsed.runs
     assert batch.run.source.name == "AR_GPU4.csv"
     assert batch.run.source.licence == "MIT"
     with Database.open(tmp_path / "a.db", create=True) as database:
