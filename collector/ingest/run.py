@@ -26,12 +26,12 @@ from kernelcast.store import (
     Database,
     IngestedTrace,
     Kernel,
+    MeasuredRun,
     Repetition,
     Run,
     Sample,
     Source,
     Timeline,
-    MeasuredRun,
     UnrecognisedKernels,
 )
 from kernelcast.store.doubts import flagged

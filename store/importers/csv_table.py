@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
@@ -22,6 +22,7 @@ class CsvRow:
 
     line: int
     cells: dict[str, str]
+    columns: Collection[str] | None = None  # of its table, where it is in one
 
     def whole(self, name: str) -> int:
         """A whole number from 1."""
@@ -36,7 +37,8 @@ class CsvRow:
         try:
             return self.cells[name]
         except KeyError:
-            raise Malformed(f"{name} is empty") from None
+            has_column = self.columns is None or name in self.columns
+            raise Malformed(f"{name} is empty" if has_column else f"no column {name!r}") from None
 
 
 def whole(text: str, name: str) -> int:
@@ -121,4 +123,6 @@ class CsvTable:
                 )
                 continue
             stripped = ((name, cell.strip()) for name, cell in zip(self.columns, cells, strict=True))
-            yield CsvRow(line=line, cells={name: cell for name, cell in stripped if cell})
+            yield CsvRow(
+                line=line, cells={name: cell for name, cell in stripped if cell}, columns=self.columns
+            )

@@ -33,13 +33,13 @@ class ParquetTable:
         """The first of `columns` that the file does not have; empty if it has them all."""
         return next((name for name in columns if name not in self.columns), "")
 
-    def rows(self, columns: Sequence[str]) -> Iterator[CsvRow]:
-        """Every row with its number from 1, cells of the named columns as texts; empty cells are left out.
+    def rows(self, columns: Sequence[str] = ()) -> Iterator[CsvRow]:
+        """Every row with its number from 1, cells as texts (of the named columns, else of all); no empty ones.
 
         Raises:
             DataError: a part of the file cannot be read.
         """
-        names = [name for name in dict.fromkeys(columns) if name in self.columns]
+        names = [name for name in columns or self.columns if name in self.columns]
         number = 0
         try:
             for batch in self._file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=names):
@@ -52,6 +52,7 @@ class ParquetTable:
                             for name, value in zip(names, values, strict=True)
                             if value is not None and value != ""
                         },
+                        columns=self.columns,
                     )
         except _errors() as error:
             raise DataError(f"{self.path}: row {number + 1} cannot be read ({error!s:.100})") from error

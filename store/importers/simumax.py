@@ -44,7 +44,7 @@ _DEVICES = {"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
+class _Workload:
     """What a key names, and its FLOPs as the source counts them."""
 
     operator: str
@@ -117,7 +117,7 @@ def _samples(file: TextFile, operators: Mapping[str, Any], skipped: Skipped, run
             continue
         if not factors:
             skipped.left_out[f"of {name:.40}: a default efficiency, not measured times"] += 1
-        elif name not in _KINDS:
+        elif name not in _TABLES:
             skipped.left_out[f"of {name:.40}: no operator for it"] += len(factors)
             continue
         for key, factor in factors.items():
@@ -130,21 +130,21 @@ def _samples(file: TextFile, operators: Mapping[str, Any], skipped: Skipped, run
 
 
 def _sample(name: str, key: str, factor: object, tflops: object, run_id: str) -> Sample:
-    kind = _KINDS[name]
+    read, dtype = _TABLES[name]
     cells = CsvRow(line=1, cells=dict(_cell(part) for part in key.split(",")))
     if factor == 0:
         raise LeftOut(f"of {name} with efficiency 0: not measured")
-    measured = kind.read(cells)
+    workload = read(cells)
     rate = _positive(factor, "efficiency") * _positive(tflops, f"tflops of {name}") * 1e6
     return imported_sample(
-        OPERATORS[measured.operator],
-        measured.direction,
-        kind.dtype,
-        measured.vector,
+        OPERATORS[workload.operator],
+        workload.direction,
+        dtype,
+        workload.vector,
         run_id=run_id,
-        time_us=measured.flops / rate,
+        time_us=workload.flops / rate,
         statistic="mean or median of several",
-        variant=measured.variant,
+        variant=workload.variant,
     )
 
 
@@ -171,7 +171,7 @@ def _gradients(dtype: str, accumulates: str) -> str:
     return f"{dtype} gradients" if accumulates == "True" else f"{dtype} gradients, overwritten"
 
 
-def _matmul(row: CsvRow) -> _Measured:
+def _matmul(row: CsvRow) -> _Workload:
     b, m, k, n = (row.whole(name) for name in ("b", "m", "k", "n"))
     layout, variant = row.text("layout"), ""
     if layout == "TN":
@@ -183,7 +183,7 @@ def _matmul(row: CsvRow) -> _Measured:
         variant = _gradients(row.text("out_dtype"), row.text("accumulate"))
     else:
         raise Malformed(f"layout: found {layout!r:.20}, expected TN, NN or NT")
-    return _Measured(
+    return _Workload(
         operator="gemm", direction=direction, vector=vector, variant=variant, flops=2.0 * b * m * k * n
     )
 
@@ -195,7 +195,7 @@ _STAGES = {
 }
 
 
-def _group_matmul(row: CsvRow) -> _Measured:
+def _group_matmul(row: CsvRow) -> _Workload:
     groups, m, k, n = (row.whole(name) for name in ("ng", "M", "K", "N"))
     stage = row.text("stage")
     if stage not in _STAGES:
@@ -203,7 +203,7 @@ def _group_matmul(row: CsvRow) -> _Measured:
     direction, variant = _STAGES[stage], ""
     if direction is Direction.WEIGHT_GRADIENT:
         variant = _gradients(row.text("main_grad_dtype"), row.text("accumulate"))
-    return _Measured(
+    return _Workload(
         operator="grouped_gemm",
         direction=direction,
         vector=(groups, m, k, n),
@@ -212,14 +212,14 @@ def _group_matmul(row: CsvRow) -> _Measured:
     )
 
 
-def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Measured]:
-    def read(row: CsvRow) -> _Measured:
+def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Workload]:
+    def read(row: CsvRow) -> _Workload:
         batch, length = row.whole("batch"), row.whole("seq_len")
         sizes = row.whole("qk_head_dim") + row.whole("v_head_dim")
         heads, kv_heads = row.whole("head_num"), row.whole("kv_head_num")
         if heads % kv_heads:
             raise Malformed(f"head_num: found {heads}, expected a multiple of kv_head_num {kv_heads}")
-        return _Measured(
+        return _Workload(
             operator="flash_attention",
             direction=direction,
             vector=(batch, length, heads, kv_heads, sizes // 2),
@@ -230,19 +230,12 @@ def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Measu
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How keys of an operator are read, and the type that it computes in."""
-
-    read: Callable[[CsvRow], _Measured]
-    dtype: str = "bfloat16"
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "matmul": _Kind(_matmul),
-    "fp8_matmul": _Kind(_matmul, "float8_e4m3fn"),
-    "group_matmul": _Kind(_group_matmul),
-    "fp8_group_matmul": _Kind(_group_matmul, "float8_e4m3fn"),
-    "sdp_fwd": _Kind(_attention(Direction.FORWARD, 2)),
-    "sdp_bwd": _Kind(_attention(Direction.BACKWARD, 5)),
+_TABLES: Mapping[str, tuple[Callable[[CsvRow], _Workload], str]] = {
+    "matmul": (_matmul, "bfloat16"),
+    "fp8_matmul": (_matmul, "float8_e4m3fn"),
+    "group_matmul": (_group_matmul, "bfloat16"),
+    "fp8_group_matmul": (_group_matmul, "float8_e4m3fn"),
+    "sdp_fwd": (_attention(Direction.FORWARD, 2), "bfloat16"),
+    "sdp_bwd": (_attention(Direction.BACKWARD, 5), "bfloat16"),
 }
+"""Readers of keys and element types by operator of the source."""
