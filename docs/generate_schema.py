@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernelcast.runtime.views.markup import Markup, element
-from kernelcast.store.schema import empty_database
-from kernelcast.store.schema_comments import documented
+from kernelcast.store.schema import documented, empty_database
 from kernelcast.validate.markdown import table
 
 DOCS = Path(__file__).resolve().parent

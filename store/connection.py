@@ -15,10 +15,9 @@ from kernelcast.store.database_file import (
     read_header,
 )
 from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.peaks import peaks_are_current, write_peaks
 from kernelcast.store.schema_differences import foreign_objects, schema_differences
 from kernelcast.store.sqlite_errors import reported
-from kernelcast.store.write import operators_are_current, write_operators
+from kernelcast.store.write import operators_are_current, peaks_are_current, write_operators, write_peaks
 
 _BUSY_TIMEOUT_S = 60.0
 _LONGEST_VALUE_BYTES = 64 * 2**20  # one text of another's file must not fill the memory

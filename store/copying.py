@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError, one_line
-from kernelcast.store.peaks import write_peaks
 from kernelcast.store.rows import CONTENT_TABLES, insert, row_problem, rows
 from kernelcast.store.sample_rows import SampleWriter, sample_problem, stored_samples
 from kernelcast.store.sqlite_errors import explanation, reported
 from kernelcast.store.timelines import stored_timelines, write_timeline
+from kernelcast.store.write import write_peaks
 
 # Columns that are worded by the version that wrote them and are no part of an id.
 _WORDING = {"description"}

@@ -1,8 +1,10 @@
 """`Database`: one kernelcast database, opened, written and read."""
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -14,13 +16,24 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import read, write
 from kernelcast.store.connection import connect, snapshot, transaction
 from kernelcast.store.database_file import check_file, check_size, create_file
-from kernelcast.store.peaks import write_peaks
 from kernelcast.store.records import Sample, Status
-from kernelcast.store.rows import content_tables_digest, row_counts
+from kernelcast.store.rows import FINGERPRINTS, content_tables_digest, record_of, row_counts, rows
 from kernelcast.store.runs import IngestedTrace, MeasuredRun, Run
+from kernelcast.store.sample_rows import stored_samples
 from kernelcast.store.sqlite_errors import reading, reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.timelines import write_timeline
+
+_RUNS = (
+    "SELECT run.*, coalesce(run_note.site, '') AS site, coalesce(run_note.note, '') AS note FROM run"
+    " LEFT JOIN run_note ON run_note.id = (SELECT min(id) FROM run_note WHERE run_note.run_id = run.id)"
+    " ORDER BY run.id"
+)
+_FINGERPRINTS = (
+    "SELECT {table}.id, description, fingerprint, count(sample.number) AS samples FROM {table}"
+    " LEFT JOIN run ON run.{key} = {table}.id LEFT JOIN sample ON sample.run_id = run.id"
+    " GROUP BY {table}.id ORDER BY samples DESC, {table}.id"
+)
 
 
 class Database:
@@ -123,7 +136,9 @@ class Database:
     def add_fabric(self, fabric: FabricFingerprint) -> bool:
         """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
         with self._transaction() as connection:
-            return write.write_fabric(connection, fabric)
+            known = connection.execute("SELECT 1 FROM fabric WHERE id = ?", (fabric.digest,)).fetchone()
+            write.write_fingerprint(connection, "fabric", fabric)
+            return known is None
 
     def add_samples(self, samples: Iterable[Sample]) -> int:
         """Add samples with their flags, repetitions and kernels; answers how many were not there yet.
@@ -166,7 +181,7 @@ class Database:
                 added += write.write_samples(connection, measured.samples)
                 for timeline in measured.timelines:
                     write_timeline(connection, timeline)
-            write_peaks(connection)
+            write.write_peaks(connection)
         return added
 
     # Reading
@@ -191,7 +206,7 @@ class Database:
     def samples_in_full(self) -> Iterator[Sample]:
         """Every sample with repetitions and kernels, one at a time, in order of id."""
         with reading(self.path):
-            yield from read.read_samples_in_full(self._connection)
+            yield from (stored.sample() for stored in stored_samples(self._connection, order="id"))
 
     def content_digest(self) -> str:
         """Digest of everything measured that the database holds; equal content has equal digests."""
@@ -204,9 +219,14 @@ class Database:
             return row_counts(self._connection)
 
     def run_list(self) -> list[Run]:
-        """Every run, in the order of their ids."""
+        """Every run, in the order of their ids, with the first of its notes (merging can bring several)."""
         with reading(self.path):
-            return read.read_runs(self._connection)
+            sources = {source.id: source for source in self._records("source")}
+            runs = []
+            for row in rows(self._connection, _RUNS):
+                row |= {"conditions": json.loads(row["conditions"]), "source": sources[row["source_id"]]}
+                runs.append(Run(**{field.name: row[field.name] for field in fields(Run)}))
+            return runs
 
     def hardware_list(self) -> list[read.HardwareRow]:
         """Every device in the database, most samples first."""
@@ -238,8 +258,21 @@ class Database:
 
     def _fingerprints(self, table: str) -> list[read.FingerprintRow[Any]]:
         with reading(self.path):
-            return read.read_fingerprints(self._connection, table)
+            return [
+                read.FingerprintRow(
+                    id=row_id,
+                    description=description,
+                    fingerprint=FINGERPRINTS[table].from_dict(json.loads(fingerprint)),
+                    sample_count=count,
+                )
+                for row_id, description, fingerprint, count in self._connection.execute(
+                    _FINGERPRINTS.format(
+                        table=table, key="compute_id" if table == "hardware" else f"{table}_id"
+                    )
+                )
+            ]
 
     def _records(self, table: str) -> list[Any]:
         with reading(self.path):
-            return read.read_records(self._connection, table)
+            found = rows(self._connection, f"SELECT * FROM {table} ORDER BY id")
+            return [record_of(table, row) for row in found]

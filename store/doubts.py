@@ -6,7 +6,6 @@ They stay in the database, flagged, and train nothing.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,8 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.limits import limits, node_bytes_per_s
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.store.read import SampleRow
 from kernelcast.store.records import Sample
 
 IMPOSSIBLE, OUTLIER = "impossible", "outlier"
@@ -43,21 +43,7 @@ Doubt = tuple[str, str]
 _Array = NDArray[np.float64]
 
 
-class Timed(Protocol):
-    """What is looked at of a sample."""
-
-    @property
-    def operator(self) -> str: ...
-    @property
-    def direction(self) -> Direction: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def variant(self) -> str: ...
-    @property
-    def vector(self) -> tuple[int, ...]: ...
-    @property
-    def time_us(self) -> float | None: ...
+Timed = Sample | SampleRow
 
 
 def find_doubts(

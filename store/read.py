@@ -1,8 +1,8 @@
-"""Rows back into records: samples, and everything of one kind that a database holds."""
+"""Rows of samples and fingerprints, and the filters that select them."""
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -16,10 +16,8 @@ from kernelcast.runtime.bundle.fingerprint import (
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import plain_mapping
-from kernelcast.store.records import Sample, Status
-from kernelcast.store.rows import FINGERPRINTS, record_of, rows
-from kernelcast.store.runs import Run, Source
-from kernelcast.store.sample_rows import stored_samples
+from kernelcast.store.records import Status
+from kernelcast.store.rows import rows
 
 PointKey = tuple[str, Direction, str, tuple[int, ...]]
 """Operator, direction, dtype, workload vector."""
@@ -155,12 +153,6 @@ def dataset_digest(samples: Iterable[SampleRow]) -> str:
     return content_digest(sorted({row.sample_id for row in samples}))
 
 
-def read_samples_in_full(connection: sqlite3.Connection) -> Iterator[Sample]:
-    """Every sample with flags, repetitions and kernels, one at a time, in order of id."""
-    for stored in stored_samples(connection, "1", [], order="id"):
-        yield stored.sample()
-
-
 F = TypeVar("F", ComputeFingerprint, FabricFingerprint, SoftwareFingerprint)
 
 
@@ -177,41 +169,3 @@ class FingerprintRow(Generic[F]):
 HardwareRow = FingerprintRow[ComputeFingerprint]
 FabricRow = FingerprintRow[FabricFingerprint]
 SoftwareRow = FingerprintRow[SoftwareFingerprint]
-
-
-def read_fingerprints(connection: sqlite3.Connection, table: str) -> list[FingerprintRow[Any]]:
-    """Every row of `hardware`, `fabric` or `software`, most samples first."""
-    key = "compute_id" if table == "hardware" else f"{table}_id"
-    return [
-        FingerprintRow(
-            id=row_id,
-            description=description,
-            fingerprint=FINGERPRINTS[table].from_dict(json.loads(fingerprint)),
-            sample_count=count,
-        )
-        for row_id, description, fingerprint, count in connection.execute(
-            f"SELECT {table}.id, description, fingerprint, count(sample.number) AS samples FROM {table}"
-            f" LEFT JOIN run ON run.{key} = {table}.id LEFT JOIN sample ON sample.run_id = run.id"
-            f" GROUP BY {table}.id ORDER BY samples DESC, {table}.id"
-        )
-    ]
-
-
-def read_runs(connection: sqlite3.Connection) -> list[Run]:
-    """Every run, in order of id, with the first of its notes (merging can bring several)."""
-    sources = {row.pop("id"): Source(**row) for row in rows(connection, "SELECT * FROM source")}
-    sql = (
-        "SELECT run.*, coalesce(run_note.site, '') AS site, coalesce(run_note.note, '') AS note FROM run"
-        " LEFT JOIN run_note ON run_note.id = (SELECT min(id) FROM run_note WHERE run_note.run_id = run.id)"
-        " ORDER BY run.id"
-    )
-    runs = []
-    for row in rows(connection, sql):
-        row |= {"conditions": json.loads(row["conditions"]), "source": sources[row["source_id"]]}
-        runs.append(Run(**{field.name: row[field.name] for field in fields(Run)}))
-    return runs
-
-
-def read_records(connection: sqlite3.Connection, table: str) -> list[Any]:
-    """Every record of a table of `RECORDS` (steps, predictions, predictors, traces), in the order of their ids."""
-    return [record_of(table, row) for row in rows(connection, f"SELECT * FROM {table} ORDER BY id")]

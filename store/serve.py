@@ -15,7 +15,7 @@ from kernelcast.runtime.host_header import names_this_machine
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.questions import measurement_questions, trace_questions
-from kernelcast.store.schema_comments import documented, unit
+from kernelcast.store.schema import documented, unit
 
 HOST = "127.0.0.1"  # this machine only: there are no passwords
 _SETTINGS = {"sql_time_limit_ms": 10_000, "suggest_facets": False, "default_page_size": 50}

@@ -12,6 +12,7 @@ from kernelcast.runtime.bundle.fingerprint import (
     canonical_json,
 )
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store.canonical import Record, record_digest
 from kernelcast.store.records import Sample
@@ -56,6 +57,31 @@ def _operator_row(row: Operator) -> Row:
     }
 
 
+def write_peaks(connection: sqlite3.Connection) -> None:
+    """Bring the published peaks of the database's hardware up to this kernelcast's table of devices."""
+    if peaks_are_current(connection):
+        return
+    connection.executemany(
+        "INSERT INTO device_peak VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET flops_per_s = excluded.flops_per_s,"
+        " memory_bytes_per_s = excluded.memory_bytes_per_s, source = excluded.source",
+        _published_peaks(connection),
+    )
+
+
+def peaks_are_current(connection: sqlite3.Connection) -> bool:
+    """Whether the database already has what this kernelcast would write."""
+    return _published_peaks(connection) <= set(connection.execute("SELECT * FROM device_peak"))
+
+
+def _published_peaks(connection: sqlite3.Connection) -> set[tuple[str, str, float, float, str]]:
+    found = set()
+    for (name,) in connection.execute("SELECT DISTINCT device_name FROM hardware WHERE kind <> 'cpu'"):
+        if (device := device_named(name)) is not None:
+            for dtype, rate in device.flops_per_s.items():
+                found.add((name, dtype, float(rate), float(device.memory_bytes_per_s), device.source))
+    return found
+
+
 def write_run(
     connection: sqlite3.Connection,
     run: Run,
@@ -80,7 +106,7 @@ def write_run(
             raise UsageError(
                 f"run {column}: found {found}, expected {expected}, the digest of the fingerprint given"
             )
-        _write_fingerprint(connection, table, fingerprint)
+        write_fingerprint(connection, table, fingerprint)
     write_record(connection, run.source)
     run_id = run.id
     insert(connection, "run", {"id": run_id, **run.columns})
@@ -90,18 +116,12 @@ def write_run(
     return run_id
 
 
-def write_fabric(connection: sqlite3.Connection, fabric: FabricFingerprint) -> bool:
-    """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
-    known = connection.execute("SELECT 1 FROM fabric WHERE id = ?", (fabric.digest,)).fetchone()
-    _write_fingerprint(connection, "fabric", fabric)
-    return known is None
-
-
-def _write_fingerprint(
+def write_fingerprint(
     connection: sqlite3.Connection,
     table: str,
     fingerprint: ComputeFingerprint | FabricFingerprint | SoftwareFingerprint,
 ) -> None:
+    """Add a fingerprint to `hardware`, `fabric` or `software`."""
     values = fingerprint.to_dict()
     described = {"id": fingerprint.digest, "description": fingerprint.description, **values}
     insert(connection, table, {**described, "fingerprint": values})

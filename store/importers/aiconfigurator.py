@@ -15,10 +15,9 @@ from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, Workload
 from kernelcast.store.importers.csv_table import CsvRow
-from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
 from kernelcast.store.importers.parquet_table import ParquetTable, read_parquet
 from kernelcast.store.importers.parsed import Parsed, imported_sample
-from kernelcast.store.importers.repositories import REPOSITORIES
 from kernelcast.store.importers.text_file import LeftOut, Skipped
 from kernelcast.store.records import Sample
 

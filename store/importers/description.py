@@ -21,6 +21,7 @@ from kernelcast.store.runs import MeasuredRun, Run, Source
 DESCRIPTION_FORMAT = "kernelcast.import/1"
 _MAX_BYTES = 2**20
 _KINDS = ("cpu", "cuda", "rocm")
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 Fields = Mapping[str, Any]
 _NONE: Fields = MappingProxyType({})
@@ -153,6 +154,33 @@ class Description:
             if not isinstance(value, dict):
                 raise UsageError(f"{name} is {value!r:.60}, expected a table")
         return cls(**tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """Where files were published, and under which licence (SPDX)."""
+
+    address: str
+    licence: str
+
+    def described(self, commit: str = "") -> Description:
+        """Its source, `address@commit` where a commit is known.
+
+        Raises:
+            UsageError: `commit` is not 7 to 40 hexadecimal digits.
+        """
+        if commit and not _COMMIT.fullmatch(commit):
+            raise UsageError(f"commit: found {commit!r:.60}, expected 7 to 40 hexadecimal digits")
+        reference = f"{self.address}@{commit}" if commit else self.address
+        return Description(source={"licence": self.licence, "reference": reference})
+
+
+REPOSITORIES: Mapping[str, Repository] = {
+    "aiconfigurator": Repository(address="https://github.com/ai-dynamo/aiconfigurator", licence="Apache-2.0"),
+    "simumax": Repository(address="https://github.com/MooreThreads/SimuMax", licence="Apache-2.0"),
+    "liger": Repository(address="https://github.com/linkedin/Liger-Kernel", licence="BSD-2-Clause"),
+}
+"""By the importer's name."""
 
 
 def device_named(name: str) -> Fields:

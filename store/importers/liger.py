@@ -22,9 +22,8 @@ from typing import Any
 from kernelcast.runtime.operators import OPERATORS, Direction, Vector
 from kernelcast.store.doubts import DIFFERENCE
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, whole
-from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
 from kernelcast.store.importers.parsed import Parsed, checked_dtype, imported_sample
-from kernelcast.store.importers.repositories import REPOSITORIES
 from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 

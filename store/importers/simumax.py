@@ -32,9 +32,8 @@ from typing import Any
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store.importers.csv_table import CsvRow
-from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
 from kernelcast.store.importers.parsed import Parsed, imported_sample
-from kernelcast.store.importers.repositories import REPOSITORIES
 from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
