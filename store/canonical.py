@@ -1,4 +1,4 @@
-"""The one form in which values are digested and stored: ids can be computed again from a database.
+"""The canonical form in which values are stored and digested, so that ids can be verified.
 
 Times in microseconds have three decimals and times in seconds nine: whole nanoseconds, finer than any
 profiler's clock. JSON has sorted keys and no spaces. Moments are UTC, ISO-8601, with milliseconds and a Z.
@@ -41,10 +41,10 @@ def rounded_ratio(value: float, name: str) -> float:
 
 
 def plain_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """`values` as a file would give them back: plain JSON types, string keys, sorted.
+    """`values` after a round trip through JSON: plain types, sorted string keys.
 
     Raises:
-        UsageError: something in `values` has no JSON form.
+        UsageError: a value has no JSON form.
     """
     try:
         plain: dict[str, Any] = json.loads(canonical_json(dict(values)))
@@ -54,12 +54,12 @@ def plain_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def utc_now() -> str:
-    """The present moment in the stored form, such as `2026-01-31T08:15:00.250Z`."""
+    """The current time in the stored form, such as `2026-01-31T08:15:00.250Z`."""
     return _utc_text(datetime.now(UTC))
 
 
 def utc_moment(text: str, name: str) -> str:
-    """An ISO-8601 moment with its offset (or Z), in the stored form.
+    """An ISO-8601 moment with offset or Z, in the stored form.
 
     Raises:
         UsageError: not ISO-8601, or without an offset.
@@ -80,16 +80,16 @@ def _utc_text(moment: datetime) -> str:
 
 
 def record_digest(record: str, values: Mapping[str, Any]) -> str:
-    """Id of a record: the digest of its kind and of every field that is not None or empty.
+    """Id of a record: the digest of its table and of every field that is not None or empty.
 
-    A later schema can therefore add a field without changing the id of any row written before it.
+    A later schema can therefore add a field without changing ids of existing rows.
     """
     meaning = {name: value for name, value in values.items() if value is not None and value not in _EMPTY}
     return content_digest({"record": record, **meaning})
 
 
 class Record:
-    """A row of the table `table`, whose id is the digest of all of its fields."""
+    """A row of `table`; its id is the digest of all fields."""
 
     __slots__ = ()
     table: ClassVar[str]

@@ -39,12 +39,10 @@ _FINGERPRINTS = (
 class Database:
     """A benchmark database. Use `Database.open(...)` in a `with` statement.
 
-    Every method that writes is one transaction: all of it is stored or nothing, and several processes may
-    write at once. Rows are only ever added; adding what is there already changes nothing. One object belongs
-    to one thread.
+    Every writing method is one transaction, and several processes may write at the same time. Rows are only added;
+    adding an existing row changes nothing. An object belongs to one thread.
 
-    Every method may raise DataError where the file is damaged, locked for too long, read-only or the disk is
-    full.
+    Every method raises DataError when the file is damaged, locked for too long or read-only, or when the disk is full.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -60,12 +58,12 @@ class Database:
         read_only: bool = False,
         max_size_bytes: int | None = None,
     ) -> Self:
-        """Open a database; with `create`, make an empty one where there is none. Older versions are migrated.
+        """Open a database, with `create` a new one if the file is missing. Older versions are migrated.
 
         Raises:
-            DataError: no such file, not a kernelcast database, of a newer version (the file stays as it was),
-                of an older one while `read_only`, with tables, views or triggers that are not ours, larger
-                than `max_size_bytes`, or it cannot be opened.
+            DataError: the file is missing, cannot be opened, is not a kernelcast database, has a newer version (and
+                stays unchanged), an older version with `read_only`, foreign tables, views or triggers, or is larger
+                than `max_size_bytes`.
         """
         path = Path(path)
         if create and not read_only and not path.exists():
@@ -85,7 +83,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the object is of no use afterwards."""
+        """Close the file; the object cannot be used afterwards."""
         with reported(self.path):
             self._connection.close()
 
@@ -95,12 +93,12 @@ class Database:
         return self._connection
 
     def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
-        """Rows that a statement answers, as dictionaries column → value.
+        """Rows of a statement, as dictionaries column → value.
 
         Raises:
-            DataError: the statement is wrong, or answers no rows.
+            DataError: the statement is wrong, or is not a query.
         """
-        # Plugins of sqlite-utils that happen to be installed must not run on a measurement database.
+        # Installed plugins of sqlite-utils must not run here.
         database = sqlite_utils.Database(self._connection, recursive_triggers=False, execute_plugins=False)
         with reported(self.path):
             try:
@@ -123,52 +121,52 @@ class Database:
         fabric: FabricFingerprint | None,
         software: SoftwareFingerprint,
     ) -> str:
-        """Add a run with its fingerprints and source; answers its id.
+        """Add a run with its fingerprints and source; returns its id.
 
-        A run without `fabric_id` leaves the fabric out.
+        The fabric of a run without `fabric_id` is not stored.
 
         Raises:
-            UsageError: the run's fingerprint ids are not those of the fingerprints given.
+            UsageError: an id in the run differs from the digest of its fingerprint.
         """
         with self._transaction() as connection:
             return write.write_run(connection, run, compute, fabric, software)
 
     def add_fabric(self, fabric: FabricFingerprint) -> bool:
-        """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
+        """Add a fabric without a run, such as a described fabric; returns whether it was new."""
         with self._transaction() as connection:
             known = connection.execute("SELECT 1 FROM fabric WHERE id = ?", (fabric.digest,)).fetchone()
             write.write_fingerprint(connection, "fabric", fabric)
             return known is None
 
     def add_samples(self, samples: Iterable[Sample]) -> int:
-        """Add samples with their flags, repetitions and kernels; answers how many were not there yet.
+        """Add samples with their flags, repetitions and kernels; returns how many were new.
 
-        The database is locked for other writers while `samples` is iterated: pass what is measured already.
+        Other writers wait while `samples` is iterated: pass finished measurements.
 
         Raises:
-            DataError: a sample's run or operator is not in the database; nothing of this call is stored.
+            DataError: a sample's run or operator is not in the database; none of the samples is stored.
         """
         with self._transaction() as connection:
             return write.write_samples(connection, samples)
 
     def add_step(self, step: MeasuredStep) -> str:
-        """Add a measured training step, whose run is there; answers its id."""
+        """Add a measured training step of a stored run; returns its id."""
         with self._transaction() as connection:
             return write.write_record(connection, step)
 
     def add_prediction(self, prediction: Prediction) -> str:
-        """Add what was predicted for a stored step; answers its id."""
+        """Add a prediction for a stored step; returns its id."""
         with self._transaction() as connection:
             return write.write_record(connection, prediction)
 
     def add_predictors(self, predictors: Iterable[PredictorRecord]) -> None:
-        """Add the records of a bundle's regressors; their hardware, fabric and software are there or None."""
+        """Add records of a bundle's regressors; their hardware, fabric and software are stored or None."""
         with self._transaction() as connection:
             for predictor in predictors:
                 write.write_record(connection, predictor)
 
     def add_runs(self, runs: Iterable[MeasuredRun]) -> int:
-        """Add runs with everything that they measured; answers how many samples were new."""
+        """Add runs with everything that they measured; returns how many samples were new."""
         added = 0
         with self._transaction() as connection:
             for measured in runs:
@@ -189,9 +187,9 @@ class Database:
     def measured_points(
         self, compute_id: str, software_id: str, **wanted: Unpack[read.PointFilter]
     ) -> set[read.PointKey]:
-        """Points (operator, direction, dtype, vector) that need no measuring again here.
+        """Points (operator, direction, dtype, vector) that need not be measured again on this hardware.
 
-        Those with a time and those that the device does not support; what failed is worth another try.
+        A point counts when it has a time or the device does not support it; failed measurements are repeated.
         """
         with reading(self.path):
             return read.read_measured_points(
@@ -199,7 +197,7 @@ class Database:
             )
 
     def read_samples(self, **wanted: Unpack[read.SampleFilter]) -> list[read.SampleRow]:
-        """Samples that match every filter, without repetitions, in order of id. `status` is OK unless given."""
+        """Samples that match every filter, without repetitions, in order of id; `status` defaults to OK."""
         with reading(self.path):
             return read.read_sample_rows(self._connection, {"status": Status.OK, **wanted})
 
@@ -209,12 +207,12 @@ class Database:
             yield from (stored.sample() for stored in stored_samples(self._connection, order="id"))
 
     def content_digest(self) -> str:
-        """Digest of everything measured that the database holds; equal content has equal digests."""
+        """Digest of all measurements; databases with equal content have equal digests."""
         with reading(self.path), snapshot(self._connection):
             return content_tables_digest(self._connection)
 
     def row_counts(self) -> dict[str, int]:
-        """Rows per table of content, and of flags, repetitions and kernels."""
+        """Rows per table of content, and of flags, repetitions, kernels, and steps and events of timelines."""
         with reading(self.path), snapshot(self._connection):
             return row_counts(self._connection)
 

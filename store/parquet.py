@@ -1,4 +1,4 @@
-"""A database as a partitioned Parquet dataset, for traces that outgrow one file (extra `parquet`).
+"""Exporting a database as a partitioned Parquet dataset, for more data than fits one file (extra `parquet`).
 
 OUT/sample/operator=NAME/part-*.parquet    one row per sample, with its run's hardware and software
 OUT/kernel/operator=NAME/part-*.parquet    one row per kernel, with its sample's id and workload
@@ -77,7 +77,7 @@ _VIEWS = (
     "rank_time",
     "stream_idle",
 )
-# Tables that the views read besides the events.
+# Other tables that the views read.
 _TABLES = ("run", "hardware", "device_peak", "trace")
 _HEADER = """\
 -- The views of schema.sql on the Parquet files of this folder, for DuckDB: duckdb -init traces.sql, from here.
@@ -90,7 +90,7 @@ CREATE OR REPLACE MACRO iif(condition, one, other) AS CASE WHEN condition THEN o
 def export_parquet(
     source: str | Path, target: str | Path, subset: Subset, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> dict[str, int]:
-    """Write a part of `source` as Parquet files in the new folder `target`; answers rows per table.
+    """Write a part of `source` as Parquet files in the new folder `target`; returns rows per table.
 
     The folder appears only when it is complete; memory does not grow with the database.
 
@@ -146,7 +146,7 @@ def _schema(connection: sqlite3.Connection, table: str) -> pa.Schema:
 def _write_partitions(
     connection: sqlite3.Connection, folder: Path, sql: str, condition: Condition, schema: pa.Schema
 ) -> int:
-    """One file per hardware and operator, in folders that say so; answers the rows written."""
+    """Write a file per hardware and operator, in folders named by them; returns the number of rows."""
     where, parameters = condition
     partitions = connection.execute(
         "SELECT DISTINCT run.compute_id, sample.operator FROM sample JOIN run ON run.id = sample.run_id"
@@ -156,7 +156,7 @@ def _write_partitions(
     folder.mkdir()
     written = 0
     for compute_id, operator in partitions:
-        # Quoted: names in another's file must not lead out of the folder.
+        # Quoted: names in an untrusted database must not lead out of the folder.
         part = folder / f"compute_id={quote(compute_id, safe='')}" / f"operator={quote(operator, safe='')}"
         part.mkdir(parents=True)
         cursor = connection.execute(
@@ -168,7 +168,7 @@ def _write_partitions(
 
 
 def _write_trace_events(connection: sqlite3.Connection, folder: Path, condition: Condition) -> int:
-    """Write every event of the timelines for which `condition` holds, and their views; answers the number of events."""
+    """Write the events of the timelines that match `condition`, and their views; returns the number of events."""
     where, parameters = condition
     traces = connection.execute(
         "SELECT DISTINCT trace.id, trace.run_id FROM timeline JOIN trace ON trace.id = timeline.trace_id"
@@ -190,7 +190,7 @@ def _write_trace_events(connection: sqlite3.Connection, folder: Path, condition:
 
 
 def _write_rows(file: Path, cursor: sqlite3.Cursor, schema: pa.Schema) -> int:
-    """Write what a statement answers, some rows at a time; answers how many."""
+    """Write the rows of a cursor in batches; returns their number."""
     written = 0
     with pq.ParquetWriter(file, schema) as writer:
         while rows := cursor.fetchmany(_ROWS_AT_ONCE):
@@ -213,7 +213,7 @@ def _view_definitions(connection: sqlite3.Connection) -> str:
 
 
 def _over(table: str, files: str) -> str:
-    # A run that several exports hold is one; events are of one trace each, whose file is the same in all.
+    # Several exports may hold the same run, which counts once. A trace has the same file in all of them.
     distinct = "" if table == _TRACE_EVENTS else "DISTINCT "
     read = f"read_parquet(getvariable('exports') || '/{files}', hive_partitioning = false)"
     return f"CREATE OR REPLACE VIEW {table} AS SELECT {distinct}* FROM {read};"

@@ -24,9 +24,9 @@ PointKey = tuple[str, Direction, str, tuple[int, ...]]
 
 
 class PointFilter(TypedDict, total=False):
-    """Conditions on measured points that all have to hold; None: any. `conditions` must equal the run's.
+    """Filters on measured points, which all have to match; None matches anything. `conditions` must equal the run's.
 
-    `load` is that of the sample, where what is not stated counts as a burst.
+    `load` is the sample's load; a load that is not stated counts as a burst.
     """
 
     load: Load | None
@@ -37,7 +37,7 @@ class PointFilter(TypedDict, total=False):
 
 
 class SampleFilter(PointFilter, total=False):
-    """Conditions on samples that all have to hold; None: any."""
+    """Filters on samples, which all have to match; None matches anything."""
 
     run_id: str | None
     operator: str | None
@@ -53,7 +53,7 @@ _OF_RUN = ("compute_id", "software_id", "fabric_id", "conditions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRow:
-    """A sample without its repetitions, with what it was measured on: a row of a training set (µs)."""
+    """A sample without repetitions, with the hardware, fabric and software that measured it; times in µs."""
 
     sample_id: str
     run_id: str
@@ -78,7 +78,7 @@ class SampleRow:
     software_id: str
     conditions: Mapping[str, Any]
     source_kind: str
-    # Of what has one time: mean of its repetitions without the lowest and the highest tenth; None where unknown.
+    # Of direction `once`: mean of the repetitions without the lowest and the highest tenth; None if unknown.
     inner_mean_us: float | None = None
     load: Load = Load.NOT_STATED
     clock_mhz: float | None = None
@@ -101,7 +101,7 @@ _SAMPLE_ROW = (
 
 
 def read_measured_points(connection: sqlite3.Connection, **wanted: Any) -> set[PointKey]:
-    """Points that need no measuring again: they have a time, or the device is known not to support them."""
+    """Points that need not be measured again: they have a time, or the device does not support them."""
     where, parameters = _where(wanted)
     sql = (
         "SELECT DISTINCT sample.operator, sample.direction, sample.dtype, sample.vector FROM sample"
@@ -131,7 +131,7 @@ def read_sample_rows(connection: sqlite3.Connection, wanted: SampleFilter) -> li
 
 
 def _where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Conditions for the filters that are given, and their parameters."""
+    """SQL for the filters that are not None, and its parameters."""
     conditions: list[str] = ["1"]
     parameters: list[Any] = []
     for name, value in wanted.items():
@@ -149,7 +149,7 @@ def _where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
 
 
 def dataset_digest(samples: Iterable[SampleRow]) -> str:
-    """Digest of a set of samples, whatever their order: what a regressor was trained on."""
+    """Digest of a training set; the order of the samples does not matter."""
     return content_digest(sorted({row.sample_id for row in samples}))
 
 
@@ -158,7 +158,7 @@ F = TypeVar("F", ComputeFingerprint, FabricFingerprint, SoftwareFingerprint)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FingerprintRow(Generic[F]):
-    """One kind of device, fabric or set of software versions in a database, with the number of its samples."""
+    """A device, fabric or set of software versions in a database, with its number of samples."""
 
     id: str
     description: str

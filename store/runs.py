@@ -37,20 +37,20 @@ KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One invocation that measured or imported: who, when, with which code, on what.
+    """One invocation that measured or imported.
 
-    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds what else
-    affects a time, such as `processes_per_node`; a collection resumes only a run with equal conditions. `site` and
-    `note` are free text and not part of the id, so that a database can be shared without them.
+    `command` and `plan` are names without paths (`collect compute`, `quick`). `conditions` holds other influences on a
+    time, such as `processes_per_node`; a collection resumes only a run with equal conditions. `site` and `note` are
+    free text outside the id, so that a database can be shared without them.
     """
 
-    started_at: str | None = None  # UTC ISO-8601; None where an imported file has no date
-    kernelcast_version: str = ""  # empty, like the next one, for another program
+    started_at: str | None = None  # UTC ISO-8601; None if an imported file has no date
+    kernelcast_version: str = ""  # empty, like code_digest, if another program measured
     code_digest: str = ""  # of the code that measured
     command: str
     compute_id: str
     software_id: str
-    fabric_id: str | None = None  # None where none was used
+    fabric_id: str | None = None  # None if none was used
     plan: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     source: Source = KERNELCAST_COLLECTOR
@@ -69,17 +69,17 @@ class Run:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Its row in table `run`, without the id."""
+        """The row in table `run`, without the id."""
         names = {field.name for field in fields(self)} - {"source", "site", "note"}
         return {**{name: getattr(self, name) for name in names}, "source_id": self.source.id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestedTrace(Record):
-    """The trace of one process of a real run: what it records about the job, and how much of it was recognised.
+    """The trace of one process of a real run: facts about the job, and how much of the trace was recognised.
 
-    A *kernel* is what ran on the device: kernels, copies, fills; on a CPU a call with time of its own. It is
-    attributed where its host operator is known, and recognised where it is part of a sample.
+    A *kernel* is a kernel, copy or fill on the device; on a CPU a call with self time. It is attributed if its host
+    operator is known, and recognised if it is part of a sample.
     """
 
     table: ClassVar[str] = "trace"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
 
-# What the end of a column's name says, as pint and people write it.
+# Units by the end of a column's name, as pint writes them.
 _UNITS = (
     ("_us", "us"), ("_bytes", "byte"), ("_gib", "GiB"), ("_mhz", "MHz"), ("_percent", "percent"),
     ("_w", "W"), ("_c", "degC"), ("flops_per_s", ""), ("bytes_per_s", ""), ("_s", "s"),
@@ -34,14 +34,14 @@ def create_schema(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def empty_database() -> Iterator[sqlite3.Connection]:
-    """A database of the present schema in memory."""
+    """A new database in memory."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         create_schema(connection)
         yield connection
 
 
 def definitions(kind: str, *tables: str) -> dict[str, str]:
-    """Statements of schema.sql by name: its views, or the tables or indexes of these tables."""
+    """Statements of schema.sql by name: all views, or the tables or indexes of `tables`."""
     with empty_database() as connection:
         found = connection.execute(
             "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = ? AND sql IS NOT NULL", (kind,)
@@ -51,7 +51,7 @@ def definitions(kind: str, *tables: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documented:
-    """A table or view: what it is, and its columns with what they hold (views: those that say it)."""
+    """A table or view with its comment, and the comments of its columns (of a view some have none)."""
 
     name: str
     comment: str
@@ -73,5 +73,5 @@ def documented() -> dict[str, Documented]:
 
 
 def unit(column: str) -> str:
-    """The unit that a column's name ends in, empty where it has none."""
+    """The unit at the end of a column's name, or empty."""
     return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")

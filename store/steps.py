@@ -1,4 +1,4 @@
-"""Records of whole training steps, of predictions for them, and of trained regressors."""
+"""Records of training steps, of predictions for them, and of trained regressors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ from kernelcast.store.statistics import percentile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep(Record):
-    """A real training step, timed end to end (optimizer included), many times. All times in seconds.
+    """A real training step with its optimizer, timed end to end several times. All times in seconds.
 
-    `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that were
-    measured inside it, name → seconds. `options` holds other settings (ZeRO stage, sequence parallel, …). Of a
-    published step perhaps only the minimum is known.
+    `model` is the model's configuration as the runtime reads it. `components_s` are parts measured inside the step,
+    name → seconds. `options` holds other settings (ZeRO stage, sequence parallel, …). Published steps may have only
+    the minimum.
     """
 
     table: ClassVar[str] = "step"
@@ -48,7 +48,7 @@ class MeasuredStep(Record):
     repetitions_s: tuple[float, ...] = ()
     components_s: Mapping[str, float] = field(default_factory=dict)
     peak_memory_bytes: int | None = None  # of the fullest device
-    reference_us: float | None = None  # a short fixed kernel timed with it
+    reference_us: float | None = None  # time of a short fixed kernel
     measured_at: str | None = None  # UTC ISO-8601
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class MeasuredStep(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction(Record):
-    """What a bundle predicted for a measured step. All times in seconds."""
+    """A bundle's prediction for a measured step. All times in seconds."""
 
     table: ClassVar[str] = "prediction"
     step_id: str
@@ -95,7 +95,7 @@ class Prediction(Record):
     timeline: str  # "closed form" or "schedule"
     statistic: str  # of the operators: "time_us" or "quiet_us"
     predicted_s: float
-    low_s: float | None = None  # interval, where the estimate has one
+    low_s: float | None = None  # interval, if the estimate has one
     high_s: float | None = None
     components_s: Mapping[str, float] = field(default_factory=dict)
     kernelcast_version: str = ""
@@ -128,7 +128,7 @@ class PredictorRecord(Record):
     compute_id: str | None = None
     fabric_id: str | None = None
     software_id: str | None = None
-    role: str = ""  # where it was trained for one role only
+    role: str = ""  # set if it was trained for one role only
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "direction", Direction(self.direction))

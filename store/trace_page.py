@@ -1,4 +1,4 @@
-"""The report of a traced run as one self-contained page of HTML: breakdown, lanes of a step, tables."""
+"""The report of a traced run as a self-contained HTML page: parts of a step, streams, tables."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ _LEGEND = (
 )
 _WIDTH, _LEFT, _LANE, _TOP = 1200.0, 140.0, 22.0, 8.0
 _MOST_LANES = 32
-_LONGEST = 56  # characters of a kernel's name: the numbers behind it stay in sight
-# Events of one class that are closer than this part of a pixel are one shape.
+_LONGEST = 56  # characters of a kernel's name, so that the numbers stay visible
+# Events of a class that are closer than this, in pixels, become one shape.
 _PIXELS = 0.5
 
 
@@ -83,7 +83,7 @@ def _table(caption: str, rows: Rows) -> Markup:
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:
-    """Streams of all ranks during the first step that is marked, or the whole trace, as SVG."""
+    """Streams of all ranks during the first marked step, or the whole trace, as SVG."""
     rows = database.connection.execute(
         "SELECT trace_event.rank, device, stream, class, start_us, duration_us FROM trace_event"
         " WHERE run_id = ? AND step_index IS (SELECT min(step_index) FROM trace_event WHERE run_id = ?)"
@@ -123,7 +123,7 @@ def _lanes(database: Database, report: TraceReport) -> Markup | None:
 
 
 def _merged(spans: Sequence[tuple[str, float, float]], gap_us: float) -> Iterator[tuple[str, float, float]]:
-    """Spans of one class that are nearly adjacent as one; by start."""
+    """Spans sorted by start, with nearly adjacent spans of a class merged."""
     current: tuple[str, float, float] | None = None
     for class_, start_us, end_us in spans:
         if current is not None and class_ == current[0] and start_us - current[2] <= gap_us:

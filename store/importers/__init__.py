@@ -1,7 +1,7 @@
-"""Others' measurements into a database: a generic CSV, and the files of projects that publish theirs.
+"""Imports of published measurements: a generic CSV, and files of several projects.
 
-A reader turns files into `Parsed` (records, malformed lines, counts of what was left out), without a database;
-`store_parsed` stores all of it in one transaction. docs/importing.md describes the formats.
+A reader turns files into `Parsed` (samples, malformed lines, counts of skipped rows), without a database;
+`store_parsed` stores all samples in one transaction. docs/importing.md describes the formats.
 """
 
 from kernelcast.store.importers.aiconfigurator import read_aiconfigurator

@@ -1,7 +1,7 @@
-"""Operators of inference frameworks that aiconfigurator publishes (Parquet): one file, or a folder of them.
+"""Operators of inference frameworks from aiconfigurator's Parquet files, one file or a folder.
 
-aiconfigurator_tables.py says what rows mean. A file holds one framework and device, sometimes several versions of the
-framework: of rows with the same key the newest version counts.
+aiconfigurator_tables.py reads rows as workloads. A file holds one framework and device, sometimes several versions of
+the framework; of rows with the same key the newest version is used.
 """
 
 import re
@@ -52,11 +52,11 @@ def read_aiconfigurator(
 ) -> Parsed:
     """Read files, and the `*.parquet` of folders.
 
-    Devices per node are the most that a collective of all files used, unless `described` says otherwise.
+    Devices per node are the largest number of devices in a collective of the files, unless `described` has them.
 
     Raises:
-        DataError: a file is no such table (in a folder it is a malformed line instead), no row is usable, or, when
-            `strict`, a malformed line.
+        DataError: a file is not such a table (in a folder this is a malformed line), no row is usable, or, with
+            `strict`, a line is malformed.
         UsageError: pyarrow is not installed, or `commit` is no commit.
     """
     description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
@@ -133,19 +133,19 @@ def _row(cells: CsvRow) -> _Row:
 
 
 def _watts(cells: CsvRow, name: str) -> float | None:
-    """To four digits; None where a row does not say."""
+    """Watts to four digits, or None."""
     return float(f"{cells.positive(name):.4g}") if name in cells.cells else None
 
 
 def _version(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Versions in order: of equal numbers `rc1` comes before the version itself, and `post1` after it."""
+    """A sort key of versions: `1.0rc1` before `1.0` before `1.0post1`."""
     parts = re.findall(r"\d+|[a-z]+", text.lower())
     numbers = ((2, int(part), "") if part.isdigit() else (int(part == "post"), 0, part) for part in parts)
     return (*numbers, (0, 1, ""))
 
 
 def _add_runs(table: ParquetTable, rows: Sequence[_Row], description: Description, parsed: Parsed) -> None:
-    """One run per device, framework and kind: NCCL is its own software, whatever framework is named."""
+    """Add a run per device and framework, with a separate run of collectives, whose software is NCCL."""
     groups: dict[tuple[str, str, bool], list[_Row]] = {}
     for row in rows:
         is_collective = OPERATORS[row.workload.operator].is_collective
@@ -193,6 +193,6 @@ def _samples(table: ParquetTable, rows: Sequence[_Row], skipped: Skipped, run_id
 
 
 def _statistic(row: _Row) -> str:
-    """Of what the time is the mean."""
+    """What the time is the mean of, and a power limit."""
     limit = "" if row.power_limit_w is None else f", power limit {row.power_limit_w:g} W"
     return f"mean of {row.workload.burst or row.workload.repetitions}{limit}"

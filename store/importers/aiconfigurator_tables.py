@@ -1,15 +1,15 @@
-"""Rows of aiconfigurator's tables as workloads of our operators: GEMM, context attention, NCCL, MoE.
+"""Rows of aiconfigurator's tables as workloads: GEMM, context attention, NCCL, MoE.
 
-Tables are told apart by `op_name`; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
+`op_name` selects the reader; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
 
-- GEMM: [m, k] × [k, n] forward. `fp8` scales per tensor or row, `fp8_block` per block of 128 × 128: operators of their
-  own, whose times hold the cast of the activations.
-- Context attention: the prefill of a whole sequence (`step` 0), causal, with keys and values in a paged cache.
-- NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` is the elements of nccl-tests'
-  `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). The data agree: as one process's
-  part, all-gathers of 8 GPUs would receive 1,640 to 4,940 GB/s over links of 300 to 900.
-- MoE: `fused_experts` with the routing given. `tokens` are those of the whole expert-parallel group, of which a device
-  computes the pairs with its experts: with balanced routing, tokens · topk / ep.
+- GEMM: [m, k] × [k, n] forward. `fp8` has scales per tensor or row, `fp8_block` per block of 128 × 128. Both are
+  separate operators, whose times include the cast of the activations.
+- Context attention: causal prefill of a whole sequence (`step` 0), with keys and values in a paged cache.
+- NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` counts the elements of
+  nccl-tests' `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). If it were the part of
+  one process, all-gathers of 8 GPUs would receive 1,640 to 4,940 GB/s over links of 300 to 900 GB/s.
+- MoE: `fused_experts` with given routing. `num_tokens` counts the tokens of the whole expert-parallel group; a device
+  computes the pairs of tokens with its experts, tokens · topk / ep with balanced routing.
 """
 
 from collections.abc import Callable, Mapping

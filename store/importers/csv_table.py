@@ -1,4 +1,4 @@
-"""A CSV file as rows of named texts with their line numbers, and texts as numbers."""
+"""CSV files as rows of named texts with line numbers, and reading numbers from texts."""
 
 import csv
 import math
@@ -10,14 +10,14 @@ from itertools import islice
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile
 
-MAX_WHOLE = 2**53  # beyond it a double no longer holds every whole number
+MAX_WHOLE = 2**53  # doubles hold all whole numbers up to this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvRow:
-    """One row; cells are stripped of surrounding blanks, and empty ones are left out.
+    """One row; cells are stripped of blanks, and empty cells are left out.
 
-    Methods raise Malformed where a cell is empty, or not what it should be.
+    Methods raise Malformed if a cell is empty or has another type.
     """
 
     line: int
@@ -74,11 +74,11 @@ def _number(text: str) -> float | None:
 
 
 class CsvTable:
-    """A CSV file with a header: `columns`, then `rows`. Lines before `first_line` are not part of it."""
+    """A CSV file with a header: `columns`, then `rows`. Lines before `first_line` are skipped."""
 
     def __init__(self, file: TextFile, *, first_line: int = 1) -> None:
         self.file = file
-        lines = StringIO(file.text, newline="")  # lines end as csv expects, and nowhere else
+        lines = StringIO(file.text, newline="")  # keeps line ends for csv
         self._before = first_line - 1
         self._reader = csv.reader(islice(lines, self._before, None), strict=True)
         try:
@@ -91,7 +91,7 @@ class CsvTable:
         """Check the header.
 
         Raises:
-            DataError: one of `columns` is missing, or a name appears twice: the file is not `what`.
+            DataError: one of `columns` is missing, or a name appears twice; `what` is the expected file.
         """
         missing = [name for name in columns if name not in self.columns]
         if missing:
@@ -104,7 +104,7 @@ class CsvTable:
             raise DataError(f"{self.file.path}: is not {what}: two columns are called {twice[0]!r:.40}")
 
     def rows(self, skipped: Skipped) -> Iterator[CsvRow]:
-        """Every row that has as many cells as there are columns; others are skipped."""
+        """Every row with a cell per column; other rows are skipped as malformed."""
         while True:
             start = self._reader.line_num + 1
             try:

@@ -1,6 +1,7 @@
-"""What others' files lack about their measurements: device, fabric, software, licence, …
+"""Facts that imported files lack: device, fabric, software, licence, …
 
-From a TOML file, from options, or both; fields are named as in the fingerprints. What is not stated stays 0 or empty.
+They come from a TOML file, from options, or both. Fields are named as in the fingerprints; unknown fields stay 0 or
+empty.
 """
 
 import re
@@ -29,7 +30,7 @@ _NONE: Fields = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SourceFields:
-    """Table `[source]`: where the rows come from. `site` and `note` are free text."""
+    """Table `[source]`: the origin of the rows. `site` and `note` are free text."""
 
     licence: str = ""
     reference: str = ""
@@ -39,7 +40,7 @@ class _SourceFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowFields:
-    """Table `[rows]`: defaults for rows that do not have the field."""
+    """Table `[rows]`: defaults for rows without the field."""
 
     dtype: str = ""
     statistic: str = ""
@@ -57,10 +58,10 @@ _TABLES: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Known fields, by table; a table has only the fields that were stated.
+    """Stated fields, by table.
 
     Raises:
-        UsageError: a field is unknown or has another type; the message names table and field.
+        UsageError: a field is unknown or has another type.
     """
 
     hardware: Fields = field(default_factory=lambda: _NONE)
@@ -76,15 +77,15 @@ class Description:
             object.__setattr__(self, table, MappingProxyType(checked))
 
     def over(self, below: "Description") -> "Description":
-        """Both together; where both state a field, this one takes precedence."""
+        """The fields of both descriptions; this description takes precedence."""
         names = (*_TABLES, "conditions")
         return replace(self, **{name: {**getattr(below, name), **getattr(self, name)} for name in names})
 
     def compute(self) -> ComputeFingerprint:
-        """The device's fingerprint, kind `cuda` where none is given.
+        """The device's fingerprint, by default of kind `cuda`.
 
         Raises:
-            UsageError: no device name.
+            UsageError: the device name is missing.
         """
         if not self.hardware.get("device_name"):
             raise UsageError(
@@ -93,10 +94,10 @@ class Description:
         return ComputeFingerprint(**{"kind": "cuda", **self.hardware})
 
     def network(self) -> FabricFingerprint:
-        """The fabric's fingerprint, backend `nccl` where none is given.
+        """The fabric's fingerprint, by default with backend `nccl`.
 
         Raises:
-            UsageError: no number of devices per node.
+            UsageError: the devices per node are missing.
         """
         if "gpus_per_node" not in self.fabric:
             raise UsageError(
@@ -110,13 +111,13 @@ class Description:
         return SoftwareFingerprint(**{"torch": "", **self.software})
 
     def row_default(self, name: str) -> str:
-        """`dtype`, `statistic` or `variant` of rows without it; empty where it is not stated."""
+        """The default `dtype`, `statistic` or `variant` of rows, or empty."""
         return str(self.rows.get(name, ""))
 
     def run(
         self, command: str, file: TextFile | ParquetTable, fabric: FabricFingerprint | None
     ) -> MeasuredRun:
-        """The run of one imported file (measured elsewhere, so without version and date), still without samples."""
+        """The run of an imported file, without kernelcast version, date and samples."""
         stated, compute, software = _SourceFields(**self.source), self.compute(), self.versions()
         source = Source(
             kind="import",
@@ -139,7 +140,7 @@ class Description:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """From the tables of a description file.
+        """A description from the tables of a file.
 
         Raises:
             UsageError: an unknown table or field, or a value of another type.
@@ -158,13 +159,13 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """Where files were published, and under which licence (SPDX)."""
+    """Where files were published, and their licence (SPDX)."""
 
     address: str
     licence: str
 
     def described(self, commit: str = "") -> Description:
-        """Its source, `address@commit` where a commit is known.
+        """The source, with the reference `address@commit` if the commit is known.
 
         Raises:
             UsageError: `commit` is not 7 to 40 hexadecimal digits.
@@ -180,13 +181,13 @@ REPOSITORIES: Mapping[str, Repository] = {
     "simumax": Repository(address="https://github.com/MooreThreads/SimuMax", licence="Apache-2.0"),
     "liger": Repository(address="https://github.com/linkedin/Liger-Kernel", licence="BSD-2-Clause"),
 }
-"""By the importer's name."""
+"""Repositories by the name of the importer."""
 
 
 def device_named(name: str) -> Fields:
-    """Fields of `[hardware]` that a device's own name states: itself, and its memory (`80GB`).
+    """Fields of `[hardware]` in a device's name: the name and the memory (`80GB`).
 
-    The memory of a device in the device table is the table's: `GH200 120GB` counts the memory of its CPU.
+    For known devices the memory is from the table of devices: `GH200 120GB` counts the memory of its CPU.
     """
     memory, known = re.search(r"\b(\d+)GB\b", name), devices.device_named(name)
     if memory is None:

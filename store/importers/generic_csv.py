@@ -1,4 +1,4 @@
-"""The generic CSV: one measured operator per row, for sites with their own scripts (docs/importing.md)."""
+"""The generic CSV: a measured operator per row, for sites with scripts of their own (docs/importing.md)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from kernelcast.store.records import Sample
 from kernelcast.store.runs import MeasuredRun
 
 CSV_FORMAT = "kernelcast.csv/1"
-"""The optional first line is `# kernelcast.csv/1`; a file without it is read as this version."""
+"""The format in the optional first line `# kernelcast.csv/1`."""
 
 _PLAIN = (
     "operator", "role", "direction", "dtype", "time_us", "repetitions_us", "repetitions", "statistic", "variant",
@@ -31,18 +31,18 @@ _FEATURES = tuple(dict.fromkeys(name for row in OPERATORS.values() for name in r
 _RAW = (*SYMBOLS, RAW_VOCABULARY)
 _PAPER_NAMES = {"mp": "tp", "encoders": "layers"}
 _KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_PAPER_NAMES))
-_OWN_PREFIX = "x_"  # columns for the site's own use
+_OWN_PREFIX = "x_"  # columns that are ignored
 _MAX_REPETITIONS = 100_000
 
 
 def read_csv_files(
     paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
 ) -> Parsed:
-    """Read files in the generic format; `NAME.toml` next to `NAME.csv` describes it, `described` goes before.
+    """Read files in the generic format. `NAME.toml` next to `NAME.csv` describes it; `described` takes precedence.
 
     Raises:
-        DataError: a file is not what it claims, or, when `strict`, a line is malformed.
-        UsageError: device (or, for collectives, fabric) unknown.
+        DataError: a file has another format, or, with `strict`, a line is malformed.
+        UsageError: the device, or the fabric of collectives, is unknown.
     """
     parsed = Parsed(strict=strict, files=len(paths))
     for path in paths:
@@ -56,7 +56,7 @@ def read_csv_files(
 
 
 def _runs(file: TextFile, description: Description, skipped: Skipped) -> Iterator[MeasuredRun]:
-    """Up to two: of compute operators, and of collectives, whose run has a fabric."""
+    """A run of compute operators and, if the fabric is known, a run of collectives."""
     fabrics = {False: None, True: description.network() if "gpus_per_node" in description.fabric else None}
     runs = {
         is_collective: description.run("import csv", file, fabric)
@@ -90,7 +90,7 @@ def _rows(file: TextFile, skipped: Skipped) -> Iterator[CsvRow]:
 
 
 def _header_line(file: TextFile) -> int:
-    """Line of the header: the first, or the one after `# kernelcast.csv/…`."""
+    """Line number of the header: 1, or 2 after `# kernelcast.csv/…`."""
     marker = re.match(r"#\s*(\S+)", file.text)
     if marker is None:
         return 1
@@ -101,7 +101,7 @@ def _header_line(file: TextFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row, its columns by the names of `SYMBOLS`, with the operator and role that it names."""
+    """A row with its operator and role; columns have the names of `SYMBOLS`."""
 
     cells: CsvRow
     operator: Operator
@@ -141,7 +141,7 @@ def _sample(row: _Row, run_id: str, description: Description) -> Sample:
 
 
 def _vector(row: _Row) -> tuple[int, ...]:
-    """The features where all of them are stated, else what follows from the raw parameters."""
+    """The stated features if complete, else the vector of the raw parameters."""
     cells, operator = row.cells, row.operator
     stated = {name: cells.whole(name) for name in operator.features if name in cells.cells}
     if operator.equal_unless_measured and "h_kv" not in cells.cells:

@@ -1,4 +1,4 @@
-"""What a reader found: samples made of others' values, and how they enter a database, all in one transaction."""
+"""Samples that a reader made from files, and storing them in one transaction."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ from kernelcast.store.records import Repetition, Sample, SampleDetails
 from kernelcast.store.runs import MeasuredRun
 
 MAX_SAMPLES = 2_000_000
-"""Of one import: it is held in memory, so that a malformed last line can still stop all of it."""
+"""Of one import, which is held in memory, so that a malformed last line can stop all of it."""
 
 
 class Parsed(Skipped):
-    """What `files` files hold; `strict`: none of their lines may be malformed."""
+    """The content of `files` files; with `strict`, a malformed line is an error."""
 
     def __init__(self, *, strict: bool, files: int = 0) -> None:
         super().__init__(strict=strict)
@@ -39,7 +39,7 @@ class Parsed(Skipped):
         *,
         fabric: FabricFingerprint | None = None,
     ) -> None:
-        """Add what was measured on one device (and fabric), as described; `samples` makes them of their run's id.
+        """Add the samples of one device and fabric; `samples` makes them from the run's id.
 
         Raises:
             DataError: as `add`.
@@ -48,7 +48,7 @@ class Parsed(Skipped):
         self.add(replace(measured, samples=tuple(samples(measured.run.id))))
 
     def add(self, measured: MeasuredRun) -> None:
-        """Add a run. Samples that are equal in everything are one row of a database, and counted as such.
+        """Add a run. Equal samples are one row of a database, and counted once.
 
         Raises:
             DataError: more than `MAX_SAMPLES` in all.
@@ -65,10 +65,10 @@ class Parsed(Skipped):
             )
 
     def keep_variants(self, names: Sequence[str]) -> None:
-        """Of operators (per direction and dtype) measured in one of the ways `names`, keep no other way.
+        """Keep only the variants `names` of operators (per direction and dtype) that have any of them.
 
         Raises:
-            UsageError: nothing was measured in one of these ways; names those that were.
+            UsageError: no sample has one of these variants; lists the variants that exist.
         """
         groups: dict[tuple[str, Direction, str], set[str]] = {}
         for measured in self.runs:
@@ -87,7 +87,7 @@ class Parsed(Skipped):
                     chosen.append(sample)
                 else:
                     way = sample.variant or "in no named way"
-                    self.left_out[f"of {sample.operator} measured {way}: not of the chosen variants"] += 1
+                    self.left_out[f"of {sample.operator} measured {way}: not a chosen variant"] += 1
             if chosen:
                 kept.append(replace(measured, samples=tuple(chosen)))
         self.runs = kept
@@ -98,10 +98,10 @@ class Parsed(Skipped):
         return sum(len(measured.samples) for measured in self.runs)
 
     def checked(self, paths: Sequence[Path]) -> Self:
-        """Itself, if there is anything to store.
+        """Itself, if it has samples.
 
         Raises:
-            DataError: no sample at all; names the first malformed line, or what was left out.
+            DataError: no sample; names the first malformed line, or the rows left out.
         """
         if self.sample_count:
             return self
@@ -114,10 +114,10 @@ class Parsed(Skipped):
 
 
 def checked_direction(operator: Operator, text: str) -> Direction:
-    """The direction called `text`; empty means the only one that the operator has.
+    """The direction `text`; if empty, the operator's only direction.
 
     Raises:
-        Malformed: the operator has no such direction, or several and none was named.
+        Malformed: the operator lacks the direction, or `text` is empty and it has several.
     """
     expected = " or ".join(operator.costs)
     if not text and len(operator.costs) == 1:
@@ -128,10 +128,10 @@ def checked_direction(operator: Operator, text: str) -> Direction:
 
 
 def checked_dtype(text: str) -> str:
-    """`text` if it is a dtype by torch's name.
+    """`text`, checked to be torch's name of a dtype.
 
     Raises:
-        Malformed: it is none.
+        Malformed: it is not.
     """
     if text not in ELEMENT_BYTES:
         raise Malformed(f"dtype: found {text!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
@@ -150,10 +150,10 @@ def imported_sample(
     repetitions_us: Sequence[float] = (),
     **details: Unpack[SampleDetails],
 ) -> Sample:
-    """A sample with a time; with `repetitions_us` its statistics follow from them instead.
+    """A sample with a time, or with statistics of `repetitions_us`.
 
     Raises:
-        Malformed: a value that no sample can have.
+        Malformed: a value is not allowed in a sample.
     """
     try:
         if repetitions_us:
@@ -183,7 +183,7 @@ def imported_sample(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """How many samples were new, how many the database held already, and how many are doubtful (`count_doubts`)."""
+    """Numbers of new samples, of samples that existed, and of doubtful samples (`count_doubts`)."""
 
     added: int
     already_there: int
@@ -191,9 +191,9 @@ class Imported:
 
 
 def store_parsed(database: Database, parsed: Parsed) -> Imported:
-    """Store every run in one transaction: all of it or nothing. Repeating it adds nothing.
+    """Store all runs in one transaction. Repeating it adds nothing.
 
-    Samples that cannot be right are flagged (doubts.py), those of one device and fabric together.
+    Doubtful samples are flagged (doubts.py); samples of one device and fabric are compared.
 
     Raises:
         DataError: the database cannot be written.

@@ -1,15 +1,15 @@
-"""Operators that SimuMax publishes per system (JSON, configs/system): efficiencies by shape, as times.
+"""Operators from SimuMax's system files (JSON, configs/system): efficiencies by shape, converted to times.
 
-`accelerator.op.NAME.accurate_efficient_factor` maps a shape to FLOPs / (time · peak), with the peak of the file's
-`tflops`. FLOPs by the convention of the source (simu_tools/efficency_test):
+`accelerator.op.NAME.accurate_efficient_factor` maps a shape to FLOPs / (time · peak); the peak is `tflops`. The source
+counts FLOPs as follows (simu_tools/efficency_test):
 
-- `matmul`: 2 · b · m · k · n. Samples of b share the weight, so that their rows count together.
+- `matmul`: 2 · b · m · k · n. All b samples share the weight: one product with b · m rows.
 - `group_matmul`: 2 · ng · M · N · K, M rows for each of ng experts.
 - `sdp_fwd`, `sdp_bwd`: causal attention counted *without* its mask, 2 and 5 · batch · seq_len² · heads · (qk_head_dim +
-  v_head_dim): twice ours. Efficiencies above 1 are therefore possible. Unequal heads count with their mean, which has
-  as many FLOPs and bytes.
+  v_head_dim): twice the FLOPs of kernelcast, so that efficiencies above 1 are possible. Unequal head sizes become
+  their mean, which has the same FLOPs and bytes.
 
-A linear's three products are keyed by what they multiply; here they have the vector [m, k, n] of the forward product:
+The keys of a linear's three products are the sizes of each product; their workload vector is the forward product's:
 
 | layout | product | m, k, n of the key |
 |---|---|---|
@@ -17,7 +17,7 @@ A linear's three products are keyed by what they multiply; here they have the ve
 | NN | input gradient [m, n] × [n, k] | m, n, k |
 | NT | weight gradient [n, m] × [m, k] | n, m, k |
 
-Times are those of kernels called back to back in TransformerEngine, backward passes without the forward one.
+Kernels were called back to back in TransformerEngine, backward passes without the forward pass.
 """
 
 import json
@@ -38,13 +38,13 @@ from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, Te
 from kernelcast.store.records import Sample
 
 _WHAT = "a system of SimuMax"
-# Names of systems begin with their device's; the driver calls it as on the right.
+# The device names of the driver, by the beginning of a system's name.
 _DEVICES = {"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """What a key names, and its FLOPs as the source counts them."""
+    """The workload of a key, and its FLOPs as the source counts them."""
 
     operator: str
     direction: Direction
@@ -56,11 +56,11 @@ class _Workload:
 def read_simumax(
     paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
 ) -> Parsed:
-    """Read system files. The device follows from `sys_name` where it is known.
+    """Read system files. `sys_name` determines the device, if known.
 
     Raises:
-        DataError: a file is no such system, no entry is usable, or, when `strict`, a malformed entry.
-        UsageError: the device is unknown, or `commit` is no commit.
+        DataError: a file is not such a system, no entry is usable, or, with `strict`, an entry is malformed.
+        UsageError: the device is unknown, or `commit` is not a commit.
     """
     known = REPOSITORIES["simumax"].described(commit)
     parsed = Parsed(strict=strict, files=len(paths))
@@ -95,7 +95,7 @@ def _described_by_name(name: str) -> Description:
 
 
 def _count_fits(system: Mapping[str, Any], left_out: Counter[str]) -> None:
-    """Collectives and memory-bound operators have an efficiency and a latency, fitted to rows not published."""
+    """Count collectives and memory-bound operators: only fits of their efficiency and latency are published."""
     networks = system.get("networks")
     for network in networks.values() if isinstance(networks, dict) else ():
         operators = network.get("op") if isinstance(network, dict) else None
@@ -166,7 +166,7 @@ def _line(file: TextFile, name: str, key: str) -> int:
 
 
 def _gradients(dtype: str, accumulates: str) -> str:
-    """What a weight gradient is added to."""
+    """A weight gradient's variant: the type that it is added to or written in."""
     return f"{dtype} gradients" if accumulates == "True" else f"{dtype} gradients, overwritten"
 
 

@@ -80,7 +80,7 @@ def test_a_database_without_our_tables_is_refused(path: Path) -> None:
     sqlite_file(path, application_id=APPLICATION_ID, user_version=OLDEST_VERSION)
     message = refusal(path)
     assert "table 'something' is not kernelcast's" in message
-    assert "nothing of it was read" in message
+    assert "nothing was read from it" in message
 
 
 def test_a_truncated_database_is_one_line(database: Database, path: Path) -> None:

@@ -141,7 +141,7 @@ def test_backward_is_measured_or_the_difference(tmp_path: Path) -> None:
         ),
         (
             {**NORM, "kernel_name": "megatron_rms_norm", "kernel_operation_mode": "backward"},
-            "of megatron_rms_norm other than forward: holds the forward pass and a sum",
+            "of megatron_rms_norm other than forward: includes the forward pass and a sum",
         ),
     ],
 )
