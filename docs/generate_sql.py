@@ -19,8 +19,8 @@ _BEGIN = """\
 
 A kernelcast database is a SQLite file that documents itself: `schema.sql` has a comment per table and column, and the
 file contains them ([schema.md](schema.md)). Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette
-(`kernelcast db serve` shows the questions below). The answers are those of `tests/data/small.db`, which was measured on
-a virtual machine with 2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a
+(`kernelcast db serve` shows the questions below). The answers are from `tests/data/small.db`, which was measured on a
+virtual machine with 2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a
 test asks every question again.
 
 An `operator` is what is timed, such as `gemm`; a `role` is why a step calls it, such as `qkv` or `mlp_up` (the paper's
@@ -34,9 +34,9 @@ that it was measured for, or none.
 _TRACES = """
 # Questions to traces
 
-`kernelcast ingest` stores everything that ran in a trace, event by event (ingesting.md). The answers below are those of
-a made-up run of two ranks on H100s (`docs/example_traces.py`): rank 1 computes a quarter slower, and the last
-all-reduce of a step is exposed. Views have a row per trace; `trace_id` and `run_id` select one, `real_run` lists them.
+`kernelcast ingest` stores all events of a trace (ingesting.md). The answers below are from a made-up run of two ranks
+on H100s (`docs/example_traces.py`): rank 1 computes a quarter slower, and the last all-reduce of a step is exposed.
+Views have a row per trace; `trace_id` and `run_id` select one, `real_run` lists them.
 """
 
 _END = """\

@@ -1,8 +1,8 @@
 -- Frequent questions to the measurements in a database: name and title, what the answer means, and the query.
 
 -- coverage: What has been measured, on which hardware?
--- One row per hardware, operator, direction, dtype, load and status. `roles` are the reasons why a step calls what was
--- measured. `samples` counts measurements, `workloads` distinct vectors: where the first is larger, something was
+-- One row per hardware, operator, direction, dtype, load and status. `roles` are the reasons why a step calls the
+-- operator. `samples` counts measurements, `workloads` distinct vectors: with more samples than workloads, some were
 -- measured again.
 SELECT hardware, operator, roles, direction, dtype, status, samples, workloads
 FROM coverage
@@ -18,7 +18,7 @@ ORDER BY time_us DESC
 LIMIT 10;
 
 -- slowest_kernel: Which kernels take the most time?
--- Summed over everything measured on one kind of hardware; on a CPU a kernel is an operator call of torch.
+-- Sums over all samples of a device; on a CPU a kernel is an operator call of torch.
 SELECT hardware, kernel, operators, launches, total_us, mean_us, max_us
 FROM slowest_kernel
 LIMIT 10;
@@ -36,9 +36,9 @@ WHERE kernel.repetition_index = 0
 ORDER BY kernel.sequence;
 
 -- software_history: Did an upgrade make it slower?
--- Every point (operator, direction, dtype, vector) over the software it was measured with, oldest first;
--- `change_percent` is relative to the software before it. For the history of one point add `AND vector = '[...]'`. A
--- changed setting in `environment` counts as an upgrade.
+-- Points (operator, direction, dtype, vector) by software, oldest first; `change_percent` is relative to the previous
+-- software. For the history of one point add `AND vector = '[...]'`. A changed setting in `environment` counts as an
+-- upgrade.
 SELECT operator, direction, vector, software.description AS software, software.environment,
     samples, round(time_us, 1) AS time_us, change_percent
 FROM software_history
@@ -56,10 +56,10 @@ WHERE software_id_one = software_id_two
 ORDER BY speedup_of_two DESC
 LIMIT 10;
 
--- sustained_slowdown: How much longer do operators take under load that lasts?
--- Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean ratio of the
--- times, and the mean clocks, which are empty where the machine does not say them. The view has power and temperature
--- as well. The database of this page is of a time before loads were measured.
+-- sustained_slowdown: How much longer do operators take under sustained load?
+-- Points with both loads (`collect compute --load burst`, then `--load sustained`): the mean ratio of the times, and
+-- the mean clocks, if the machine reports them. The view also has power and temperature. The database of this page has
+-- no samples under sustained load.
 SELECT operator, direction, count(*) AS workloads, round(avg(ratio), 3) AS ratio,
     min(ratio) AS lowest, max(ratio) AS highest, avg(burst_clock_mhz) AS burst_mhz,
     avg(sustained_clock_mhz) AS sustained_mhz
@@ -68,8 +68,8 @@ GROUP BY compute_id, operator, direction, dtype, conditions
 ORDER BY ratio DESC;
 
 -- operator_noise: How far can the times be trusted?
--- Spread of a sample's repetitions, (90th - 10th percentile) / median. It is large on a busy or virtual machine;
--- `mean_over_quiet_percent` is how far the paper's statistic lies above the quiet one.
+-- Spread of a sample's repetitions, (90th - 10th percentile) / median. It is large on a busy or virtual machine.
+-- `mean_over_quiet_percent` is the excess of the paper's statistic over the 10th percentile.
 SELECT operator, direction, samples, mean_spread_percent, max_spread_percent, mean_over_quiet_percent,
     hardware
 FROM operator_noise
@@ -77,15 +77,15 @@ ORDER BY mean_spread_percent DESC
 LIMIT 10;
 
 -- doubtful_sample: Which measurements are doubtful, and why?
--- Repetitions that never became stable, other processes, throttled clocks; in a real run kernels of other streams, and
--- time in which none of the operator's own kernels ran.
+-- Unstable repetitions, other processes, throttled clocks; in a real run also kernels of other streams, and time
+-- without any kernel of the operator.
 SELECT operator, role, direction, vector, flag, detail, round(time_us, 1) AS time_us, spread_percent
 FROM doubtful_sample
 ORDER BY operator, role, direction, vector, flag
 LIMIT 10;
 
 -- failure: What could not be measured, and why?
--- Failures are rows with a reason: out of memory, or an operator that a device does not support.
+-- Failures have a reason, such as lack of memory or an operator that the device does not support.
 SELECT operator, direction, vector, status, reason, count(*) AS samples
 FROM failure
 GROUP BY operator, direction, vector, status, reason
@@ -93,23 +93,23 @@ ORDER BY operator, direction, vector
 LIMIT 10;
 
 -- real_run: Which traces of real runs were ingested, and how much of each was recognised?
--- One row per trace, which is one process of a run (see ingesting.md). Percentages are of the kernels' time:
--- attributed to a host operator, and part of a sample.
+-- One row per trace, which is a process of a run (see ingesting.md). Percentages are of the kernels' time: with a known
+-- host operator, and in samples.
 SELECT hardware, rank, world_size, span_ms, kernels, kernels_ms, attributed_percent, recognised_percent,
     samples_of_the_run
 FROM real_run
 ORDER BY measured_at, rank;
 
 -- unrecognised: Which kernels of real runs belong to no operator of the table?
--- Kernels that are part of no sample, by the host operator that launched them, most time first.
+-- Kernels outside all samples, by the host operator that launched them, longest time first.
 SELECT host_operator, kernel, launches, total_us, percent_of_trace, reason
 FROM unrecognised
 ORDER BY total_us DESC
 LIMIT 8;
 
 -- step_accuracy: How far is the prediction from the real training step?
--- Predicted and measured end to end; a negative error is a prediction that is too short. Predictions from quiet
--- operators are compared with quiet steps, others with the fastest step, as in the paper.
+-- Predicted and measured end to end; the error of a prediction that is too short is negative. Predictions from quiet
+-- operators are compared with the 10th percentile of steps, others with the fastest step, as in the paper.
 SELECT model, pp, tp, dp, measured_statistic, round(measured_s, 4) AS measured_s,
     round(predicted_s, 4) AS predicted_s, error_percent
 FROM step_accuracy
@@ -122,7 +122,7 @@ FROM predictor_error
 LIMIT 10;
 
 -- provenance: Where do the measurements come from?
--- Per run: its source, what it did, with which software, and how many samples it has.
+-- The source, command, software and number of samples of each run.
 SELECT source.kind, source.name, source.licence, run.command, run.plan, software.description AS software,
     count(sample.number) AS samples
 FROM run

@@ -1,15 +1,15 @@
 -- Frequent questions to the traces in a database, in the form of questions.sql.
 
 -- step_time: Where does the time of a step go?
--- Per trace and step, every instant of the device once: compute, communication that nothing hides, copies and fills
--- alone, and idle time by cause. The parts add up to `device_ms`. An event belongs to the step that launched it.
+-- The time of the device per trace and step, without overlap: compute, exposed communication, exposed copies and fills,
+-- and idle time by cause. The parts add up to `device_ms`. An event belongs to the step that launched it.
 SELECT rank, step, device_ms, compute_ms, exposed_communication_ms, memory_ms, idle_ms, idle_host_ms,
     idle_other_stream_ms, idle_dependency_ms
 FROM step_time
 ORDER BY rank, step_index;
 
--- overlap: How much of the communication is hidden?
--- `communication_ms` is the sum of all collectives' times, `exposed_communication_ms` the part in which no compute
+-- overlap: How much of the communication is overlapped?
+-- `communication_ms` is the sum of the times of all collectives, `exposed_communication_ms` the time while no compute
 -- ran.
 SELECT rank, step, communication_ms, exposed_communication_ms, overlapped_percent
 FROM step_time
@@ -17,8 +17,8 @@ WHERE communication_ms > 0
 ORDER BY rank, step_index;
 
 -- kernel_time: Which kernels take the time of a trace?
--- Each kernel once, whether it was recognised or not. `exposed_us` gives every instant to one event, so the
--- percentages add up to 100; kernels hidden behind others have less than their `total_us`.
+-- All kernels, recognised or not. `exposed_us` counts overlapped time once, so that the percentages add up to 100;
+-- it is less than `total_us` for kernels that are overlapped by others.
 SELECT rank, kernel, class, launches, total_us, mean_us, exposed_us, percent_of_busy
 FROM kernel_time
 WHERE rank = 0
@@ -26,7 +26,7 @@ ORDER BY exposed_us DESC, kernel
 LIMIT 8;
 
 -- host_operator_time: Which operators of the framework take the time of a trace?
--- Kernels by the host operator that launched them, forward and backward apart.
+-- Kernels by direction and the host operator that launched them.
 SELECT rank, host_operator, direction, class, calls, launches, total_us, exposed_us, percent_of_busy
 FROM host_operator_time
 WHERE rank = 0
@@ -42,9 +42,9 @@ GROUP BY trace_id, class, category
 ORDER BY rank, exposed_us DESC;
 
 -- product_rate: How fast are the matrix products, and what limits them?
--- All products with recorded shapes, recognised or not: [batch, m, k] times [batch, k, n]. The rates are at `mean_us`,
--- and compared with the published peaks of the device. `percent_of_roofline` is relative to the nearer of the two
--- limits, arithmetic and memory.
+-- All products with recorded shapes, recognised or not: [batch, m, k] times [batch, k, n]. The rates are at `mean_us`.
+-- `percent_of_peak` is relative to the published peak of the device, `percent_of_roofline` to the nearer limit of
+-- arithmetic and memory.
 SELECT rank, batch, m, k, n, dtype, calls, mean_us, teraflops_per_s, percent_of_peak, flops_per_byte, bound,
     percent_of_roofline
 FROM product_rate
@@ -53,31 +53,31 @@ ORDER BY rank, total_us DESC, m, k
 LIMIT 8;
 
 -- collective_rate: How fast are the collectives of a trace?
--- By kind, group and size. In a real run a collective's kernel waits for the slowest rank, so `min_us` is nearer to
--- the fabric than `mean_us`. Bus bandwidth is that of nccl-tests.
+-- By collective, group and size. In a real run a collective waits for the slowest rank, so that `min_us` shows the
+-- fabric better than `mean_us`. Bus bandwidth is defined as in nccl-tests.
 SELECT rank, collective, group_ranks, message_bytes, dtype, calls, mean_us, bus_gb_per_s, min_us,
     best_bus_gb_per_s, exposed_us
 FROM collective_rate
 ORDER BY rank, total_us DESC;
 
 -- rank_time: Which rank is the straggler?
--- Ranks of a run side by side. The straggler is the one with the most compute and idle time of the host; it waits
--- least in collectives, the others wait for it there. `behind_ms` is compute above the fastest rank's.
+-- Ranks of a run side by side. The straggler has the most compute time and idle time caused by the host; the other
+-- ranks wait for it in collectives. `behind_ms` is its compute time minus the fastest rank's.
 SELECT step, rank, device_ms, compute_ms, behind_ms, communication_ms, exposed_communication_ms,
     idle_host_ms, is_straggler
 FROM rank_time
 ORDER BY step, rank;
 
 -- stream_idle: Why is a stream idle?
--- The gaps before a stream's events: `host_ms` where the event was launched after the gap began, `waiting_ms` where it
--- was launched before and waited for another stream, an event or a rank.
+-- Gaps before the events of a stream: `host_ms` if the event was launched in the gap, `waiting_ms` if it was launched
+-- earlier and waited for another stream, an event or a rank.
 SELECT rank, device, stream, events, busy_ms, idle_ms, host_ms, waiting_ms, unknown_ms
 FROM stream_idle
 ORDER BY rank, device, stream;
 
 -- trace_comparison: What became slower between two traces?
--- Kernels of two traces side by side, per step: what takes longer, is new, or is gone. Here rank 0 and rank 1 of one
--- run; for two runs select by `trace_id` (see `kernelcast trace diff`).
+-- Kernels of two traces side by side: slower, new and gone. Here rank 0 and rank 1 of one run; for two runs select by
+-- `trace_id` (see `kernelcast trace diff`).
 WITH one AS (SELECT * FROM kernel_time WHERE rank = 0), two AS (SELECT * FROM kernel_time WHERE rank = 1)
 SELECT coalesce(one.kernel, two.kernel) AS kernel, one.launches AS launches_one,
     two.launches AS launches_two, one.total_us AS one_us, two.total_us AS two_us,
@@ -90,7 +90,7 @@ ORDER BY change_us DESC, kernel
 LIMIT 6;
 
 -- kernels_of_an_operator: What runs inside an operator of a trace?
--- The kernels of one operator of the table with their shares; `direction = 'backward'` asks for its backward.
+-- The kernels of an operator with their shares; add `direction = 'backward'` for one direction.
 SELECT operator, direction, name AS kernel, count(*) AS launches, round(sum(duration_us), 3) AS total_us,
     round(100.0 * sum(duration_us) / sum(sum(duration_us)) OVER (PARTITION BY operator, direction), 1)
         AS percent
@@ -101,7 +101,7 @@ ORDER BY total_us DESC, kernel
 LIMIT 8;
 
 -- kernels_of_a_repetition: Which kernels of a trace made a sample?
--- An event names the sample and the repetition that it is part of.
+-- An event refers to its sample and repetition.
 SELECT sample.operator, sample.vector, trace_event.repetition_index, trace_event.rank, trace_event.step,
     trace_event.name, trace_event.duration_us
 FROM trace_event

@@ -73,7 +73,7 @@ def test_comments_of_the_schema() -> None:
     tables = documented()
     assert tables["sample"].columns["time_us"].startswith("microseconds: mean of the middle five")
     assert tables["software_history"].columns == {
-        "change_percent": "against the software before it; NULL for the first"
+        "change_percent": "relative to the previous software; NULL for the first"
     }
     names = ("time_us", "measured_s", "size_bytes", "memory_gib", "power_limit_w", "name", "gigaflops_per_s")
     assert [unit(name) for name in names] == ["us", "s", "byte", "GiB", "W", "", ""]
