@@ -69,7 +69,7 @@ def test_a_view_of_ours_that_says_something_else_is_found(sound: Path) -> None:
     assert check_database(sound) == ["schema: view 'failure' is not as kernelcast defines it"]
     for how in ({}, {"read_only": True}):
         with pytest.raises(
-            DataError, match=r"view 'failure' is not as kernelcast defines it; .* nothing of it"
+            DataError, match=r"view 'failure' is not as kernelcast defines it; .* nothing was read"
         ):
             Database.open(sound, **how)
 
