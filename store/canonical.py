@@ -6,9 +6,11 @@ profiler's clock. JSON has sorted keys and no spaces. Moments are UTC, ISO-8601,
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
+from enum import EnumType
+from functools import cache
 from typing import Any, ClassVar
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json, content_digest
@@ -31,12 +33,7 @@ def rounded_us(value: float, name: str) -> float:
 
 
 def rounded_s(value: float, name: str) -> float:
-    """A time in seconds, in whole nanoseconds."""
-    return _rounded(value, _S_DECIMALS, name)
-
-
-def rounded_ratio(value: float, name: str) -> float:
-    """A number without unit, to nine decimals."""
+    """A time in seconds, in whole nanoseconds, or any other number, to nine decimals."""
     return _rounded(value, _S_DECIMALS, name)
 
 
@@ -88,11 +85,52 @@ def record_digest(record: str, values: Mapping[str, Any]) -> str:
     return content_digest({"record": record, **meaning})
 
 
+def canonicalise(record: object, about: str) -> None:
+    """Bring the fields of a frozen dataclass into the canonical form, which follows from their types and names.
+
+    Raises:
+        UsageError: a value has no canonical form; `about` and the field are named.
+        ValueError: a value is not in the field's enumeration.
+    """
+    for name, form in _forms(type(record)):
+        if (value := getattr(record, name)) is not None:
+            object.__setattr__(record, name, form(value, f"{about} {name}"))
+
+
+@cache
+def _forms(record: Any) -> tuple[tuple[str, Callable[[Any, str], Any]], ...]:
+    """Fields with a canonical form, and the functions of value and name that give it."""
+    found = ((field.name, _form(field.name, field.type)) for field in fields(record))
+    return tuple((name, form) for name, form in found if form is not None)
+
+
+def _form(field: str, kind: Any) -> Callable[[Any, str], Any] | None:
+    if field.endswith("_at"):
+        return utc_moment
+    if isinstance(kind, EnumType):
+        return lambda value, _: kind(value)
+    rounded = rounded_us if field.endswith("_us") else rounded_s
+    forms: dict[Any, Callable[[Any, str], Any]] = {
+        float: rounded,
+        float | None: rounded,
+        tuple[float, ...]: lambda values, name: tuple(rounded(value, name) for value in values),
+        Mapping[str, float]: lambda values, name: {
+            key: rounded(values[key], f"{name} {key}") for key in sorted(values)
+        },
+        Mapping[str, Any]: plain_mapping,
+        tuple[Mapping[str, Any], ...]: lambda values, name: tuple(plain_mapping(v, name) for v in values),
+    }
+    return forms.get(kind)
+
+
 class Record:
     """A row of `table`; its id is the digest of all fields."""
 
     __slots__ = ()
     table: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        canonicalise(self, self.table)
 
     @property
     def id(self) -> str:

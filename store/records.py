@@ -13,7 +13,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
-from kernelcast.store.canonical import record_digest, rounded_ratio, rounded_us, utc_moment
+from kernelcast.store.canonical import canonicalise, record_digest, rounded_us
 from kernelcast.store.statistics import middle_five_mean_us, quiet_us, spread
 
 MIDDLE_FIVE_OF_TEN = "middle five of ten"
@@ -115,20 +115,10 @@ class Sample:
     def __post_init__(self) -> None:
         put = object.__setattr__
         try:
-            put(self, "direction", Direction(self.direction))
-            put(self, "status", Status(self.status))
-            put(self, "load", Load(self.load))
+            canonicalise(self, f"{self.operator}:")
             put(self, "vector", _whole_numbers(self.vector))
         except ValueError as error:
             raise UsageError(f"{self.operator}: {error}") from error
-        for name in ("time_us", "quiet_us", "reference_us"):
-            if (value := getattr(self, name)) is not None:
-                put(self, name, rounded_us(value, f"{self.operator}: {name}"))
-        for name in ("flops", "moved_bytes", "spread", "clock_mhz", "power_w", "temperature_c"):
-            if (value := getattr(self, name)) is not None:
-                put(self, name, rounded_ratio(value, f"{self.operator}: {name}"))
-        if self.measured_at is not None:
-            put(self, "measured_at", utc_moment(self.measured_at, f"{self.operator}: measured_at"))
         put(self, "repetitions", tuple(sorted(self.repetitions, key=lambda r: r.index)))
         put(self, "repetition_count", self.repetition_count or len(self.repetitions))
         put(self, "flags", tuple(sorted((flag, " ".join(detail.split())) for flag, detail in self.flags)))

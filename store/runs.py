@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
-from kernelcast.store.canonical import Record, plain_mapping, record_digest, rounded_us, utc_moment
+from kernelcast.store.canonical import Record, canonicalise, record_digest
 from kernelcast.store.records import Sample
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class Run:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.started_at is not None:
-            object.__setattr__(self, "started_at", utc_moment(self.started_at, "started_at"))
-        object.__setattr__(self, "conditions", plain_mapping(self.conditions, "conditions"))
+        canonicalise(self, "run")
 
     @property
     def id(self) -> str:
@@ -100,14 +98,9 @@ class IngestedTrace(Record):
     measured_at: str | None = None  # UTC ISO-8601
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        for name in ("span_us", "kernel_us", "attributed_us", "recognised_us"):
-            put(self, name, rounded_us(getattr(self, name), f"trace {name}"))
+        Record.__post_init__(self)
         if max(self.recognised_count, self.attributed_count) > self.kernel_count:
             raise UsageError("trace: expected no more recognised or attributed kernels than kernels")
-        put(self, "process_groups", tuple(plain_mapping(g, "process group") for g in self.process_groups))
-        if self.measured_at is not None:
-            put(self, "measured_at", utc_moment(self.measured_at, "trace measured_at"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +117,6 @@ class UnrecognisedKernels(Record):
     reason: str
     kernel_count: int
     total_us: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "total_us", rounded_us(self.total_us, "kernels total_us"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

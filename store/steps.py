@@ -6,14 +6,7 @@ from typing import Any, ClassVar, Self
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction
-from kernelcast.store.canonical import (
-    Record,
-    plain_mapping,
-    rounded_ratio,
-    rounded_s,
-    rounded_us,
-    utc_moment,
-)
+from kernelcast.store.canonical import Record
 from kernelcast.store.records import Status
 from kernelcast.store.statistics import percentile
 
@@ -52,26 +45,13 @@ class MeasuredStep(Record):
     measured_at: str | None = None  # UTC ISO-8601
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
         for name in ("pp", "tp", "dp", "micro_batch", "micro_batches"):
             if getattr(self, name) < 1:
                 raise UsageError(f"step: found {name} {getattr(self, name)}, expected at least 1")
-        put(self, "status", Status(self.status))
-        if (self.status is Status.OK) != (self.min_s is not None) or (self.status is not Status.OK) != bool(
-            self.reason
-        ):
+        Record.__post_init__(self)
+        is_ok = self.status is Status.OK
+        if is_ok != (self.min_s is not None) or is_ok == bool(self.reason):
             raise UsageError("step: expected min_s when ok, else a reason and no time")
-        put(self, "model", plain_mapping(self.model, "model"))
-        put(self, "options", plain_mapping(self.options, "options"))
-        for name in ("min_s", "p10_s", "median_s"):
-            if (value := getattr(self, name)) is not None:
-                put(self, name, rounded_s(value, f"step {name}"))
-        if self.reference_us is not None:
-            put(self, "reference_us", rounded_us(self.reference_us, "step reference_us"))
-        put(self, "repetitions_s", tuple(rounded_s(value, "step repetition") for value in self.repetitions_s))
-        put(self, "components_s", _seconds(self.components_s))
-        if self.measured_at is not None:
-            put(self, "measured_at", utc_moment(self.measured_at, "step measured_at"))
 
     @classmethod
     def from_repetitions(cls, *, repetitions_s: Sequence[float], **fields: Any) -> Self:
@@ -100,12 +80,6 @@ class Prediction(Record):
     components_s: Mapping[str, float] = field(default_factory=dict)
     kernelcast_version: str = ""
 
-    def __post_init__(self) -> None:
-        for name in ("predicted_s", "low_s", "high_s"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, rounded_s(value, f"prediction {name}"))
-        object.__setattr__(self, "components_s", _seconds(self.components_s))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorRecord(Record):
@@ -129,14 +103,3 @@ class PredictorRecord(Record):
     fabric_id: str | None = None
     software_id: str | None = None
     role: str = ""  # set if it was trained for one role only
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "direction", Direction(self.direction))
-        object.__setattr__(self, "hyperparameters", plain_mapping(self.hyperparameters, "hyperparameters"))
-        object.__setattr__(self, "trained_at", utc_moment(self.trained_at, "trained_at"))
-        error = rounded_ratio(self.validation_error, f"{self.operator}: validation_error")
-        object.__setattr__(self, "validation_error", error)
-
-
-def _seconds(times: Mapping[str, float]) -> dict[str, float]:
-    return {name: rounded_s(times[name], f"component {name}") for name in sorted(times)}
