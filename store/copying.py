@@ -69,7 +69,7 @@ class _Copy:
         """Add operators of other versions of kernelcast; their titles are not compared."""
         for row in rows(self.source, "SELECT * FROM operator ORDER BY name"):
             with self._writing("operator"):
-                insert(self.target, "operator", row)
+                insert(self.target, "operator", row, key="name")
             [there] = rows(self.target, "SELECT features FROM operator WHERE name = ?", [row["name"]])
             if there["features"] != row["features"]:
                 raise DataError(

@@ -51,19 +51,39 @@ def rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = (
         yield dict(zip(names, values, strict=True))
 
 
-def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int | None:
-    """Add a row unless its id exists; returns the new row's number, or None.
+def insert(
+    connection: sqlite3.Connection, table: str, row: Mapping[str, Any], *, key: str = "id"
+) -> int | None:
+    """Add a row unless its key exists; returns the new row's number, or None.
 
     Table and columns are those of schema.sql; for values see `stored_value`.
     """
     # Not INSERT OR IGNORE, which would also ignore rows that break other constraints.
-    key = "name" if table == "operator" else "id"
     columns, places = ", ".join(row), ", ".join("?" for _ in row)
     cursor = connection.execute(
         f"INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT ({key}) DO NOTHING",
         [stored_value(value) for value in row.values()],
     )
     return cursor.lastrowid if cursor.rowcount == 1 else None
+
+
+class Numbers:
+    """Row numbers in a table by the key of its rows, looked up or added once."""
+
+    def __init__(self, connection: sqlite3.Connection, table: str, key: str) -> None:
+        self._connection, self._table, self._key = connection, table, key
+        self._known: dict[str, int | None] = {}
+
+    def find(self, value: str, row: Mapping[str, Any] | None = None) -> int | None:
+        """The number of the row with this key, or None; a missing `row` is added first."""
+        if value not in self._known:
+            if row is not None:
+                insert(self._connection, self._table, row, key=self._key)
+            found = self._connection.execute(
+                f"SELECT number FROM {self._table} WHERE {self._key} = ?", (value,)
+            ).fetchone()
+            self._known[value] = None if found is None else int(found[0])
+        return self._known[value]
 
 
 def stored_value(value: object) -> object:

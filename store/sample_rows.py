@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.store.canonical import record_digest
 from kernelcast.store.records import Kernel, Repetition, Sample
-from kernelcast.store.rows import NO_RECORD, Row, id_problem, insert, json_value, rows
+from kernelcast.store.rows import NO_RECORD, Numbers, Row, id_problem, insert, json_value, rows
 
 _ROWS_AT_ONCE = 50_000
 
@@ -135,7 +135,7 @@ class SampleWriter:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._name_numbers: dict[str, int] = {}
+        self._names = Numbers(connection, "kernel_name", "name")
         self._repetitions: list[tuple[Any, ...]] = []
         self._kernels: list[tuple[Any, ...]] = []
         self._flags: list[tuple[Any, ...]] = []
@@ -146,11 +146,11 @@ class SampleWriter:
         if number is None:
             return False
         self._flags.extend((number, flag, detail) for flag, detail in sample.flags)
-        name_number = self._name_number
+        number_of = self._names.find
         for r in sample.repetitions:
             self._repetitions.append((number, r.index, r.time_us, r.start_us))
             self._kernels.extend(
-                (number, r.index, sequence, name_number(name), start_us, duration_us, stream)
+                (number, r.index, sequence, number_of(name, {"name": name}), start_us, duration_us, stream)
                 for sequence, (name, start_us, duration_us, stream) in enumerate(r.kernels)
             )
         if len(self._kernels) + len(self._repetitions) + len(self._flags) >= _ROWS_AT_ONCE:
@@ -170,15 +170,3 @@ class SampleWriter:
             places = ", ".join("?" for _ in table.split(","))
             self._connection.executemany(f"INSERT INTO {table} VALUES ({places})", waiting)
             waiting.clear()
-
-    def _name_number(self, name: str) -> int:
-        """The number of a kernel's name, looked up or added once."""
-        known = self._name_numbers.get(name)
-        if known is not None:
-            return known
-        self._connection.execute(
-            "INSERT INTO kernel_name (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,)
-        )
-        found = self._connection.execute("SELECT number FROM kernel_name WHERE name = ?", (name,)).fetchone()
-        self._name_numbers[name] = int(found[0])
-        return self._name_numbers[name]

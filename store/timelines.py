@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS
 from kernelcast.store.canonical import Record
-from kernelcast.store.rows import id_problem
+from kernelcast.store.rows import Numbers, id_problem, insert
 
 _ROWS_AT_ONCE = 50_000
 
@@ -98,18 +98,23 @@ class Timeline:
 
 def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
     """Add a timeline of a stored trace and stored samples, in the caller's transaction; returns False if it exists."""
-    cursor = connection.execute(
-        "INSERT INTO timeline (id, trace_id) VALUES (?, ?) ON CONFLICT (id) DO NOTHING",
-        (timeline.id, timeline.trace_id),
-    )
-    if cursor.rowcount != 1:
+    number = insert(connection, "timeline", {"id": timeline.id, "trace_id": timeline.trace_id})
+    if number is None:
         return False
-    number = cursor.lastrowid
     connection.executemany(
         "INSERT INTO traced_step (timeline_number, step, name, start_ns, duration_ns) VALUES (?, ?, ?, ?, ?)",
         ((number, index, *step) for index, step in enumerate(timeline.steps)),
     )
-    dictionaries = _Dictionaries(connection)
+    kinds, scopes = Numbers(connection, "event_kind", "id"), Numbers(connection, "event_scope", "name")
+    samples = Numbers(connection, "sample", "id")
+    known: dict[int, tuple[int | None, EventKind]] = {}  # by identity, which is quicker than by content
+
+    def kind_number(kind: EventKind) -> int | None:
+        if id(kind) not in known:
+            row = dict(zip(KIND_COLUMNS, astuple(kind), strict=True))
+            known[id(kind)] = kinds.find(kind.id, {"id": kind.id, **row}), kind
+        return known[id(kind)][0]
+
     columns = "kind_number, start_ns, duration_ns, exposed_ns, idle_ns, late_ns, device, stream, step, launch_ns, call"
     connection.executemany(
         f"INSERT INTO traced_event (timeline_number, sequence, {columns}, correlation, scope_number, sample_number,"
@@ -118,55 +123,16 @@ def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
             (
                 number,
                 sequence,
-                dictionaries.kind(kind),
+                kind_number(kind),
                 *values,
-                dictionaries.scope(scope),
-                dictionaries.sample(sample_id),
+                scopes.find(scope, {"name": scope}) if scope else None,
+                samples.find(sample_id) if sample_id else None,
                 repetition,
             )
             for sequence, (kind, *values, scope, sample_id, repetition) in enumerate(timeline.events)
         ),
     )
     return True
-
-
-class _Dictionaries:
-    """Numbers of kinds, scopes and samples in a database, looked up or added once."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._kinds: dict[int, tuple[int, EventKind]] = {}  # by identity, which is quicker than by content
-        self._scopes: dict[str, int | None] = {"": None}
-        self._samples: dict[str, int | None] = {"": None}
-
-    def kind(self, kind: EventKind) -> int:
-        known = self._kinds.get(id(kind))
-        if known is None:
-            places = ", ".join("?" for _ in ("id", *KIND_COLUMNS))
-            self._connection.execute(
-                f"INSERT INTO event_kind (id, {', '.join(KIND_COLUMNS)}) VALUES ({places})"
-                " ON CONFLICT (id) DO NOTHING",
-                (kind.id, *astuple(kind)),
-            )
-            known = self._kinds[id(kind)] = (self._number("event_kind", "id", kind.id) or 0, kind)
-        return known[0]
-
-    def scope(self, name: str) -> int | None:
-        if name not in self._scopes:
-            self._connection.execute(
-                "INSERT INTO event_scope (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,)
-            )
-            self._scopes[name] = self._number("event_scope", "name", name)
-        return self._scopes[name]
-
-    def sample(self, sample_id: str) -> int | None:
-        if sample_id not in self._samples:
-            self._samples[sample_id] = self._number("sample", "id", sample_id)
-        return self._samples[sample_id]
-
-    def _number(self, table: str, key: str, value: str) -> int | None:
-        found = self._connection.execute(f"SELECT number FROM {table} WHERE {key} = ?", (value,)).fetchone()
-        return None if found is None else int(found[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from kernelcast.store.steps import MeasuredStep
 def write_operators(connection: sqlite3.Connection) -> None:
     """Update the table `operator` to this kernelcast's operators; operators of other versions stay."""
     for row in map(_operator_row, OPERATORS.values()):
-        if insert(connection, "operator", row) is None:
+        if insert(connection, "operator", row, key="name") is None:
             changes = ", ".join(f"{column} = :{column}" for column in row)
             connection.execute(f"UPDATE operator SET {changes} WHERE name = :name", row)
 
