@@ -92,7 +92,7 @@ def canonicalise(record: object, about: str) -> None:
         UsageError: a value has no canonical form; `about` and the field are named.
         ValueError: a value is not in the field's enumeration.
     """
-    for name, form in _forms(type(record)):
+    for name, form in _forms(type(record)):  # type: ignore[arg-type]  # a class is hashable
         if (value := getattr(record, name)) is not None:
             object.__setattr__(record, name, form(value, f"{about} {name}"))
 
