@@ -256,7 +256,7 @@ def _show(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], int]
 def _counts(parsed: Parsed) -> dict[tuple[str, ...], int]:
     """Samples by operator, role, direction and dtype."""
     counts: Counter[tuple[str, ...]] = Counter()
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         counts.update((s.operator, s.role, s.direction.value, s.dtype) for s in batch.samples)
     return dict(sorted(counts.items()))
 

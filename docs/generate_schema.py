@@ -7,8 +7,7 @@ from pathlib import Path
 
 from kernelcast.docs.markdown import table
 from kernelcast.runtime.views.page import Markup, element
-from kernelcast.store.schema import empty_database
-from kernelcast.store.schema_comments import documented
+from kernelcast.store.schema import documented, empty_database
 
 DOCS = Path(__file__).resolve().parent
 PAGE, PICTURE = DOCS / "schema.md", DOCS / "schema.svg"

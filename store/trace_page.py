@@ -1,4 +1,4 @@
-"""The report of a traced run as one self-contained page of HTML: breakdown, lanes of a step, tables."""
+"""The report of a traced run as a self-contained HTML page: parts of a step, streams, tables."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +86,7 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:
-    """The streams of all ranks during the first marked step, or the whole trace, as SVG."""
+    """Streams of all ranks during the first marked step, or the whole trace, as SVG."""
     rows = database.connection.execute(
         "SELECT rank, device, stream, class, start_us - min(start_us) OVER (PARTITION BY rank), duration_us"
         " FROM trace_event"

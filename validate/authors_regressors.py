@@ -47,7 +47,7 @@ class AuthorsRegressors:
     def of(cls, parsed: Parsed, published: Iterable[PublishedError], *, dtype: str) -> Self:
         """The rows of `dtype` in `parsed`, with the published settings."""
         rows: dict[_Key, list[Sample]] = defaultdict(list)
-        for batch in parsed.batches:
+        for batch in parsed.runs:
             for sample in batch.samples:
                 if sample.dtype == dtype and sample.time_us is not None:
                     rows[_key(sample.operator, sample.role, sample.direction, sample.vector)].append(sample)

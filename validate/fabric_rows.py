@@ -58,7 +58,7 @@ def h100_cluster(data: Path, operators: Iterable[str]) -> Mapping[str, tuple[Row
 
 
 def _rows(parsed: Parsed, operator: str) -> Iterable[Row]:
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         for sample in batch.samples:
             if sample.operator == operator and sample.time_us is not None:
                 entries, nodes, gpus = sample.vector

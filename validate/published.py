@@ -145,7 +145,7 @@ def validate_published(
         with Database.open(database_path or folder / "published.db", create=True) as database:
             store_parsed(database, parsed)
             # A folder has one device and one software version; the database may hold others.
-            imported = parsed.batches[0]
+            imported = parsed.runs[0]
             trained = train_bundle(
                 database,
                 output or folder / "published.kcast",

@@ -26,12 +26,12 @@ from kernelcast.store import (
     Database,
     IngestedTrace,
     Kernel,
+    MeasuredRun,
     Repetition,
     Run,
     Sample,
     Source,
     Timeline,
-    TracedRun,
     UnrecognisedKernels,
 )
 from kernelcast.store.doubts import flagged
@@ -111,7 +111,7 @@ def ingest_traces(
         done |= {one.path: one for one in ingested}
     if runs:
         with Database.open(database_path, create=True) as database:
-            database.add_traced_runs(runs)
+            database.add_runs(runs)
     return [done[path] for path in dict.fromkeys(paths)]
 
 
@@ -195,7 +195,7 @@ def _jobs(files: Sequence[_File]) -> list[list[_File]]:
     return jobs
 
 
-def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingested]]:
+def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Ingested]]:
     first = job[0]
     backend, world_size = first.trace.backend, first.trace.world_size
     digests = sorted(file.trace.file_digest for file in job)
@@ -220,7 +220,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         site=site,
     )
     ingested = [_ingested(file, run.id, fabric) for file in job]
-    traced = TracedRun(
+    traced = MeasuredRun(
         run=run,
         compute=first.compute,
         fabric=fabric,

@@ -7,7 +7,7 @@ from math import prod
 from torch.quasirandom import SobolEngine
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.plans.plan_file import load_plan, present_name, shipped_plans
+from kernelcast.collector.plans.plan_file import load_plan, shipped_plans
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
 from kernelcast.collector.plans.workloads import (
     Column,
@@ -113,7 +113,7 @@ def _is_collected(name: str) -> bool:
 
 def _why_not(name: str) -> str:
     if name not in OPERATORS:
-        return f"is unknown{present_name(name)}"
+        return "is unknown"
     if OPERATORS[name].is_collective:
         return "is a collective, which `collect comm` measures"
     if not _is_collected(name):

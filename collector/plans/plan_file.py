@@ -15,7 +15,6 @@ from kernelcast.runtime.request.models.library import load_model
 from kernelcast.runtime.small_file import NoSuchFile
 from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.toml_text import read_toml
-from kernelcast.store.version_3 import OPERATORS as FORMER
 
 # Of any number in a plan; larger ones are slips.
 _LARGEST = 2**40
@@ -88,9 +87,7 @@ def _operators(key: str, value: Any) -> tuple[str, ...]:
         raise UsageError(f"{key} is {shown(value)}, expected a list of operators")
     for one in value:
         if not isinstance(one, str) or one not in OPERATORS:
-            raise UsageError(
-                f"{key} has {shown(one)}{present_name(one)}, expected some of {', '.join(OPERATORS)}"
-            )
+            raise UsageError(f"{key} has {shown(one)}, expected some of {', '.join(OPERATORS)}")
     return tuple(value)
 
 
@@ -113,11 +110,6 @@ def _load(key: str, value: Any) -> Load:
     return found[0]
 
 
-def present_name(name: object) -> str:
-    """The present name of an operator that had another one."""
-    return f" (now {FORMER[name][0]})" if isinstance(name, str) and name in FORMER else ""
-
-
 def _ranges(key: str, value: Any) -> Ranges:
     value = renamed(_table(key, value), MODEL)
     _check_names(value, Ranges, f"{key}.")
@@ -138,9 +130,7 @@ def _collectives(key: str, value: Any) -> dict[str, tuple[CollectiveRange, ...]]
     found = {}
     for name, tables in _table(key, value).items():
         if name not in known:
-            raise UsageError(
-                f"{key}.{shown_name(name)} is unknown{present_name(name)}; known are {', '.join(known)}"
-            )
+            raise UsageError(f"{key}.{shown_name(name)} is unknown; known are {', '.join(known)}")
         listed = tables if isinstance(tables, list) and tables else [tables]
         found[name] = tuple(_collective(f"{key}.{name}", table) for table in listed)
     return found

@@ -90,7 +90,7 @@ def test_one_variant_of_several_is_kept(tmp_path: Path, capsys: pytest.CaptureFi
     code, out, _ = run(capsys, *arguments, "--variant", "in-place")
     assert code == 0
     assert (
-        "left out: 1 rows of all_gather measured out-of-place: not of the chosen variants" in out.splitlines()
+        "left out: 1 rows of all_gather measured out-of-place: not a chosen variant" in out.splitlines()
     )
     with Database.open(tmp_path / "a.db", read_only=True) as database:
         found = {(s.operator, s.variant) for s in database.read_samples()}
