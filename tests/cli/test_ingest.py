@@ -60,7 +60,7 @@ def test_what_is_no_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert error.count("\n") == 1
     assert not database.exists()
     big = printed(
-        capsys, "ingest", TRACES / "cuda.json", "--db", database, "--max-size-gib", "0.000001", status=1
+        capsys, "ingest", TRACES / "cuda.json", "--db", database, "--max-size", "0.000001GiB", status=1
     )
     assert "more than 1073 bytes of JSON" in big
 
