@@ -160,7 +160,7 @@ def test_diff(small: Path, make_bundle: Make, printed: Printed) -> None:
     assert "gelu forward model 120 1 1.2 % 0.0 % 0 kB 0 kB" in lines
     assert "only in B: gelu (backward), 1 rows, error 0.0 %" in lines
     assert lines[-1].startswith("regressors: 2 changed, 0 only in A, ")
-    assert lines[-1].endswith(" only in B, 0 the same")
+    assert lines[-1].endswith(" only in B, 0 unchanged")
     assert printed("diff", small, other, "--exit-code")[0] == 1
     values = json.loads(printed("diff", small, other, "--json")[1])
     assert values["format"] == "kernelcast.bundle_difference/1"
