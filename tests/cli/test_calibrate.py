@@ -114,7 +114,7 @@ def test_what_does_not_help_is_written_by_force_only(make_bundle: Make, tmp_path
     assert "does NOT help" in reported.output
     refused = run(*words, "-o", corrected)
     assert isinstance(refused.exception, DataError)
-    assert "not written: the correction does not help with steps left out (" in str(refused.exception)
+    assert "not written: the correction does not reduce the cross-validated error (" in str(refused.exception)
     assert not corrected.exists()
     assert run(*words, "-o", corrected, "--force").exit_code == 0
     assert read_bundle(corrected).manifest.calibration is not None
@@ -219,7 +219,7 @@ def test_every_answer_of_a_calibrated_bundle_says_so(make_bundle: Make, tmp_path
     asked = ["--bundle", str(corrected), "--model", str(tmp_path / "tiny.toml"), "--micro-batch", "1"]
     asked += ["--micro-batches", "2"]
     text = CliRunner().invoke(predict, asked).output
-    assert "90 %: the operators' errors, and the residual of the calibration" in text
+    assert "90 %: the operators' errors and the residual of the calibration" in text
     assert "; for timeline simulate, by 6 measured steps of a site: mean error 9.1 % before, " in text
     closed = CliRunner().invoke(predict, [*asked, "--timeline", "closed-form"]).output
     assert "calibration  NOT applied, fitted for timeline simulate: " in closed

@@ -179,7 +179,7 @@ def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
 
 def test_a_reference_that_says_nothing_here_is_said(database_path: Path) -> None:
     result = run(database_path, "--compare-with", str(PUBLISHED))
-    expected = f"reference {PUBLISHED}: has no error of these operators in float32"
+    expected = f"reference {PUBLISHED}: no errors of these operators in float32"
     assert without_next(result.stdout).splitlines()[-1] == expected
 
 
