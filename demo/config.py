@@ -43,7 +43,7 @@ class DemoConfig:
         with error_context(where):
             config = cls._from(document)
             if path:
-                config = replace(config, plan=_beside(path.parent, config.plan))
+                config = replace(config, plan=_in_folder(path.parent, config.plan))
             load_plan(config.plan)  # a wrong one is then an error that names this file
         return config
 
@@ -73,8 +73,8 @@ class DemoConfig:
         )
 
 
-def _beside(folder: Path, plan: str) -> str:
-    """The plan's file in `folder` if it exists; else as given: a plan that ships, or a path from the working folder."""
+def _in_folder(folder: Path, plan: str) -> str:
+    """The plan's file in `folder` if it exists, else the plan as given: shipped, or a path from the working folder."""
     try:
         return str(folder / plan) if (folder / plan).is_file() else plan
     except (OSError, ValueError):  # too long a name, a null byte

@@ -7,8 +7,8 @@ import tomllib
 from math import exp
 from pathlib import Path
 
-from kernelcast.cli.hardware import known_operators
 from kernelcast.docs.markdown import filled
+from kernelcast.runtime.answers.known_operators import known_operators
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
 from kernelcast.runtime.catalogue.transfer_errors import TransferError, transfer_errors

@@ -129,7 +129,7 @@ def test_what_does_not_help_is_written_by_force_only(make_bundle: Make, tmp_path
     assert "written" not in reported.output
     refused = run(*words, "-o", corrected)
     assert isinstance(refused.exception, DataError)
-    assert "not written: the correction does not help with steps left out (" in str(refused.exception)
+    assert "not written: the correction does not reduce the cross-validated error (" in str(refused.exception)
     assert not corrected.exists()
     assert run(*words, "-o", corrected, "--force").exit_code == 0
     assert read_bundle(corrected).manifest.calibration is not None
@@ -217,7 +217,7 @@ def test_wrong_use_and_wrong_files(
         (("--bundle", poor, "--runs", runs), 1, f"runs file {runs}: run tiny (1-2-1): bundle "),
         (("--bundle", bundle, "--runs", in_ms), 2, f"runs file {in_ms}: run tiny (1-1-1): measured_s is "),
         (("--bundle", bundle, "--runs", tmp_path / "none.toml"), 1, "no such file"),
-        (("--bundle", bundle, "--steps", tmp_path / "none.db"), 1, "none.db"),
+        (("--bundle", bundle, "--db", tmp_path / "none.db"), 1, "none.db"),
         (("--bundle", tmp_path / "none.kcast", "--runs", runs), 1, "none.kcast: no such file"),
         (("--bundle", bundle, "--runs", runs, "--parameters", "5"), 2, "5 is not in the range 1<=x<=4"),
     ):
@@ -232,14 +232,14 @@ def test_every_answer_of_a_calibrated_bundle_says_so(calibrated: Calibrated) -> 
     asked = ["--bundle", str(corrected), "--model", str(bundle.parent / "tiny.toml"), "--micro-batch", "1"]
     asked += ["--micro-batches", "2"]
     text = CliRunner().invoke(predict, asked).output
-    assert "90 %: the operators' errors, and what the calibration leaves open" in text
+    assert "90 %: the operators' errors and the residual of the calibration" in text
     assert "; for timeline simulate, by 6 measured steps of a site: mean error 9.1 % before, " in text
     closed = CliRunner().invoke(predict, [*asked, "--timeline", "closed-form"]).output
     assert "calibration  NOT applied, fitted for timeline simulate: " in closed
     off = CliRunner().invoke(predict, [*asked, "--no-calibration"]).output
     assert "calibration  NOT applied, switched off: " in off
     explained = CliRunner().invoke(predict, [*asked, "--explain", "gelu"]).output
-    assert "calibrated the time contains × 1." in explained
+    assert "calibrated × 1." in explained
     info = CliRunner().invoke(bundle_command, ["info", str(corrected)]).output
     assert "by 6 measured steps of a site" in info
     diff = CliRunner().invoke(bundle_command, ["diff", str(bundle), str(corrected)]).output

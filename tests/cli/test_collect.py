@@ -64,7 +64,7 @@ def test_a_note_says_what_was_flagged(capsys: pytest.CaptureFixture[str]) -> Non
     module.show_collected(Collected(measured=5, flagged=2), Path("bench.db"))
     said = capsys.readouterr()
     assert said.out == "bench.db: 5 measured\n"
-    assert said.err == "note: 2 disturbed or unstable; --again flagged measures those once more\n"
+    assert said.err == "note: 2 disturbed or unstable; --again flagged measures them again\n"
 
 
 @pytest.mark.parametrize(

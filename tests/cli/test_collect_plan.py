@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.collect import collect
 from kernelcast.cli.collect_budget import share
-from kernelcast.cli.prior import read_prior
+from kernelcast.cli.measuring_options import read_prior
 from kernelcast.cli.train import train
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring import measurer
@@ -80,13 +80,13 @@ def test_what_is_measured_already(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_too_small() -> None:
-    document = json.loads(invoke("plan", *TWO, "--memory", "1073B", "--json").stdout)
+    document = json.loads(invoke("plan", *TWO, "--gpu-memory", "1073B", "--json").stdout)
     assert document["memory_bytes"] == 1073
     assert all(o["fitting"] == o["to_measure"] == o["seconds"] == 0 for o in document["operators"])
 
 
 def test_memory_without_a_unit_is_refused() -> None:
-    error = CliRunner().invoke(collect, ["plan", "--plan", "quick", "--memory", "80"]).exception
+    error = CliRunner().invoke(collect, ["plan", "--plan", "quick", "--gpu-memory", "80"]).exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("memory is '80' without a unit, expected one of B, kB, MB, GB, TB, KiB, ")
 

@@ -52,7 +52,7 @@ def test_a_folder_of_ranks_is_a_run(ranks: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
-    lines = printed(capsys, "trace", "report", ranks, "--page", page).splitlines()
+    lines = printed(capsys, "trace", "report", ranks, "--html", page).splitlines()
     assert any(line.split()[:2] == ["exposed", "communication"] for line in lines)
     assert lines[-1] == f"{page}: page written"
     text = page.read_text()

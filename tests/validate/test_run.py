@@ -148,7 +148,9 @@ def check_report(found: dict[str, Any]) -> None:
 def test_a_failure_keeps_what_was_measured(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(jobs: list[TrainingJob], *, effort: TrainingEffort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+    def fail(
+        jobs: list[TrainingJob], *, effort: TrainingEffort, on_turn: Callable[[Turn], None], **_: Any
+    ) -> None:
         take_turns(len(jobs), effort, on_turn, rounds=effort.rounds)
         raise DataError("worker: gone")
 

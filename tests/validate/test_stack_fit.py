@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.stack_fit import fit as fit_command
+from kernelcast.cli.stack import fit as fit_command
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.stack import read_stack
 from kernelcast.validate.runs import RunsFile

@@ -243,9 +243,7 @@ def test_a_folder_is_searched_and_its_odd_files_are_named(tmp_path: Path) -> Non
 
 def test_a_column_that_a_version_lacks_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", GEMM, without=("k",))
-    with pytest.raises(
-        DataError, match=r"a\.parquet:1: no column 'k' \(1 malformed"
-    ):
+    with pytest.raises(DataError, match=r"a\.parquet:1: no column 'k' \(1 malformed"):
         read_aiconfigurator([path])
     older = write(tmp_path / "b.parquet", ATTENTION, without=("window_size", "step", "beam_width"))
     assert read_aiconfigurator([older], strict=True).sample_count == 1
