@@ -12,7 +12,9 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
 
-test: lint types imports unit
+# Types are checked while tests wait for processes that they started.
+test: lint
+	$(MAKE) --jobs=2 unit types imports
 
 # constraints.txt pins torch to a version whose CPU build is enough: without it, pip may bring gigabytes of CUDA.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -24,6 +26,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.lint.banned_words
 
 # mypy cannot follow the editable install, so it finds the package through a link that is named like it.
 types: $(INSTALLED)
@@ -41,10 +44,11 @@ tools:
 	done
 
 unit: $(INSTALLED) tools
-	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2
+	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2 --dist worksteal
 
+# The longest first, so that neither worker waits for the other at the end.
 slow: $(INSTALLED) tools
-	$(BIN)/pytest -m slow -n 2
+	$(BIN)/pytest -m slow -n 2 --dist loadgroup tests/train tests/validate tests/datasets tests/serve tests
 
 # Hostile files and clients, loopback only: a quarter of an hour. ATTACK='--write docs/trust.md' keeps the counts.
 attack: $(INSTALLED)
@@ -217,7 +221,7 @@ bench-substitutes: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_substitutes.py $(BUNDLES)
 
 bench-runtime: $(INSTALLED)
-	$(BIN)/python benchmarks/bench_runtime.py --write docs/performance.md
+	$(BIN)/python benchmarks/bench_runtime.py --write
 
 bench-footprint: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_footprint.py --write docs/deploy.md $(BENCH_FOOTPRINT)
@@ -235,7 +239,7 @@ $(HTA_VENV)/.installed:
 	$(HTA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis
 	touch $@
 
-# BENCH_PARSE='--write docs/ingesting.md' puts the table into that page.
+# BENCH_PARSE=--write puts the table into docs/ingesting.md.
 bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_parse.py "$(TRACES)" --hta-python $(HTA_VENV)/bin/python $(BENCH_PARSE)
 
@@ -253,7 +257,7 @@ bench-caches: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_caches.py
 
 bench-gloo: $(INSTALLED)
-	$(BIN)/python benchmarks/bench_gloo.py --write docs/method.md
+	$(BIN)/python benchmarks/bench_gloo.py --write
 
 clean:
 	rm -rf $(VENV) $(HTA_VENV) $(MUTATE_VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,13 +1,13 @@
 -- kernelcast benchmark database (SQLite).
 --
 -- How long do the operators of an LLM training step take, on which hardware, with which software? Every measurement is
--- kept down to its kernels. All tables are readable with sqlite3, pandas or Datasette alone; start with the views at
--- the end (operator_time, coverage, slowest_kernel, ...).
+-- kept with its kernels. sqlite3, pandas and Datasette can read all tables; start with the views at the end
+-- (operator_time, coverage, slowest_kernel, ...).
 --
--- Ids are digests (128 bits of SHA-256, in hexadecimal) of what a row means, so the same measurement has the same id in
--- every database, and merging databases is a union of rows. Rows are only ever added. Columns named `number` are
--- different: row numbers that link a sample to its flags, repetitions and kernels within one file; they mean nothing
--- outside it. Host names, serials, UUIDs, user names and paths are not stored.
+-- Ids are digests (128 bits of SHA-256, in hexadecimal) of the content of a row: the same measurement has the same id in
+-- every database, and merging databases is a union of rows. Rows are only added. Columns named `number` are row numbers,
+-- which link rows within one file, such as a sample to its kernels, and have no meaning outside it. Host names, serials,
+-- UUIDs, user names and paths are not stored.
 --
 -- Units are in the names: _us microseconds, _s seconds, _bytes, _gib, _mhz, _w, _c degrees Celsius. Moments are UTC, ISO-8601. Times are
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
@@ -16,9 +16,9 @@ PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcas
 PRAGMA user_version = 6;             -- this schema's version; numbered migrations bring older files here
 
 
--- What was measured on ----------------------------------------------------------------------------------------------
+-- Hardware, fabric and software -------------------------------------------------------------------------------------
 
-CREATE TABLE hardware ( -- One kind of device as a kernel sees it; what does not apply to its kind is 0 or empty.
+CREATE TABLE hardware ( -- A device, as a kernel sees it; fields that do not apply to its kind are 0 or empty.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- compute fingerprint: digest of `fingerprint`
     description TEXT NOT NULL, -- one readable line
     kind TEXT NOT NULL, -- cpu, cuda or rocm; of traces also xpu, mtia, hpu, privateuse1 or accelerator (unknown)
@@ -30,7 +30,7 @@ CREATE TABLE hardware ( -- One kind of device as a kernel sees it; what does not
     max_memory_clock_mhz INTEGER NOT NULL, -- GPU: highest memory clock, MHz
     power_limit_w INTEGER NOT NULL, -- GPU: power limit, W
     ecc TEXT NOT NULL, -- GPU: error correction of its memory, on or off
-    mig TEXT NOT NULL, -- GPU: profile of the slice, where the device is divided
+    mig TEXT NOT NULL, -- GPU: profile of the slice, if the device is divided
     cores INTEGER NOT NULL, -- CPU: cores in use
     threads INTEGER NOT NULL, -- CPU: threads per process
     caches TEXT NOT NULL, -- CPU: caches, JSON list
@@ -39,7 +39,7 @@ CREATE TABLE hardware ( -- One kind of device as a kernel sees it; what does not
     fingerprint TEXT NOT NULL -- all fields that the id is the digest of, JSON
 ) STRICT;
 
-CREATE TABLE fabric ( -- What connects the devices and decides a collective's speed.
+CREATE TABLE fabric ( -- Links and networks between devices, which determine the speed of collectives.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- fabric fingerprint: digest of `fingerprint`
     description TEXT NOT NULL, -- one readable line
     backend TEXT NOT NULL, -- communication library: gloo or nccl
@@ -49,7 +49,7 @@ CREATE TABLE fabric ( -- What connects the devices and decides a collective's sp
     fingerprint TEXT NOT NULL -- all fields that the id is the digest of, JSON
 ) STRICT;
 
-CREATE TABLE software ( -- Versions and settings that change what runs; empty where unknown.
+CREATE TABLE software ( -- Software versions and settings that affect times; empty if unknown.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- software fingerprint: digest of `fingerprint`
     description TEXT NOT NULL, -- one readable line
     torch TEXT NOT NULL, -- PyTorch version
@@ -62,8 +62,8 @@ CREATE TABLE software ( -- Versions and settings that change what runs; empty wh
     fingerprint TEXT NOT NULL -- all fields that the id is the digest of, JSON
 ) STRICT;
 
-CREATE TABLE operator ( -- The operators of a training step: a copy of kernelcast's table, to read vectors by.
-    name TEXT PRIMARY KEY, -- name in samples; an operator whose features change gets a new name
+CREATE TABLE operator ( -- The operators of a training step: a copy of kernelcast's table, which explains vectors.
+    name TEXT PRIMARY KEY, -- name in samples; an operator with changed features has a new name
     title TEXT NOT NULL, -- what it computes
     class TEXT NOT NULL, -- compute-bound, memory-bound, communication or optimizer
     directions TEXT NOT NULL, -- directions that a sample can have, JSON list
@@ -72,29 +72,29 @@ CREATE TABLE operator ( -- The operators of a training step: a copy of kernelcas
 ) STRICT;
 
 
--- Where rows come from ----------------------------------------------------------------------------------------------
+-- Sources and runs --------------------------------------------------------------------------------------------------
 
-CREATE TABLE source ( -- Where measurements come from: kernelcast's collector, an imported file, a trace of a real run.
+CREATE TABLE source ( -- Origin of measurements: kernelcast's collector, an imported file, a trace of a real run.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
     kind TEXT NOT NULL CHECK (kind IN ('collector', 'import', 'trace')), -- how the rows were obtained
     name TEXT NOT NULL, -- program, or base name of the file
-    licence TEXT NOT NULL, -- licence of the data, SPDX where possible; empty where unknown
+    licence TEXT NOT NULL, -- licence of the data, SPDX if possible; empty if unknown
     file_digest TEXT NOT NULL, -- SHA-256 of the imported file; empty for the collector
-    reference TEXT NOT NULL -- where it was published (address or citation); empty where it was not
+    reference TEXT NOT NULL -- where it was published (address or citation); empty if unpublished
 ) STRICT;
 
 CREATE TABLE run ( -- One invocation that measured or imported.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    started_at TEXT, -- UTC; NULL where an imported file has no date
+    started_at TEXT, -- UTC; NULL if an imported file has no date
     kernelcast_version TEXT NOT NULL, -- version that measured; empty for another program
     code_digest TEXT NOT NULL, -- digest of the code that measured; empty for another program
-    command TEXT NOT NULL, -- what was done, such as "collect compute"; no paths
+    command TEXT NOT NULL, -- command, such as "collect compute"; no paths
     plan TEXT NOT NULL, -- sampling plan, such as quick; empty without one
-    compute_id TEXT NOT NULL REFERENCES hardware (id), -- on which device
-    fabric_id TEXT REFERENCES fabric (id), -- over which fabric; NULL where none was used
-    software_id TEXT NOT NULL REFERENCES software (id), -- with which software
-    conditions TEXT NOT NULL, -- what else affects a time (processes per node, ...), JSON
-    source_id TEXT NOT NULL REFERENCES source (id) -- where its rows come from
+    compute_id TEXT NOT NULL REFERENCES hardware (id), -- device
+    fabric_id TEXT REFERENCES fabric (id), -- fabric; NULL if none was used
+    software_id TEXT NOT NULL REFERENCES software (id), -- software
+    conditions TEXT NOT NULL, -- other influences on times (processes per node, ...), JSON
+    source_id TEXT NOT NULL REFERENCES source (id) -- origin of its rows
 ) STRICT;
 CREATE INDEX run_by_hardware ON run (compute_id, software_id);
 CREATE INDEX run_by_fabric ON run (fabric_id);
@@ -102,42 +102,42 @@ CREATE INDEX run_by_software ON run (software_id);
 CREATE INDEX run_by_source ON run (source_id);
 CREATE INDEX run_by_date ON run (started_at);
 
-CREATE TABLE run_note ( -- Free text about a run, in a table of its own, so that a database can be shared without it.
+CREATE TABLE run_note ( -- Free text about a run, in a separate table, so that a database can be shared without it.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    run_id TEXT NOT NULL REFERENCES run (id), -- which run
-    site TEXT NOT NULL, -- who measured: the name that a site or machine is published under
-    note TEXT NOT NULL -- anything else
+    run_id TEXT NOT NULL REFERENCES run (id), -- run
+    site TEXT NOT NULL, -- public name of the site or machine
+    note TEXT NOT NULL -- free text
 ) STRICT;
 CREATE INDEX run_note_by_run ON run_note (run_id);
 
 
 -- Measured operators ------------------------------------------------------------------------------------------------
 
-CREATE TABLE sample ( -- One measurement of an operator at a workload. A failure is a row with a reason and no time.
-    number INTEGER PRIMARY KEY, -- row number in this file; flag, repetition and kernel link to it
+CREATE TABLE sample ( -- One measurement of an operator at a workload. A failure has a reason and no time.
+    number INTEGER PRIMARY KEY, -- row number in this file; flags, repetitions and kernels refer to it
     id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of the other columns, flags, repetitions and kernels
-    run_id TEXT NOT NULL REFERENCES run (id), -- measured by
-    operator TEXT NOT NULL REFERENCES operator (name), -- what was measured
-    role TEXT NOT NULL, -- why a step calls it (operator.roles), such as qkv; empty for no particular reason
-    direction TEXT NOT NULL, -- which of its times; backward of a linear is the sum of its two gradients
+    run_id TEXT NOT NULL REFERENCES run (id), -- run that measured it
+    operator TEXT NOT NULL REFERENCES operator (name), -- measured operator
+    role TEXT NOT NULL, -- why a step calls it (operator.roles), such as qkv; empty for no particular role
+    direction TEXT NOT NULL, -- direction; backward of a linear is the sum of its two gradients
     dtype TEXT NOT NULL, -- element type, torch's name (float32, bfloat16, ...)
-    variant TEXT NOT NULL, -- how it was called, where there are several ways, such as in-place; else empty
+    variant TEXT NOT NULL, -- how it was called, if there are several ways, such as in-place; else empty
     vector TEXT NOT NULL, -- workload vector, JSON list in the order of operator.features
     status TEXT NOT NULL CHECK (status IN ('ok', 'failed', 'unsupported')), -- ok: has a time
     reason TEXT NOT NULL, -- why there is no time; empty when ok
     time_us REAL, -- microseconds: mean of the middle five of the first ten repetitions, or what `statistic` says
-    quiet_us REAL, -- microseconds: 10th percentile over all repetitions; NULL where repetitions are not known
-    spread REAL, -- no unit: (90th - 10th percentile) / median over all repetitions; NULL where they are not known
+    quiet_us REAL, -- microseconds: 10th percentile over all repetitions; NULL if repetitions are not known
+    spread REAL, -- no unit: (90th - 10th percentile) / median over all repetitions; NULL if they are not known
     statistic TEXT NOT NULL, -- how time_us was computed: "middle five of ten", or as an import states
-    repetition_count INTEGER NOT NULL, -- repetitions behind the times; 0 where unknown
+    repetition_count INTEGER NOT NULL, -- repetitions behind the times; 0 if unknown
     flops REAL, -- floating-point operations of one execution
-    moved_bytes REAL, -- bytes read and written by one execution (collectives: bytes that one process puts in)
-    reference_us REAL, -- microseconds of a short fixed kernel timed with it: how disturbed the machine was
-    measured_at TEXT, -- UTC; NULL where an imported file has no date
+    moved_bytes REAL, -- bytes read and written by one execution (collectives: input bytes of one process)
+    reference_us REAL, -- microseconds of a short fixed kernel, which shows how disturbed the machine was
+    measured_at TEXT, -- UTC; NULL if an imported file has no date
     load TEXT NOT NULL DEFAULT '' CHECK (load IN ('', 'burst', 'sustained')), -- of the device; empty: not stated
-    clock_mhz REAL, -- MHz of the GPU's multiprocessors, or of the CPU's measuring cores; NULL where nobody says
-    power_w REAL, -- watts of the GPU, or of all CPUs of the machine; NULL where nobody says
-    temperature_c REAL, -- degrees Celsius of the GPU or CPU; NULL where nobody says
+    clock_mhz REAL, -- MHz of the GPU's multiprocessors, or of the CPU's measuring cores; NULL if unknown
+    power_w REAL, -- watts of the GPU, or of all CPUs of the machine; NULL if unknown
+    temperature_c REAL, -- degrees Celsius of the GPU or CPU; NULL if unknown
     CHECK (direction IN ('forward', 'backward', 'input_gradient', 'weight_gradient', 'once')),
     CHECK ((status = 'ok') = (time_us IS NOT NULL)),
     CHECK ((status = 'ok') = (reason = ''))
@@ -147,29 +147,29 @@ CREATE INDEX sample_by_run ON sample (run_id, operator, direction, dtype);
 CREATE INDEX sample_by_date ON sample (measured_at);
 CREATE INDEX sample_without_time ON sample (status, operator) WHERE status <> 'ok';
 
-CREATE TABLE sample_flag ( -- Why a sample is doubtful, as noticed while it was measured.
-    sample_number INTEGER NOT NULL REFERENCES sample (number), -- of which sample
-    flag TEXT NOT NULL, -- a short name: unstable, throttled, ...
-    detail TEXT NOT NULL, -- what was found, in one line
+CREATE TABLE sample_flag ( -- Why a sample is doubtful, as found while measuring or importing.
+    sample_number INTEGER NOT NULL REFERENCES sample (number), -- sample
+    flag TEXT NOT NULL, -- short name: unstable, throttled, ...
+    detail TEXT NOT NULL, -- details, in one line
     PRIMARY KEY (sample_number, flag)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE repetition ( -- One timed execution of a sample.
-    sample_number INTEGER NOT NULL REFERENCES sample (number), -- of which sample
-    repetition_index INTEGER NOT NULL, -- position in measured order, from 0
+    sample_number INTEGER NOT NULL REFERENCES sample (number), -- sample
+    repetition_index INTEGER NOT NULL, -- position in order of measurement, from 0
     time_us REAL NOT NULL, -- microseconds from the earliest kernel's start to the latest kernel's end
     start_us REAL NOT NULL, -- microseconds after the start of the sample's first repetition
     PRIMARY KEY (sample_number, repetition_index)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE kernel_name ( -- Names of kernels, each stored once.
-    number INTEGER PRIMARY KEY, -- row number in this file; kernel links to it
+    number INTEGER PRIMARY KEY, -- row number in this file; kernels refer to it
     name TEXT NOT NULL UNIQUE -- as the profiler prints it
 ) STRICT;
 
 CREATE TABLE kernel ( -- One kernel of a repetition (on a CPU: one operator call inside it).
-    sample_number INTEGER NOT NULL, -- of which sample
-    repetition_index INTEGER NOT NULL, -- of which of its repetitions
+    sample_number INTEGER NOT NULL, -- sample
+    repetition_index INTEGER NOT NULL, -- repetition of that sample
     sequence INTEGER NOT NULL, -- position in order of start, from 0
     name_number INTEGER NOT NULL REFERENCES kernel_name (number), -- its name
     start_us REAL NOT NULL, -- microseconds after the start of the repetition
@@ -183,13 +183,13 @@ CREATE INDEX kernel_by_name ON kernel (name_number, sample_number, duration_us);
 
 -- Traces of real runs -----------------------------------------------------------------------------------------------
 
-CREATE TABLE trace ( -- The trace of one process of a real run, and how much of it was recognised.
+CREATE TABLE trace ( -- The trace of one process of a real run, and the recognised part of it.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    run_id TEXT NOT NULL REFERENCES run (id), -- run of its samples; several ranks of a job are one run
+    run_id TEXT NOT NULL REFERENCES run (id), -- run of its samples; the ranks of a job are one run
     file_digest TEXT NOT NULL, -- SHA-256 of the file
-    rank INTEGER, -- rank of the process; NULL where unknown
-    world_size INTEGER, -- processes of the job; NULL where unknown
-    backend TEXT NOT NULL, -- communication library, such as nccl; empty where unknown
+    rank INTEGER, -- rank of the process; NULL if unknown
+    world_size INTEGER, -- processes of the job; NULL if unknown
+    backend TEXT NOT NULL, -- communication library, such as nccl; empty if unknown
     process_groups TEXT NOT NULL, -- groups as the trace lists them, JSON list of {"name", "size", "ranks"}
     span_us REAL NOT NULL, -- microseconds from the start of the first event to the end of the last
     event_count INTEGER NOT NULL, -- events that have a duration
@@ -199,19 +199,19 @@ CREATE TABLE trace ( -- The trace of one process of a real run, and how much of 
     attributed_us REAL NOT NULL, -- microseconds, sum of their durations
     recognised_count INTEGER NOT NULL, -- kernels that are part of a sample
     recognised_us REAL NOT NULL, -- microseconds, sum of their durations
-    measured_at TEXT -- UTC; NULL where unknown
+    measured_at TEXT -- UTC; NULL if unknown
 ) STRICT;
 CREATE INDEX trace_by_run ON trace (run_id);
 CREATE INDEX trace_by_file ON trace (file_digest);
 
 CREATE TABLE unrecognised_kernel ( -- Kernels of a trace that are part of no sample, summed by name and host operator.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    trace_id TEXT NOT NULL REFERENCES trace (id), -- of which trace
+    trace_id TEXT NOT NULL REFERENCES trace (id), -- trace
     name TEXT NOT NULL, -- as the profiler prints it
     category TEXT NOT NULL, -- the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op
     stream INTEGER NOT NULL, -- GPU stream (on a CPU: thread) that they ran on
-    host_operator TEXT NOT NULL, -- framework operator on the host that launched them; empty where unknown
-    shapes TEXT NOT NULL, -- shapes of that operator's inputs, JSON list; empty where not recorded
+    host_operator TEXT NOT NULL, -- framework operator on the host that launched them; empty if unknown
+    shapes TEXT NOT NULL, -- shapes of that operator's inputs, JSON list; empty if not recorded
     reason TEXT NOT NULL, -- why they are part of no sample
     kernel_count INTEGER NOT NULL, -- number of kernels
     total_us REAL NOT NULL -- microseconds, sum of their durations
@@ -227,15 +227,15 @@ CREATE TABLE device_peak ( -- Published peaks of devices: a copy of kernelcast's
     PRIMARY KEY (device_name, dtype)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE timeline ( -- Everything that ran in one trace, event by event: what its steps and events have in common.
-    number INTEGER PRIMARY KEY, -- row number in this file; traced_step and traced_event link to it
+CREATE TABLE timeline ( -- The events of a trace: its steps and events refer to this row.
+    number INTEGER PRIMARY KEY, -- row number in this file; traced_step and traced_event refer to it
     id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of trace_id, steps and events
-    trace_id TEXT NOT NULL REFERENCES trace (id) -- of which trace
+    trace_id TEXT NOT NULL REFERENCES trace (id) -- trace
 ) STRICT;
 CREATE INDEX timeline_by_trace ON timeline (trace_id);
 
 CREATE TABLE traced_step ( -- A step of a timeline as the host marked it (ProfilerStep#).
-    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- of which timeline
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
     step INTEGER NOT NULL, -- position, from 0
     name TEXT NOT NULL, -- as the trace names it
     start_ns INTEGER NOT NULL, -- nanoseconds from the start of the trace
@@ -243,8 +243,8 @@ CREATE TABLE traced_step ( -- A step of a timeline as the host marked it (Profil
     PRIMARY KEY (timeline_number, step)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE event_kind ( -- What events are: each combination once. Empty or NULL where unknown or without meaning.
-    number INTEGER PRIMARY KEY, -- row number in this file; traced_event links to it
+CREATE TABLE event_kind ( -- Properties of events, each combination once. Empty or NULL if unknown or not applicable.
+    number INTEGER PRIMARY KEY, -- row number in this file; traced_event refers to it
     id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of the other columns
     name TEXT NOT NULL, -- as the profiler prints it
     category TEXT NOT NULL, -- the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op or user_annotation
@@ -252,12 +252,12 @@ CREATE TABLE event_kind ( -- What events are: each combination once. Empty or NU
     host_operator TEXT NOT NULL, -- framework operator on the host that launched it
     shapes TEXT NOT NULL, -- shapes of that operator's inputs, JSON list
     direction TEXT NOT NULL, -- forward, backward or once
-    operator TEXT NOT NULL, -- operator of the table that it is part of
-    role TEXT NOT NULL, -- role, where the trace determines it
+    operator TEXT NOT NULL, -- operator that it belongs to
+    role TEXT NOT NULL, -- role, if the trace determines it
     dtype TEXT NOT NULL, -- element type, torch's name
     variant TEXT NOT NULL, -- as in sample
     vector TEXT NOT NULL, -- workload vector, JSON list in the order of operator.features
-    reason TEXT NOT NULL, -- why it is part of no operator
+    reason TEXT NOT NULL, -- why it belongs to no operator
     batch INTEGER, -- of a matrix product: [batch, m, k] times [batch, k, n]
     m INTEGER, -- rows
     k INTEGER, -- columns in
@@ -269,24 +269,24 @@ CREATE TABLE event_kind ( -- What events are: each combination once. Empty or NU
 ) STRICT;
 
 CREATE TABLE event_scope ( -- Annotations and modules around launches, each combination once.
-    number INTEGER PRIMARY KEY, -- row number in this file; traced_event links to it
+    number INTEGER PRIMARY KEY, -- row number in this file; traced_event refers to it
     name TEXT NOT NULL UNIQUE -- outermost first, separated by " / "
 ) STRICT;
 
-CREATE TABLE traced_event ( -- One kernel, copy or fill of a trace (on a CPU: a call with time of its own).
-    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- of which timeline
+CREATE TABLE traced_event ( -- One kernel, copy or fill of a trace (on a CPU: a call with self time).
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
     sequence INTEGER NOT NULL, -- position in order of start, from 0
     kind_number INTEGER NOT NULL REFERENCES event_kind (number), -- what it is
     start_ns INTEGER NOT NULL, -- nanoseconds from the start of the trace
-    duration_ns INTEGER NOT NULL, -- nanoseconds; on a CPU without the calls inside it
-    exposed_ns INTEGER NOT NULL, -- nanoseconds in which no class before its own ran (compute, communication, memory)
-    idle_ns INTEGER NOT NULL, -- nanoseconds in which the device ran nothing before it
-    late_ns INTEGER, -- nanoseconds of idle_ns before its launch: the host was late; NULL where the launch is unknown
+    duration_ns INTEGER NOT NULL, -- nanoseconds; on a CPU self time
+    exposed_ns INTEGER NOT NULL, -- nanoseconds while no event of an earlier class ran (compute, communication, memory)
+    idle_ns INTEGER NOT NULL, -- nanoseconds while the device was idle before it
+    late_ns INTEGER, -- nanoseconds of idle_ns before its launch: the host was late; NULL if the launch is unknown
     device INTEGER NOT NULL, -- number of the device, as the trace counts
     stream INTEGER NOT NULL, -- GPU stream (on a CPU: thread) that it ran on
     step INTEGER, -- step that launched it; NULL outside of steps
-    launch_ns INTEGER, -- nanoseconds from the start of the trace to its launch on the host; NULL where unknown
-    call INTEGER, -- number of the host call that launched it: events of one call share it
+    launch_ns INTEGER, -- nanoseconds from the start of the trace to its launch on the host; NULL if unknown
+    call INTEGER, -- number of the launching host call, shared by its events
     correlation INTEGER, -- the profiler's correlation id
     scope_number INTEGER, -- number in event_scope: annotations and modules around its launch; NULL for none
     sample_number INTEGER REFERENCES sample (number), -- sample that it is part of
@@ -297,12 +297,12 @@ CREATE INDEX traced_event_by_kind ON traced_event (kind_number);
 CREATE INDEX traced_event_by_sample ON traced_event (sample_number, repetition_index) WHERE sample_number IS NOT NULL;
 
 
--- Whole training steps and what was predicted for them --------------------------------------------------------------
+-- Training steps, predictions and regressors ------------------------------------------------------------------------
 
-CREATE TABLE step ( -- A real training step of a model, timed end to end; a failure is a row with a reason.
+CREATE TABLE step ( -- A real training step of a model, timed end to end. A failure has a reason and no time.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    run_id TEXT NOT NULL REFERENCES run (id), -- measured by
-    model_name TEXT NOT NULL, -- name of the model in its configuration; empty where it has none
+    run_id TEXT NOT NULL REFERENCES run (id), -- run that measured it
+    model_name TEXT NOT NULL, -- name of the model in its configuration; empty if it has none
     model TEXT NOT NULL, -- whole configuration of the model, JSON
     pp INTEGER NOT NULL, -- pipeline stages
     tp INTEGER NOT NULL, -- tensor parallel degree
@@ -310,9 +310,9 @@ CREATE TABLE step ( -- A real training step of a model, timed end to end; a fail
     micro_batch INTEGER NOT NULL, -- samples of a micro-batch
     micro_batches INTEGER NOT NULL, -- micro-batches per update
     schedule TEXT NOT NULL, -- pipeline schedule, such as 1F1B; empty without a pipeline
-    recomputation INTEGER NOT NULL CHECK (recomputation IN (0, 1)), -- 1: the backward pass computes activations again
+    recomputation INTEGER NOT NULL CHECK (recomputation IN (0, 1)), -- 1: with activation checkpointing
     dtype TEXT NOT NULL, -- element type, torch's name
-    framework TEXT NOT NULL, -- which training framework ran it; empty where unknown
+    framework TEXT NOT NULL, -- training framework; empty if unknown
     options TEXT NOT NULL, -- other settings (ZeRO stage, ...), JSON
     status TEXT NOT NULL CHECK (status IN ('ok', 'failed', 'unsupported')), -- ok: has a time
     reason TEXT NOT NULL, -- why there is no time; empty when ok
@@ -320,7 +320,7 @@ CREATE TABLE step ( -- A real training step of a model, timed end to end; a fail
     p10_s REAL, -- seconds, 10th percentile
     median_s REAL, -- seconds, median
     repetitions_s TEXT NOT NULL, -- every timed step, seconds, JSON list
-    components_s TEXT NOT NULL, -- parts measured inside it, JSON, name to seconds
+    components_s TEXT NOT NULL, -- parts of the step, JSON, name to seconds
     peak_memory_bytes INTEGER, -- bytes in use on the fullest device
     reference_us REAL, -- microseconds of a short fixed kernel timed with it
     measured_at TEXT, -- UTC
@@ -348,7 +348,7 @@ CREATE TABLE predictor ( -- One trained regressor of a bundle, and its error.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
     bundle_digest TEXT NOT NULL, -- digest of the bundle that it is part of
     operator TEXT NOT NULL, -- operator
-    role TEXT NOT NULL, -- role, where it was trained for one only; else empty
+    role TEXT NOT NULL, -- role, if it was trained for one role only; else empty
     direction TEXT NOT NULL, -- which time it predicts
     dtype TEXT NOT NULL, -- element type, torch's name
     compute_id TEXT REFERENCES hardware (id), -- trained for this device; NULL for several
@@ -401,7 +401,7 @@ SELECT
     fabric.description AS fabric,
     sample.variant,
     sample.load, -- burst or sustained; empty: not stated
-    sample.clock_mhz, -- clock, power and temperature while it was measured; NULL where nobody says
+    sample.clock_mhz, -- clock, power and temperature while it was measured; NULL if unknown
     sample.power_w,
     sample.temperature_c,
     sample.measured_at,
@@ -426,7 +426,7 @@ CREATE VIEW coverage AS -- What was measured on which hardware? One row per oper
 SELECT
     hardware.description AS hardware,
     sample.operator,
-    group_concat(DISTINCT nullif(sample.role, '')) AS roles, -- those that it was measured for
+    group_concat(DISTINCT nullif(sample.role, '')) AS roles, -- roles of the samples
     sample.direction,
     sample.dtype,
     sample.load,
@@ -505,7 +505,7 @@ SELECT
     sample.dtype,
     sample.vector,
     sample.variant,
-    iif(sample.load = 'sustained', 'sustained', 'burst') AS load, -- what is not stated counts as a burst
+    iif(sample.load = 'sustained', 'sustained', 'burst') AS load, -- a load that is not stated counts as a burst
     run.compute_id,
     run.software_id,
     run.fabric_id,
@@ -520,7 +520,7 @@ GROUP BY
     sample.operator, sample.direction, sample.dtype, sample.vector, sample.variant, sample.load = 'sustained',
     run.compute_id, run.software_id, run.fabric_id;
 
-CREATE VIEW sustained_slowdown AS -- How much longer does a point take under load that lasts than in a burst?
+CREATE VIEW sustained_slowdown AS -- How much longer does a point take under sustained load than in a burst?
 SELECT
     hardware.description AS hardware,
     sample.operator,
@@ -529,7 +529,7 @@ SELECT
     sample.vector,
     sample.variant,
     run.conditions,
-    -- Of several samples the one with the lowest time counts, as in training.
+    -- The lowest time of several samples, as in training.
     min(iif(sample.load = 'sustained', NULL, coalesce(sample.quiet_us, sample.time_us))) AS burst_us,
     min(iif(sample.load = 'sustained', coalesce(sample.quiet_us, sample.time_us), NULL)) AS sustained_us,
     round(
@@ -553,7 +553,7 @@ GROUP BY
     sample.operator, sample.direction, sample.dtype, sample.vector, sample.variant
 HAVING burst_us IS NOT NULL AND sustained_us IS NOT NULL;
 
-CREATE VIEW software_history AS -- Did an upgrade make it slower? Each point over the software versions, oldest first.
+CREATE VIEW software_history AS -- Did an upgrade make operators slower? Each point over the software versions, oldest first.
 SELECT
     hardware.description AS hardware,
     point_time.operator,
@@ -568,7 +568,7 @@ SELECT
     point_time.time_us,
     round(
         100.0 * (point_time.time_us / lag(point_time.time_us) OVER earlier - 1), 2
-    ) AS change_percent, -- against the software before it; NULL for the first
+    ) AS change_percent, -- relative to the previous software; NULL for the first
     point_time.compute_id,
     point_time.software_id
 FROM point_time
@@ -610,7 +610,7 @@ JOIN point_time AS two
 JOIN hardware AS hardware_one ON hardware_one.id = one.compute_id
 JOIN hardware AS hardware_two ON hardware_two.id = two.compute_id;
 
-CREATE VIEW step_accuracy AS -- How far was the prediction from the real step? Quiet against quiet, else the minimum.
+CREATE VIEW step_accuracy AS -- How far was the prediction from the real step? Quiet times are compared with p10_s, others with min_s.
 SELECT
     hardware,
     model,
@@ -620,7 +620,7 @@ SELECT
     micro_batch,
     micro_batches,
     measured_s,
-    measured_statistic, -- the step's time that was compared: p10_s for quiet operators, else min_s
+    measured_statistic, -- the compared time of the step: p10_s for quiet operators, else min_s
     predicted_s,
     round(100.0 * (predicted_s / measured_s - 1), 2) AS error_percent, -- negative: predicted too short
     timeline,
@@ -740,7 +740,7 @@ GROUP BY
     unrecognised_kernel.category, unrecognised_kernel.reason
 ORDER BY total_us DESC;
 
-CREATE VIEW trace_event AS -- What ran in the traces, in plain columns: one row per kernel, copy or fill.
+CREATE VIEW trace_event AS -- The events of traces in plain columns: one row per kernel, copy or fill.
 SELECT
     trace.rank,
     traced_step.name AS step,
@@ -748,8 +748,8 @@ SELECT
     event_kind.class, -- compute, communication or memory (copies and fills)
     traced_event.start_ns / 1e3 AS start_us, -- from the start of the trace
     traced_event.duration_ns / 1e3 AS duration_us,
-    traced_event.exposed_ns / 1e3 AS exposed_us, -- while no class before its own ran: compute, communication, memory
-    traced_event.idle_ns / 1e3 AS idle_us, -- while the device ran nothing before it
+    traced_event.exposed_ns / 1e3 AS exposed_us, -- while no event of an earlier class ran: compute, communication, memory
+    traced_event.idle_ns / 1e3 AS idle_us, -- while the device was idle before it
     traced_event.late_ns / 1e3 AS late_us, -- the part of idle_us before its launch
     traced_event.launch_ns / 1e3 AS launch_us, -- from the start of the trace
     traced_event.device,
@@ -764,7 +764,7 @@ SELECT
     event_kind.dtype,
     event_kind.variant,
     event_kind.vector,
-    event_kind.reason, -- why it is part of no operator
+    event_kind.reason, -- why it belongs to no operator
     event_kind.batch,
     event_kind.m,
     event_kind.k,
@@ -773,7 +773,7 @@ SELECT
     event_kind.group_ranks,
     event_kind.group_size,
     event_kind.message_bytes,
-    traced_event.call, -- events of one host call share it
+    traced_event.call, -- number of the launching host call, shared by its events
     traced_event.correlation,
     traced_event.sequence,
     traced_event.step AS step_index,
@@ -789,20 +789,20 @@ LEFT JOIN traced_step
     ON traced_step.timeline_number = traced_event.timeline_number AND traced_step.step = traced_event.step
 LEFT JOIN event_scope ON event_scope.number = traced_event.scope_number;
 
-CREATE VIEW step_time AS -- Where does a step's time go? Every instant of the device once, per trace and step.
+CREATE VIEW step_time AS -- Where does a step's time go? The time of the device without overlap, per trace and step.
 SELECT
     rank,
     step, -- NULL: launched outside of the steps that the trace marks
-    round(sum(exposed_us + idle_us) / 1e3, 3) AS device_ms, -- the parts below
+    round(sum(exposed_us + idle_us) / 1e3, 3) AS device_ms, -- sum of the parts below
     round(sum(iif(class = 'compute', exposed_us, 0)) / 1e3, 3) AS compute_ms,
-    round(sum(iif(class = 'communication', exposed_us, 0)) / 1e3, 3) AS exposed_communication_ms, -- without compute
-    round(sum(iif(class = 'memory', exposed_us, 0)) / 1e3, 3) AS memory_ms, -- copies and fills alone
+    round(sum(iif(class = 'communication', exposed_us, 0)) / 1e3, 3) AS exposed_communication_ms, -- while no compute runs
+    round(sum(iif(class = 'memory', exposed_us, 0)) / 1e3, 3) AS memory_ms, -- copies and fills without other events
     round(sum(idle_us) / 1e3, 3) AS idle_ms, -- the four causes below
-    round(sum(late_us) / 1e3, 3) AS idle_host_ms, -- before the launch of what ends it: the host was late
+    round(sum(late_us) / 1e3, 3) AS idle_host_ms, -- before the launch of the next event: the host was late
     round(sum(iif(ended_stream <> (stream & 1048575), idle_us - late_us, 0)) / 1e3, 3)
-        AS idle_other_stream_ms, -- launched; another stream ran last: it waited for that one
+        AS idle_other_stream_ms, -- after the launch; another stream ran last, and was waited for
     round(sum(iif(ended_stream <> (stream & 1048575), 0, idle_us - late_us)) / 1e3, 3)
-        AS idle_dependency_ms, -- launched; its own stream ran last: an event, another rank, or the launch's latency
+        AS idle_dependency_ms, -- after the launch; the same stream ran last: an event, another rank, or launch latency
     round(sum(iif(late_us IS NULL, idle_us, 0)) / 1e3, 3) AS idle_unknown_ms, -- its launch was not recorded
     round(sum(iif(class = 'communication', duration_us, 0)) / 1e3, 3) AS communication_ms, -- exposed or not
     round(
@@ -816,7 +816,7 @@ SELECT
 FROM (
     SELECT
         run_id, trace_id, rank, step, step_index, class, stream, duration_us, exposed_us, idle_us, late_us,
-        -- The latest end of all before it, with the stream that it was on in its lowest 20 bits.
+        -- The latest end of all earlier events, with its stream in the lowest 20 bits.
         max(CAST((start_us + duration_us) * 1e3 AS BIGINT) * 1048576 + (stream & 1048575)) OVER (
             PARTITION BY trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) & 1048575 AS ended_stream
@@ -824,7 +824,7 @@ FROM (
 )
 GROUP BY run_id, trace_id, rank, step_index, step;
 
-CREATE VIEW kernel_time AS -- Which kernels take the time? Per trace and kernel, every instant once.
+CREATE VIEW kernel_time AS -- Which kernels take the time? Per trace and kernel, without overlap.
 SELECT
     rank,
     name AS kernel,
@@ -833,7 +833,7 @@ SELECT
     round(sum(duration_us), 3) AS total_us,
     round(avg(duration_us), 3) AS mean_us,
     max(duration_us) AS max_us,
-    round(sum(exposed_us), 3) AS exposed_us, -- sum over all kernels: the time in which the device is busy
+    round(sum(exposed_us), 3) AS exposed_us, -- sums to the busy time of the device
     round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY trace_id), 2) AS percent_of_busy,
     trace_id,
     run_id
@@ -870,12 +870,12 @@ SELECT
     round(min(time_us), 3) AS min_us,
     round(flops / avg(time_us) / 1e6, 3) AS teraflops_per_s, -- at mean_us
     round(least_bytes / avg(time_us) / 1e6, 3) AS terabytes_per_s, -- at mean_us, each matrix moved once
-    round(100.0 * flops / avg(time_us) * 1e6 / device_peak.flops_per_s, 1) AS percent_of_peak, -- at mean_us; above 100 where float32 ran as TF32
+    round(100.0 * flops / avg(time_us) * 1e6 / device_peak.flops_per_s, 1) AS percent_of_peak, -- at mean_us; above 100 if float32 ran as TF32
     round(flops / least_bytes, 1) AS flops_per_byte,
     CASE
         WHEN flops / least_bytes * device_peak.memory_bytes_per_s < device_peak.flops_per_s THEN 'memory'
         WHEN device_peak.flops_per_s IS NOT NULL THEN 'compute'
-    END AS bound, -- of the roofline: which limit is the nearer one; NULL: no published peak
+    END AS bound, -- the nearer limit of the roofline; NULL: no published peak
     round(
         100.0 / avg(time_us) * 1e6
         * iif(
@@ -915,7 +915,7 @@ SELECT
     dtype,
     count(*) AS calls,
     round(avg(duration_us), 3) AS mean_us,
-    round(min(duration_us), 3) AS min_us, -- the call that waited least for other ranks
+    round(min(duration_us), 3) AS min_us, -- call with the shortest wait for other ranks
     round(factor * message_bytes / avg(duration_us) / 1e3, 3) AS bus_gb_per_s, -- bus bandwidth at mean_us
     round(factor * message_bytes / min(duration_us) / 1e3, 3) AS best_bus_gb_per_s, -- bus bandwidth at min_us
     round(sum(duration_us), 3) AS total_us,
@@ -936,14 +936,14 @@ FROM (
 )
 GROUP BY run_id, trace_id, rank, collective, group_size, group_ranks, message_bytes, dtype, factor;
 
-CREATE VIEW rank_time AS -- Which rank is slow? Ranks of a run side by side, per step; behind_ms is against the fastest.
+CREATE VIEW rank_time AS -- Which rank is slow? Ranks of a run side by side, per step.
 SELECT
     run_id,
     step,
     rank,
     device_ms,
     compute_ms,
-    round(compute_ms - min(compute_ms) OVER same_step, 3) AS behind_ms, -- compute above that of the fastest rank
+    round(compute_ms - min(compute_ms) OVER same_step, 3) AS behind_ms, -- compute time minus the fastest rank's
     communication_ms, -- the slow rank waits least
     exposed_communication_ms,
     memory_ms,
@@ -964,7 +964,7 @@ SELECT
     round(sum(gap_us) / 1e3, 3) AS idle_ms, -- the causes below
     round(sum(iif(gap_us > 0 AND launch_us > before_us, gap_us, 0)) / 1e3, 3) AS host_ms, -- launched in the gap
     round(sum(iif(launch_us <= before_us, gap_us, 0)) / 1e3, 3)
-        AS waiting_ms, -- launched before the gap: waits for another stream, an event, a rank
+        AS waiting_ms, -- launched before the gap: waits for another stream, an event or a rank
     round(sum(iif(launch_us IS NULL, gap_us, 0)) / 1e3, 3) AS unknown_ms, -- its launch was not recorded
     trace_id,
     run_id

@@ -1,22 +1,23 @@
 """Small operators with torch's own code kept in a CPU's caches, as in a step, and evicted with the data.
 
-    python benchmarks/bench_caches.py [--rounds 5]
+    python benchmarks/bench_caches.py [--repeat 5]
 
-Both ways take turns in one run, on one core. Prints Markdown: medians over the rounds of the quiet times, µs. What is
-kept: collector/measuring/cache_state.py.
+Both ways take turns in one run, on one core. Prints Markdown: medians of the quiet times, µs. What is kept:
+collector/measuring/cache_state.py.
 """
 
-import argparse
 from contextlib import nullcontext
-from statistics import median
+from functools import partial
 from unittest.mock import patch
 
 import torch
 
+from kernelcast.benchmarks.harness import Bench, in_turn
 from kernelcast.collector.benches import BENCHES, Place, Point
 from kernelcast.collector.measuring import cache_state
 from kernelcast.collector.measuring.core_binding import bind, own_cores
 from kernelcast.collector.measuring.harness import Effort, measure
+from kernelcast.docs.markdown import table
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.statistics import quiet_us
 
@@ -39,24 +40,23 @@ def time_us(
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    bench = Bench(__file__, __doc__, repeat=5)
+    bench.arguments()
     bind(own_cores(0, 1, threads=1))
     torch.set_num_threads(1)
     place = Place(device=torch.device("cpu"), dtype=torch.float32)
-    print("| operator | pass | code kept, µs | evicted, µs | ratio |\n|---|---|---|---|---|")
+    rows = []
     for operator, vector in SHAPES:
         backward = Direction.INPUT_GRADIENT if operator == "gemm" else Direction.BACKWARD
         for direction in (Direction.FORWARD, backward):
-            times = [
-                [time_us(operator, vector, place, direction, is_kept=kept) for kept in (True, False)]
-                for _ in range(rounds)
-            ]
-            kept, evicted = (median(column) for column in zip(*times, strict=True))
-            print(
-                f"| {operator} {list(vector)} | {direction} | {kept:.0f} | {evicted:.0f} | {evicted / kept:.2f} |"
-            )
+            ways = {
+                name: partial(time_us, operator, vector, place, direction, is_kept=name == "kept")
+                for name in ("kept", "evicted")
+            }
+            kept, evicted = in_turn(ways, bench.repeat, time_s=lambda way: way()).values()
+            ratio = f"{evicted / kept:.2f}"
+            rows.append((f"{operator} {list(vector)}", direction, f"{kept:.0f}", f"{evicted:.0f}", ratio))
+    bench.publish("\n".join(table(("operator", "pass", "code kept, µs", "evicted, µs", "ratio"), rows)))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,19 @@
 """How soon the explorer answers, in a headless Chromium: after the page opens, and after a slider has moved.
 
-    python benchmarks/bench_explore.py [--repeat 15] [--write]
+    python benchmarks/bench_explore.py [--repeat 15] [--write [PAGE]]
 
 Needs Playwright (extra `dev`) and Debian's chromium. Server and browser share this machine's cores. Prints a table;
 --write puts it into docs/explore.md.
 """
 
-import argparse
-import os
 import statistics
-from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page
 
+from kernelcast.benchmarks.harness import Bench
 from kernelcast.docs.headless_explorer import headless_explorer
-from kernelcast.validate.markdown import fill, table
-
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "explore.md"
+from kernelcast.docs.markdown import table
 
 # From the start of navigation to the first headline figures, and to the first pictures.
 FIRST = """async () => {
@@ -82,17 +77,12 @@ def row(name: str, times_ms: list[float]) -> tuple[str, ...]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    before = os.getloadavg()[0]
+    bench = Bench(__file__, __doc__, page="explore.md", repeat=15)
+    bench.arguments()
     with headless_explorer() as (browser, address):
         very_first = first_answers(browser, address)
-        opened = [
-            first_answers(browser, f"{address}#batch={1024 + 64 * one}") for one in range(options.repeat)
-        ]
-        opened_again = [first_answers(browser, address) for _ in range(options.repeat)]
+        opened = [first_answers(browser, f"{address}#batch={1024 + 64 * n}") for n in range(bench.repeat)]
+        opened_again = [first_answers(browser, address) for _ in range(bench.repeat)]
         new, again = moves(browser, address)
     rows = [
         row("opening the page to figures and pictures, the server just started", [max(very_first)]),
@@ -102,12 +92,8 @@ def main() -> None:
         row("the same, asked before", again),
     ]
     lines = table(("from", "median", "90th percentile", "times"), rows, is_padded=False)
-    cores = os.cpu_count()
-    text = "\n".join(lines)
-    text += f"\n\n({cores} cores, shared by server and browser; load before: {before:.1f}.)\n"
-    print(text, end="")
-    if options.write:
-        fill(PAGE, "bench-explore", text)
+    text = "\n".join([*lines, "", f"({bench.machine()}; server and browser share the cores.)"])
+    bench.publish(text)
 
 
 if __name__ == "__main__":

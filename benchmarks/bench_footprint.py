@@ -1,28 +1,24 @@
 """What `pip install kernelcast` alone puts on a disk, and how long its imports take.
 
-    python benchmarks/bench_footprint.py [--repeat 21] [--only sizes] [--write docs/deploy.md]
+    python benchmarks/bench_footprint.py [--repeat 21] [--only sizes] [--write [PAGE]]
 
-Builds the wheel, installs it with its base dependencies into an empty environment, and looks there. Sizes are those of
-the files that pip lists of each package, compiled modules included. Times are medians of new processes, taken in turn.
-Prints Markdown, and with --write puts it between the marks of that file. `--only sizes` leaves out the times, which a
-busy machine falsifies.
+Builds the wheel and installs it with its base dependencies into an empty environment. The size of a package adds up
+the files that pip lists, compiled modules included. Times are medians of new processes, taken in turn. `--only
+sizes` leaves out the times, which a busy machine falsifies.
 """
 
-import argparse
 import json
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
-from kernelcast.validate.markdown import fill
-
-ROOT = Path(__file__).resolve().parent.parent
+from kernelcast.benchmarks.harness import ROOT, Bench, in_turn
+from kernelcast.docs.markdown import table
 
 # Sizes of all distributions of an environment, as JSON. A file may be listed twice.
 SIZES = """
@@ -53,7 +49,7 @@ def install(folder: Path) -> Path:
     """An environment with the wheel of this tree and nothing else; its Python."""
     source = folder / "source"
     everywhere = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests", "docs")
-    # Of this folder only what somebody made in it: the bundles that ship are in another.
+    # Files that a user made in this folder; the bundles that ship are in another.
     made_here = shutil.ignore_patterns("*.kcast", "*.db")
 
     def left_out(place: str, names: list[str]) -> set[str]:
@@ -79,60 +75,36 @@ def run(*command: str) -> str:
 def sizes(python: Path) -> list[str]:
     """The table of sizes, the largest first."""
     found = {
-        name: (version, size)
-        for name, (version, size) in json.loads(run(str(python), "-c", SIZES)).items()
+        f"{name} {version}": size_bytes / 1e6
+        for name, (version, size_bytes) in json.loads(run(str(python), "-c", SIZES)).items()
         if name not in ("pip", "setuptools")
     }
-    rows = sorted(found.items(), key=lambda item: -item[1][1])
-    total = sum(size for _, (_, size) in rows)
-    lines = [f"| {name} {version} | {megabytes(size)} |" for name, (version, size) in rows]
-    return ["| on the disk | MB |", "| --- | ---: |", *lines, f"| together | {megabytes(total)} |"]
-
-
-def megabytes(size: int) -> str:
-    """Megabytes (10⁶ bytes) of a size in bytes."""
-    return f"{size / 1e6:.1f}"
+    rows = [*sorted(found.items(), key=lambda item: -item[1]), ("together", sum(found.values()))]
+    cells = [(name, f"{size_mb:.1f}") for name, size_mb in rows]
+    return list(table(("on the disk", "MB"), cells, is_padded=False))
 
 
 def times(python: Path, repeat: int) -> list[str]:
     """The table of start times."""
-    taken: dict[str, list[float]] = {name: [] for name in TIMED}
-    for round_ in range(repeat + 1):
-        for name, words in TIMED.items():
-            begin = time.perf_counter()
-            run(str(python), *words)
-            if round_:  # the first fills the system's cache
-                taken[name].append(time.perf_counter() - begin)
-    medians = {name: statistics.median(found) for name, found in taken.items()}
+    ways = {name: partial(run, str(python), *words) for name, words in TIMED.items()}
+    medians = in_turn(ways, repeat, warm_up=1)  # the first fills the system's cache
     alone = medians["Python alone"]
-    lines = [f"| {name} | {1e3 * value:.0f} | {value / alone:.1f} |" for name, value in medians.items()]
-    return ["| a process that does | ms | × Python alone |", "| --- | ---: | ---: |", *lines]
+    cells = [(name, f"{1e3 * value:.0f}", f"{value / alone:.1f}") for name, value in medians.items()]
+    return list(table(("a process that does", "ms", "× Python alone"), cells, is_padded=False))
 
 
 def main() -> None:
     """Build, install, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeat", type=int, default=21)
-    parser.add_argument("--only", choices=["sizes", "times"])
-    parser.add_argument("--write", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    load = os.getloadavg()[0]
+    bench = Bench(__file__, __doc__, page="deploy.md", repeat=21)
+    bench.parser.add_argument("--only", choices=["sizes", "times"])
+    only = bench.arguments().only
     with tempfile.TemporaryDirectory() as folder:
         python = install(Path(folder))
-        machine = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
-        about = f"{machine}, {os.cpu_count()} core(s), load average before {load:.1f}."
-        parts = {}
-        if given.only != "times":
-            parts["sizes"] = [f"{machine}.", "", *sizes(python)]
-        if given.only != "sizes":
-            parts["times"] = [about, "", *times(python, given.repeat)]
-    for part, lines in parts.items():
-        text = "\n".join(lines)
-        print(text)
-        if given.write:
-            fill(given.write, f"bench-footprint, {part}", text)
+        if only != "times":
+            about = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}."
+            bench.publish("\n".join([about, "", *sizes(python)]), "sizes")
+        if only != "sizes":
+            bench.publish("\n".join([f"{bench.machine()}.", "", *times(python, bench.repeat)]), "times")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """How long two processes with one core each take for small all-reduces over gloo, with and without a calm loop.
 
-    python benchmarks/bench_gloo.py [--repetitions 400] [--rounds 3] [--write docs/method.md]
+    python benchmarks/bench_gloo.py [--repetitions 400] [--repeat 3] [--write [PAGE]]
 
-Both ways take turns in one run, in new processes. A time is that of the process that came last. Prints Markdown, and
-with --write puts it between the marks of that file. What is calm: collector/measuring/gloo_threads.py.
+Both ways take turns in one run, in new processes. A repetition lasts until the later process has finished. What is
+calm: collector/measuring/gloo_threads.py.
 """
 
-import argparse
 import socket
 import tempfile
 import time
@@ -18,10 +17,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as tp
 
-from kernelcast.collector.machine.probe import probe
+from kernelcast.benchmarks.harness import Bench
 from kernelcast.collector.measuring.core_binding import bind, own_cores
 from kernelcast.collector.measuring.gloo_threads import calm_gloo
-from kernelcast.validate.markdown import fill
+from kernelcast.docs.markdown import table
 
 ENTRIES = (256, 65_536, 1_048_576)
 WARM_UP = 20
@@ -62,34 +61,25 @@ def times_us(*, calm: bool, repetitions: int) -> np.ndarray[Any, np.dtype[np.flo
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repetitions", type=int, default=400)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", type=Path)
-    arguments = parser.parse_args()
+    bench = Bench(__file__, __doc__, page="method.md", repeat=3)
+    bench.parser.add_argument("--repetitions", type=int, default=400)
+    repetitions = bench.arguments().repetitions
     rounds = [
-        {calm: times_us(calm=calm, repetitions=arguments.repetitions) for calm in (False, True)}
-        for _ in range(arguments.rounds)
+        {calm: times_us(calm=calm, repetitions=repetitions) for calm in (False, True)}
+        for _ in range(bench.repeat)
     ]
-    lines = [
-        f"{probe(torch.device('cpu'), threads=1, processes=2).compute.description}; torch {torch.__version__}; "
-        f"{arguments.rounds} rounds of {arguments.repetitions} repetitions.",
-        "",
-        "| all-reduce of | loop as it is: median | mean | stalls | calm loop: median | mean | stalls | means' ratio |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for index, entries in enumerate(ENTRIES):
         cells, means = [], {}
         for calm in (False, True):
             times = np.concatenate([one[calm][index] for one in rounds])
             means[calm] = times.mean()
             stalls = (times > np.percentile(times, 10) + STALL_US).mean()
-            cells.append(f"{np.median(times):.0f} µs | {means[calm]:.0f} µs | {stalls:.0%}")
-        lines.append(f"| {4 * entries:,} bytes | {' | '.join(cells)} | {means[False] / means[True]:.1f} |")
-    text = "\n".join(lines)
-    print(text)
-    if arguments.write:
-        fill(arguments.write, "bench-gloo", text)
+            cells += [f"{np.median(times):.0f} µs", f"{means[calm]:.0f} µs", f"{stalls:.0%}"]
+        rows.append((f"{4 * entries:,} bytes", *cells, f"{means[False] / means[True]:.1f}"))
+    heads = ("all-reduce of", "default loop: median", "mean", "stalls", "calm loop: median", "mean", "stalls")
+    about = f"{bench.machine('torch')}; {bench.repeat} rounds of {repetitions} repetitions."
+    bench.publish("\n".join([about, "", *table((*heads, "means' ratio"), rows, is_padded=False)]))
 
 
 if __name__ == "__main__":

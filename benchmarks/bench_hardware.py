@@ -1,17 +1,19 @@
 """How well the matrix products of inference frameworks' tables carry over to shapes and passes that they lack.
 
-`python benchmarks/bench_hardware.py` prints, for each GEMM table of datasets/aiconfigurator, the mean error of its
+    python benchmarks/bench_hardware.py
+
+Prints, for each GEMM table of datasets/aiconfigurator, the mean error of its
 regressor on held-out rows, and on rows whose pair of [n, k] was held out whole; then how far both gradients of linears,
 answered by the A100's forward table, are off from those that Perlmutter measured. Minutes, no network, no GPU.
 """
 
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 from sklearn.model_selection import GroupKFold
 
+from kernelcast.benchmarks.harness import ROOT, Bench
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database
 from kernelcast.store.importers import read_aiconfigurator, read_estimate_train_time, store_parsed
@@ -22,7 +24,7 @@ from kernelcast.train.scope import Scope
 from kernelcast.train.screening import screen
 from kernelcast.train.selection import relative_errors, select
 
-DATASETS = Path(__file__).resolve().parent.parent / "datasets"
+DATASETS = ROOT / "datasets"
 TABLES = {
     "a100-sxm": "a100_sxm/gemm/sglang/0.5.10",
     "h100-sxm": "h100_sxm/gemm/sglang/0.5.14",
@@ -34,6 +36,7 @@ _SPLITS = 5
 
 def main() -> None:
     """Print both tables."""
+    Bench(__file__, __doc__).arguments()
     print("table      rows    pairs [n, k]  held-out rows  held-out pairs  ratio")
     fitted: dict[str, Regressor] = {}
     for name, folder in TABLES.items():
@@ -91,4 +94,4 @@ def _error_of_pairs(table: Table, chosen: Regressor, pairs: np.ndarray) -> float
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

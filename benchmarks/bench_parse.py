@@ -1,6 +1,6 @@
-"""How fast traces are read, beside HolisticTraceAnalysis (MIT, pip: HolisticTraceAnalysis).
+"""How fast traces are read, compared with HolisticTraceAnalysis (MIT, pip: HolisticTraceAnalysis).
 
-    python benchmarks/bench_parse.py FOLDER --hta-python .venv-hta/bin/python [--repeat 7] [--write docs/ingesting.md]
+    python benchmarks/bench_parse.py FOLDER --hta-python .venv-hta/bin/python [--repeat 7] [--write [PAGE]]
 
 Both read every trace in FOLDER in turn, each in processes of its own that hold nothing else: kernelcast with
 `read_trace`, once as it is and once with the arguments of every event parsed too (it parses them when they are asked
@@ -8,13 +8,13 @@ for), HolisticTraceAnalysis with `parse_trace_dataframe` and its default parser.
 repetitions after imports and one run to warm up; memory is what a process's peak grows by while it reads the file once.
 """
 
-import argparse
-import statistics
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
-from kernelcast.validate.markdown import fill
+from kernelcast.benchmarks.harness import Bench
+from kernelcast.docs.markdown import table
 
 AIM = 5.0
 
@@ -91,71 +91,62 @@ def measure(
         alone = Reader(pythons[name], READERS[name], "memory")
         answer = alone.read(path)
         alone.close()
-        found[path][name] = statistics.median(seconds), (answer[1] if answer else 0.0) / 1e6
+        found[path][name] = median(seconds), (answer[1] if answer else 0.0) / 1e6
     return found
 
 
-def table(found: dict[Path, dict[str, tuple[float, float]]]) -> str:
-    """The figures as Markdown."""
-    lines = [
-        "| trace | MB packed | ms | with arguments ms | HTA ms | ratio | with arguments | MB | HTA MB | ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    ratios, ratios_with, memory = [], [], []
+def rows_of(found: dict[Path, dict[str, tuple[float, float]]]) -> tuple[list[list[str]], list[list[float]]]:
+    """Rows of the table; ratios of time, of time with arguments, of memory where it is measurable."""
+    rows, ratios = [], []
     for path, by_reader in found.items():
-        if THEIRS not in by_reader or OURS not in by_reader:
-            refused = " and ".join(name for name in (OURS, THEIRS) if name not in by_reader)
-            lines.append(
-                f"| {path.name} | {path.stat().st_size / 1e6:.2f} | refused by {refused} | | | | | | | |"
-            )
+        row = [path.name, f"{path.stat().st_size / 1e6:.2f}"]
+        refused = " and ".join(name for name in (OURS, THEIRS) if name not in by_reader)
+        if refused:
+            rows.append([*row, f"refused by {refused}", *[""] * 7])
             continue
         (ours, ours_mb), (more, _), (theirs, theirs_mb) = (by_reader[name] for name in READERS)
-        ratios.append(theirs / ours)
-        ratios_with.append(theirs / more)
-        ratio_mb = ""
-        if ours_mb >= 1:
-            memory.append(theirs_mb / ours_mb)
-            ratio_mb = f"{theirs_mb / ours_mb:.1f}"
-        packed_mb = path.stat().st_size / 1e6
-        lines.append(
-            f"| {path.name} | {packed_mb:.2f} | {ours * 1e3:.1f} | {more * 1e3:.1f} | {theirs * 1e3:.0f} | "
-            f"{theirs / ours:.1f} | {theirs / more:.1f} | {ours_mb:.0f} | {theirs_mb:.0f} | {ratio_mb} |"
-        )
-    return "\n".join(lines) + (
-        f"\n\nMedian of the ratios: {statistics.median(ratios):.1f} in time, {statistics.median(ratios_with):.1f} with "
-        f"every argument parsed, {statistics.median(memory):.1f} in memory; the least in time is {min(ratios):.1f}, "
-        f"with arguments {min(ratios_with):.1f} (aim: {AIM:g})."
-    )
+        own = [theirs / ours, theirs / more, *([theirs_mb / ours_mb] if ours_mb >= 1 else [])]
+        ratios.append(own)
+        times = [f"{ours * 1e3:.1f}", f"{more * 1e3:.1f}", f"{theirs * 1e3:.0f}"]
+        in_memory = [f"{ours_mb:.0f}", f"{theirs_mb:.0f}", f"{own[2]:.1f}" if len(own) > 2 else ""]
+        rows.append([*row, *times, *(f"{one:.1f}" for one in own[:2]), *in_memory])
+    return rows, ratios
+
+
+HEADS = (
+    "trace", "MB packed", "ms", "with arguments ms", "HTA ms", "ratio", "with arguments", "MB", "HTA MB", "ratio",
+)  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--hta-python", required=True, help="Python of an environment with HolisticTraceAnalysis."
-    )
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="Put the table between the marks of this page."
-    )
-    arguments = parser.parse_args()
+    """Read every trace with both, and print the table."""
+    bench = Bench(__file__, __doc__, page="ingesting.md", repeat=7)
+    bench.parser.add_argument("folder", type=Path)
+    bench.parser.add_argument("--hta-python", required=True, help="Python with HolisticTraceAnalysis")
+    given = bench.arguments()
     versions = "from importlib.metadata import version; print(version('HolisticTraceAnalysis'))"
-    done = subprocess.run([arguments.hta_python, "-c", versions], capture_output=True, text=True, check=False)
+    done = subprocess.run([given.hta_python, "-c", versions], capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{arguments.hta_python}: has no HolisticTraceAnalysis, expected: make bench-parse")
-    files = sorted(arguments.folder.rglob("*.json.gz"))
+        sys.exit(f"{given.hta_python}: has no HolisticTraceAnalysis, expected: make bench-parse")
+    files = sorted(given.folder.rglob("*.json.gz"))
     if not files:
-        sys.exit(f"{arguments.folder}: holds no *.json.gz, expected traces")
-    pythons = {OURS: sys.executable, OURS_WITH_ARGUMENTS: sys.executable, THEIRS: arguments.hta_python}
-    text = (
-        f"HolisticTraceAnalysis {done.stdout.strip()} (HTA), medians of {arguments.repeat}, one run.\n\n"
-        + table(measure(files, pythons, arguments.repeat))
-    )
-    print(text)
-    if arguments.write:
-        fill(arguments.write, "bench-parse", f"\n{text}\n\n")
+        sys.exit(f"{given.folder}: holds no *.json.gz, expected traces")
+    pythons = {OURS: sys.executable, OURS_WITH_ARGUMENTS: sys.executable, THEIRS: given.hta_python}
+    rows, ratios = rows_of(measure(files, pythons, bench.repeat))
+    in_time, with_arguments = ([one[place] for one in ratios] for place in (0, 1))
+    in_memory = median(one[2] for one in ratios if len(one) > 2)
+    lines = [
+        "",
+        f"HolisticTraceAnalysis {done.stdout.strip()} (HTA), medians of {bench.repeat}, one run.",
+        "",
+        *table(HEADS, rows, is_padded=False),
+        "",
+        f"Median of the ratios: {median(in_time):.1f} in time, {median(with_arguments):.1f} with every argument "
+        f"parsed, {in_memory:.1f} in memory; the least in time is {min(in_time):.1f}, with arguments "
+        f"{min(with_arguments):.1f} (aim: {AIM:g}).",
+        "\n",
+    ]
+    bench.publish("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 python benchmarks/bench_ranks.py [--ranks 100] [--steps 20]
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import duckdb
 
+from kernelcast.benchmarks.harness import Bench
 from kernelcast.collector.ingest import ingest_traces
 from kernelcast.docs import example_traces
 from kernelcast.store import Database
@@ -33,9 +33,13 @@ def _timed(what: str, work: Callable[[], Any]) -> Any:
     return answer
 
 
-def main(ranks: int, steps: int) -> None:
+def main() -> None:
     """Write, ingest and export the traces, and ask both databases."""
-    example_traces.STEPS = steps
+    bench = Bench(__file__, __doc__)
+    bench.parser.add_argument("--ranks", type=int, default=100)
+    bench.parser.add_argument("--steps", type=int, default=20)
+    given = bench.arguments()
+    ranks, example_traces.STEPS = given.ranks, given.steps
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = _timed(f"{ranks} traces written", lambda: example_traces.write(folder, ranks))
@@ -57,10 +61,4 @@ def main(ranks: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=20)
-    arguments = parser.parse_args()
-    main(arguments.ranks, arguments.steps)
+    main()

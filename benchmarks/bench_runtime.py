@@ -1,17 +1,14 @@
 """How fast the runtime is: a cold command, a warm estimator, searches, and how cost grows with work.
 
-    python benchmarks/bench_runtime.py [--bundle FILE] [--repeat 5] [--write docs/performance.md] [--calculon FOLDER]
+    python benchmarks/bench_runtime.py [--bundle FILE] [--repeat 5] [--write [PAGE]] [--calculon FOLDER]
 
 Everything is measured in one run, every part in processes of its own, so that its peak memory is its own. Without
 --bundle a synthetic one is written, in the size of a trained one. With --calculon, the checkout of that program in
-FOLDER searches the same number of devices beside it. Prints Markdown, and with --write puts it between the marks of
-that file.
+FOLDER searches the same number of devices for comparison.
 """
 
-import argparse
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -22,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from synthetic_bundle import write_synthetic_bundle
-
-from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, load_model
-from kernelcast.validate.markdown import fill, table
+from kernelcast.benchmarks.harness import Bench, in_turn, peak_mb, seconds_of
+from kernelcast.benchmarks.synthetic_bundle import write_synthetic_bundle
+from kernelcast.docs.markdown import table
+from kernelcast.runtime import Cluster, Estimator, Parallelism, load_model
 
 MODEL, NODE = "gpt3-175b", 8
 
@@ -59,25 +56,6 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-class Bench:
-    """Runs parts in processes of their own, and remembers the bundle that they use."""
-
-    def __init__(self, bundle: Path, repeat: int) -> None:
-        self.bundle, self.repeat = bundle, repeat
-
-    def part(self, name: str, **arguments: object) -> dict[str, float]:
-        """Median of every number that a part answers, `peak_mb` the largest."""
-        answers = []
-        for _ in range(self.repeat):
-            asked = [sys.executable, __file__, "--part", name, "--bundle", str(self.bundle)]
-            done = subprocess.run(
-                [*asked, "--arguments", json.dumps(arguments)], stdout=subprocess.PIPE, check=True, text=True
-            )
-            answers.append(json.loads(done.stdout))
-        medians = {key: statistics.median(one[key] for one in answers) for key in answers[0]}
-        return medians | {"peak_mb": max(one["peak_mb"] for one in answers)}
-
-
 def command(arguments: Sequence[str]) -> tuple[float, float]:
     """Seconds and peak memory (MB) of a command."""
     done = subprocess.run(
@@ -92,123 +70,89 @@ def command(arguments: Sequence[str]) -> tuple[float, float]:
     return seconds, peak_kb / 1024
 
 
-def cold(bench: Bench) -> Iterator[str]:
-    """A command that predicts once, beside a bare import of ONNX Runtime, taken in turn."""
+def cold(bench: Bench, bundle: Path) -> Iterator[str]:
+    """A command that predicts once, and a bare import of ONNX Runtime, taken in turn."""
     program = "from kernelcast.cli.main import main; main()"
     layout = {"pp": 8, "tp": 8, "dp": 2, "micro-batch": 1, "micro-batches": 32, "gpus-per-node": NODE}
-    predict = [
-        sys.executable,
-        "-c",
-        program,
-        "predict",
-        "--bundle",
-        str(bench.bundle),
-        "--model",
-        MODEL,
-        "--json",
-    ]
+    predict = [sys.executable, "-c", program, "predict", "--bundle", str(bundle), "--model", MODEL, "--json"]
     predict += [text for name, value in layout.items() for text in (f"--{name}", str(value))]
     bare = [sys.executable, "-c", "import onnxruntime"]
-    command(predict)  # so that files are in the system's cache for both
+    command(predict)  # both find their files in the system's cache
     pairs = [(command(bare), command(predict)) for _ in range(max(5, bench.repeat))]
     (bare_s, bare_mb), (predict_s, predict_mb) = (
-        (statistics.median(pair[which][0] for pair in pairs), max(pair[which][1] for pair in pairs))
-        for which in (0, 1)
+        (statistics.median(one[0] for one in found), max(one[1] for one in found))
+        for found in zip(*pairs, strict=True)
     )
+    ratio = f"{predict_s / bare_s:.1f} × the time, {predict_mb / bare_mb:.1f} × the memory"
+    what = "`kernelcast predict`: start, load, one prediction"
     return table(
         ("cold, as a command", "seconds", "peak memory", "against the bare import"),
         [
             ("`import onnxruntime` alone", f"{bare_s:.2f}", f"{bare_mb:.0f} MB", ""),
-            (
-                "`kernelcast predict`: start, load, one prediction",
-                f"{predict_s:.2f}",
-                f"{predict_mb:.0f} MB",
-                f"{predict_s / bare_s:.1f} × the time, {predict_mb / bare_mb:.1f} × the memory",
-            ),
+            (what, f"{predict_s:.2f}", f"{predict_mb:.0f} MB", ratio),
         ],
     )
 
 
-def warm(bench: Bench) -> Iterator[str]:
+def warm(bench: Bench, bundle: Path) -> Iterator[str]:
     """Predictions on an estimator that has its models loaded."""
-    found = bench.part("warm")
-    return table(
-        ("warm estimator", "median time", "without the interval"),
-        [
-            ("a new configuration, closed form", ms(found["closed"]), ms(found["closed_bare"])),
-            (
-                "a new configuration, simulated 1F1B, pp 16, m 64",
-                ms(found["simulated"]),
-                ms(found["simulated_bare"]),
-            ),
-            ("the same configuration again", f"{found['again'] * 1e6:.0f} µs", ""),
-        ],
-    )
+    found = bench.part("warm", bundle=bundle)
+    rows = [
+        (what, *(f"{found[name] * 1e3:.2f} ms" for name in (kind, f"{kind}_bare")))
+        for kind, what in (
+            ("closed", "a new configuration, closed form"),
+            ("simulated", "a new configuration, simulated 1F1B, pp 16, m 64"),
+        )
+    ]
+    again = ("the same configuration again", f"{found['again'] * 1e6:.0f} µs", "")
+    return table(("warm estimator", "median time", "without the interval"), [*rows, again])
 
 
-def searches(bench: Bench, calculon: Path | None) -> Iterator[str]:
+def searches(bench: Bench, bundle: Path, calculon: Path | None) -> Iterator[str]:
     """Layouts per second, by closed form and simulated."""
-    rows, ways = (
-        [],
-        (
-            ("closed form", {"timeline": "closed-form"}),
-            ("simulated, with a lower bound ruling layouts out", {"timeline": "simulate"}),
-            ("simulated, every layout", {"timeline": "simulate", "prune": False}),
-        ),
-    )
     peer, source = CALCULON_SAID, "as reported, not measured in this run"
     if calculon is not None:
         peer, source = round(measure_calculon(calculon)), "measured in this run"
-    for title, way in ways:
-        found = bench.part("search", **SEARCH, **way)
+    rows = []
+    for title, way in (
+        ("closed form", {"timeline": "closed-form"}),
+        ("simulated, with a lower bound ruling layouts out", {"timeline": "simulate"}),
+        ("simulated, every layout", {"timeline": "simulate", "prune": False}),
+    ):
+        found = bench.part("search", bundle=bundle, **SEARCH, **way)
         rate = found["layouts"] / found["seconds"]
-        rows.append(
-            (
-                f"search, {title}",
-                f"{found['layouts']:,.0f}",
-                f"{found['simulated']:,.0f}",
-                f"{rate:,.0f}",
-                f"{rate / peer:,.0f} ×",
-            )
-        )
+        counts = (f"{found[name]:,.0f}" for name in ("layouts", "simulated"))
+        rows.append((f"search, {title}", *counts, f"{rate:,.0f}", f"{rate / peer:,.0f} ×"))
     rows.append((f"Calculon (analytical), {source}", "", "", f"{peer:,}", "1 ×"))
     return table(("one core", "layouts", "of them simulated", "layouts/s", "against Calculon"), rows)
 
 
-def growth(bench: Bench) -> list[str]:
+def growth(bench: Bench, bundle: Path) -> list[str]:
     """Cost against work."""
-    lines = []
-    for title, spaces in (("layouts", SIZES), ("devices", DEVICES), ("experts", MIXTURES)):
+    lines: list[str] = []
+    for title, name_of, spaces in (
+        ("cost against layouts", "{} layouts", SIZES),
+        ("cost against devices", "{} devices", DEVICES),
+        ("mixtures of experts, 78 GiB per device", "DeepSeek-V3 on {}", MIXTURES),
+    ):
         rows = []
         for name, space in spaces.items():
-            for way, options in (
-                ("closed form", {"timeline": "closed-form"}),
-                ("simulated", {"timeline": "simulate"}),
-            ):
-                found = bench.part("search", **space, **options)
-                layouts = found["layouts"]
+            for way, timeline in (("closed form", "closed-form"), ("simulated", "simulate")):
+                found = bench.part("search", bundle=bundle, **space, timeline=timeline)
+                layouts, seconds = found["layouts"], found["seconds"]
                 rows.append(
                     (
-                        f"DeepSeek-V3 on {name}, {way}" if title == "experts" else f"{name} {title}, {way}",
+                        f"{name_of.format(name)}, {way}",
                         f"{layouts:,.0f}",
-                        f"{found['seconds']:.3f}",
-                        f"{layouts / found['seconds']:,.0f}",
-                        f"{found['seconds'] / layouts * 1e6:.1f} µs",
-                        f"{found['peak_mb']:.0f} MB",
-                        f"{found['added_mb']:.0f} MB",
+                        f"{seconds:.3f}",
+                        f"{layouts / seconds:,.0f}",
+                        f"{seconds / layouts * 1e6:.1f} µs",
+                        *(f"{found[part]:.0f} MB" for part in ("peak_mb", "added_mb")),
                     )
                 )
-        headers = (
-            "mixtures of experts, 78 GiB per device" if title == "experts" else f"cost against {title}",
-            "layouts",
-            "seconds",
-            "layouts/s",
-            "per layout",
-            "peak memory",
-            "of it, added",
-        )
-        lines += [*table(headers, rows), ""]
-    return lines[:-1]
+        heads = (title, "layouts", "seconds", "layouts/s", "per layout", "peak memory", "of it, added")
+        lines += ["", *table(heads, rows)]
+    return lines[1:]
 
 
 def measure_calculon(folder: Path) -> float:
@@ -227,73 +171,38 @@ def measure_calculon(folder: Path) -> float:
     return float(said[1])
 
 
-def ms(seconds: float) -> str:
-    """A time in ms."""
-    return f"{seconds * 1e3:.2f} ms"
-
-
-def measure_warm(bundle: Path) -> dict[str, float]:
-    """Median seconds per prediction, for layouts that were never asked before, and for one that was."""
-    estimator, model, cluster = Estimator.load(bundle), load_model(MODEL), Cluster(gpus_per_node=NODE)
-    estimator.predictor.load()
-
-    def layouts(micro_batches: int) -> list[Parallelism]:
-        # Another micro-batch is other workloads: nothing of an earlier one is remembered.
-        return [
-            Parallelism(pp=16, tp=8, dp=4, micro_batch=first, micro_batches=micro_batches, zero=1)
-            for first in range(1, 41)
-        ]
-
+def measure_warm(bundle: str) -> dict[str, float]:
+    """Median seconds per prediction, for new layouts and for a layout that was asked before."""
+    loaded, model = Estimator.load(Path(bundle)).bundle, load_model(MODEL)
     kinds = {
         "closed": ("closed-form", True),
         "simulated": ("simulate", True),
         "closed_bare": ("closed-form", False),
         "simulated_bare": ("simulate", False),
     }
-    estimators = {name: Estimator(estimator.bundle) for name in kinds}
+    estimators = {name: Estimator(loaded) for name in kinds}
     for one in estimators.values():
         one.predictor.load()
-    # In turn: a machine whose clock drifts is as fast for one kind as for another.
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    for layout in layouts(64):
-        for name, (timeline, interval) in kinds.items():
-            asked = partial(predict, estimators[name], model, cluster, layout, timeline, interval)
-            times[name].append(seconds_of(asked))
-    answers = {name: statistics.median(found[5:]) for name, found in times.items()}
-    estimator = estimators["simulated"]
-    layout = layouts(64)[-1]
-    predict(estimator, model, cluster, layout, "simulate", True)
-    same = partial(predict, estimator, model, cluster, layout, "simulate", True)
-    again = [seconds_of(same) for _ in range(200)]
-    return answers | {"again": statistics.median(again)}
+
+    def asked(name: str, micro_batch: int) -> Callable[[], object]:
+        # Another micro-batch has other workloads: no cached time serves it.
+        layout = Parallelism(pp=16, tp=8, dp=4, micro_batch=micro_batch, micro_batches=64, zero=1)
+        timeline, interval = kinds[name]
+        return partial(
+            estimators[name].predict,
+            model=model,
+            parallelism=layout,
+            cluster=Cluster(gpus_per_node=NODE),
+            timeline=timeline,  # type: ignore[arg-type]
+            interval=interval,
+        )
+
+    times = [{name: seconds_of(asked(name, first)) for name in kinds} for first in range(1, 41)]
+    answers = {name: statistics.median(one[name] for one in times[5:]) for name in kinds}
+    return answers | in_turn({"again": asked("simulated", 40)}, 200, warm_up=1)
 
 
-def predict(
-    estimator: Estimator,
-    model: ModelConfig,
-    cluster: Cluster,
-    layout: Parallelism,
-    timeline: str,
-    interval: bool,
-) -> None:
-    """One prediction."""
-    estimator.predict(
-        model=model,
-        parallelism=layout,
-        cluster=cluster,
-        timeline=timeline,  # type: ignore[arg-type]
-        interval=interval,
-    )
-
-
-def seconds_of(work: Callable[[], None]) -> float:
-    """Seconds that some work takes."""
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
-def measure_search(bundle: Path, **asked: object) -> dict[str, float]:
+def measure_search(bundle: str, **asked: object) -> dict[str, float]:
     """Seconds and counts of a search, memory not limited unless asked; models are loaded before."""
     from kernelcast.runtime.search import NumberSet, Question, Space
     from kernelcast.runtime.search.sweep import sweep
@@ -306,7 +215,7 @@ def measure_search(bundle: Path, **asked: object) -> dict[str, float]:
         limits["virtual_stages"] = NumberSet.parse(str(limits["virtual_stages"]))
     model = load_model(str(limits.pop("model", MODEL)))
     space = Space(model=model, gpus_per_node=NODE, **limits)  # type: ignore[arg-type]
-    estimator = Estimator.load(bundle)
+    estimator = Estimator.load(Path(bundle))
     estimator.predictor.load()
     before_mb = peak_mb()
     begin = time.perf_counter()
@@ -319,71 +228,33 @@ def measure_search(bundle: Path, **asked: object) -> dict[str, float]:
     }
 
 
-def peak_mb() -> float:
-    """Peak memory of this process so far."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def machine(bundle: str, regressors: int) -> str:
-    """What this was measured on, in one line."""
-    import numpy
-    import onnxruntime
-
-    names = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    load = os.getloadavg()[0]
-    return (
-        f"{names[0] if names else platform.processor()}, {os.cpu_count()} core(s), load average before {load:.1f}; "
-        f"Python {platform.python_version()}, numpy {numpy.__version__}, onnxruntime {onnxruntime.__version__}; "
-        f"{bundle}, {regressors} regressors; model {MODEL}."
-    )
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
-
-
 def main() -> None:
     """Measure everything, or one part."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    bench = Bench(
+        __file__, __doc__, page="performance.md", repeat=5, warm=measure_warm, search=measure_search
     )
-    parser.add_argument("--bundle", type=Path, help="a bundle with every operator that a GPT calls")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--write", type=Path, metavar="FILE")
-    parser.add_argument("--calculon", type=Path, metavar="FOLDER")
-    parser.add_argument("--part", help=argparse.SUPPRESS)
-    parser.add_argument("--arguments", default="{}", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.part:
-        arguments = json.loads(given.arguments)
-        parts = {"warm": measure_warm, "search": measure_search}
-        found = parts[given.part](given.bundle, **arguments)
-        print(json.dumps(found | {"peak_mb": peak_mb()}))
-        return
+    bench.parser.add_argument("--bundle", type=Path, help="a bundle with every operator that a GPT calls")
+    bench.parser.add_argument("--calculon", type=Path, metavar="FOLDER")
+    given = bench.arguments()
     with tempfile.TemporaryDirectory() as folder:
-        bundle, name = given.bundle, "a bundle of others"
+        bundle, name = given.bundle, "a bundle of a user"
         if bundle is None:
             bundle, name = Path(folder) / "synthetic.kcast", "a synthetic bundle"
             write_synthetic_bundle(bundle)
-        about = f"{name} of {bundle.stat().st_size / 1e6:.1f} MB"
-        lines = [machine(about, len(Estimator.load(bundle).bundle.entries))]
-        bench = Bench(bundle, given.repeat)
-        for part in (
-            lambda: cold(bench),
-            lambda: warm(bench),
-            lambda: searches(bench, given.calculon),
-            lambda: growth(bench),
+        regressors = len(Estimator.load(bundle).bundle.entries)
+        about = f"{name} of {bundle.stat().st_size / 1e6:.1f} MB, {regressors} regressors"
+        lines = [f"{bench.machine('numpy', 'onnxruntime')}; {about}; model {MODEL}."]
+        print(lines[0])
+        for measured in (
+            lambda: cold(bench, bundle),
+            lambda: warm(bench, bundle),
+            lambda: searches(bench, bundle, given.calculon),
+            lambda: growth(bench, bundle),
         ):
-            found = list(part())
-            print("\n".join([*lines[:1], "", *found] if len(lines) == 1 else ["", *found]), flush=True)
-            lines += ["", *found]
-    if given.write:
-        fill(given.write, "bench-runtime", "\n".join(lines))
+            found = ["", *measured()]
+            print("\n".join(found), flush=True)
+            lines += found
+    bench.publish("\n".join(lines), is_printed=False)
 
 
 if __name__ == "__main__":

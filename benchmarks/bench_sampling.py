@@ -1,13 +1,12 @@
 """Adaptive against random sampling, with the method's authors' A100 data as the oracle (`make bench-sampling`).
 
-A quarter of an operator's workloads is held out for good; of the rest, both ways choose which to measure. After so
-many measurements the committee's best member (chosen by cross-validation on what was measured) predicts those held
-out. The curves end where three quarters of what can be chosen from is measured. Errors are means over the directions
+A quarter of an operator's workloads is held out for good; of the rest, both ways choose which to measure. At
+each number of measurements the committee's best member (chosen by cross-validation on what was measured) predicts the
+held-out ones. The curves end where three quarters of the candidates are measured. Errors are means over the directions
 and the seeds. Writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md; `--table` writes the
 latter two from the JSON alone.
 """
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from kernelcast.benchmarks.harness import DOCS, Bench
+from kernelcast.docs.error_curves import Curve, Panel, draw
+from kernelcast.docs.markdown import fill, percent, table
 from kernelcast.sampling.committee import best_member
 from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads, subset
 from kernelcast.store import Database
@@ -22,9 +24,7 @@ from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.dataset import Row, Table, tables
 from kernelcast.train.regressor import fit
 from kernelcast.train.selection import relative_errors
-from kernelcast.validate.markdown import fill
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 SHOWN = (
     ("gemm", "qkv"), ("flash_attention", ""), ("fused_causal_softmax", ""), ("layer_norm", ""),
     ("cross_entropy", ""), ("all_gather", "data"),
@@ -66,9 +66,9 @@ def published(folder: Path) -> dict[str, list[Table]]:
 def error(known: list[Table], held_out: list[Table], seed: int) -> float:
     """Mean relative error on the held-out rows, over the directions."""
     errors = []
-    for table, unseen in zip(known, held_out, strict=True):
-        member, _ = best_member(table, seed)
-        predicted = fit(member, table, seed).predict_us(unseen.workloads)
+    for own, unseen in zip(known, held_out, strict=True):
+        member, _ = best_member(own, seed)
+        predicted = fit(member, own, seed).predict_us(unseen.workloads)
         errors.append(float(relative_errors(predicted, unseen.times_us).mean()))
     return float(np.mean(errors))
 
@@ -76,7 +76,7 @@ def error(known: list[Table], held_out: list[Table], seed: int) -> float:
 def curve(
     pool: list[Table], held_out: list[Table], *, adaptive: bool, sizes: list[int], seed: int
 ) -> list[float]:
-    """Errors after so many measurements, chosen by one of the ways."""
+    """Errors at each number of measurements, chosen by one of the ways."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(pool[0])).tolist()
     # Seeds differ in where the design starts; the command starts in the middle.
@@ -125,76 +125,58 @@ def needed(found: dict[str, Any]) -> float | None:
 
 def table_text(document: dict[str, Any]) -> str:
     """The table of docs/few-points.md."""
-    lines = [
-        f"Means over {len(document['seeds'])} seeds; {document['reached_half']} of {len(document['operators'])} "
-        "operators reach random's last error with at most half of its measurements.",
-        "",
-        "| operator | measurements | random | adaptive | adaptive is as good after |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for name, found in document["operators"].items():
-        after = needed(found)
-        said = (
-            "not within as many"
-            if after is None
-            else f"{after:.0f} ({100 * after / found['sizes'][-1]:.0f} %)"
-        )
-        lines.append(
-            f"| {name} | {found['sizes'][-1]} | {100 * found['random'][-1]:.1f} % | "
-            f"{100 * found['adaptive'][-1]:.1f} % | {said} |"
-        )
-    return "\n".join(lines)
-
-
-def draw(document: dict[str, Any]) -> None:
-    """docs/sampling.png: a panel per operator, error against measurements."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, panels = plt.subplots(2, 3, figsize=(11, 6.2), constrained_layout=True)
-    for panel, (name, found) in zip(panels.flat, document["operators"].items(), strict=True):
-        for way, colour, marker in (("random", "#888888", "o"), ("adaptive", "#1f6fb4", "s")):
-            panel.plot(
-                found["sizes"], [100 * e for e in found[way]], marker, ls="-", color=colour, label=way, ms=4
-            )
-        panel.axhline(100 * found["random"][-1], color="#888888", lw=0.8, ls=":")
-        panel.set_xscale("log")
-        end = found["sizes"][-1]
-        shown = [*(size for size in found["sizes"][:-1:2] if size < end / 1.5), end]
-        panel.set_xticks(shown, [str(size) for size in shown])
-        panel.minorticks_off()
-        panel.set_yscale("log")
-        low, high = panel.get_ylim()
-        ticks = [
-            t
-            for t in (2, 2.5, 3, 3.5, 4, 5, 5.5, 6, 6.5, 7, 8, 10, 15, 20, 30, 50, 100, 200)
-            if low <= t <= high
+        after, end = needed(found), found["sizes"][-1]
+        reached = "not within them" if after is None else f"{after:.0f} ({100 * after / end:.0f} %)"
+        errors = (percent(found[way][-1], 1) for way in ("random", "adaptive"))
+        rows.append((name, f"{end}", *errors, reached))
+    heads = ("operator", "measurements", "random", "adaptive", "adaptive is as good after")
+    return "\n".join(
+        [
+            f"Means over {len(document['seeds'])} seeds; {document['reached_half']} of {len(document['operators'])} "
+            "operators reach random's last error with at most half of its measurements.",
+            "",
+            *table(heads, rows, is_padded=False),
         ]
-        panel.set_yticks(ticks, [f"{t:g} %" for t in ticks])
-        panel.minorticks_off()
-        panel.set_title(name, fontsize=10)
-        panel.grid(alpha=0.25)
-    panels.flat[0].legend(frameon=False)
-    figure.supxlabel("measurements")
-    figure.supylabel("error on held-out workloads")
-    figure.savefig(DOCS / "sampling.png", dpi=110)
+    )
+
+
+def picture(document: dict[str, Any]) -> None:
+    """docs/sampling.png: a panel per operator, error against measurements."""
+    panels = []
+    for name, found in document["operators"].items():
+        sizes, end = found["sizes"], found["sizes"][-1]
+        curves = [
+            Curve(way, colour, marker, sizes, found[way])
+            for way, colour, marker in (("random", "#888888", "o"), ("adaptive", "#1f6fb4", "s"))
+        ]
+        marked = [*(size for size in sizes[:-1:2] if size < end / 1.5), end]
+        panels.append(Panel(name, curves, marked, found["random"][-1]))
+    draw(
+        DOCS / "sampling.png",
+        [panels[:3], panels[3:]],
+        size=(11, 6.2),
+        axis="measurements",
+        errors="error on held-out workloads",
+    )
 
 
 def main() -> None:
-    """Run the comparison, or only write the page anew."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--table", action="store_true", help="only write docs/few-points.md and the picture")
-    arguments = parser.parse_args()
+    """Run the comparison, or only write the page again."""
+    bench = Bench(__file__, __doc__)
+    bench.parser.add_argument("folder", type=Path, nargs="?")
+    bench.parser.add_argument("--seeds", type=int, default=6)
+    bench.parser.add_argument(
+        "--table", action="store_true", help="only write docs/few-points.md and the picture"
+    )
+    given = bench.arguments()
     record = DOCS / "sampling.json"
-    if not arguments.table:
+    if not given.table:
         # Seeds below 100 were looked at while the sampler was made.
-        seeds = list(range(101, 101 + arguments.seeds))
+        seeds = list(range(101, 101 + given.seeds))
         operators = {}
-        for name, parts in published(arguments.folder).items():
+        for name, parts in published(given.folder).items():
             operators[name] = compare(parts, seeds)
             print(name, operators[name], flush=True)
         half = sum(
@@ -203,7 +185,7 @@ def main() -> None:
         document = {"seeds": seeds, "reached_half": half, "operators": operators}
         record.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     document = json.loads(record.read_text(encoding="utf-8"))
-    draw(document)
+    picture(document)
     fill(DOCS / "few-points.md", "bench-sampling", table_text(document))
     print(table_text(document))
 

@@ -5,17 +5,11 @@
 Each part runs in a process of its own, so that its peak memory is its own.
 """
 
-import argparse
-import json
-import resource
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections import deque
 from pathlib import Path
 
+from kernelcast.benchmarks.harness import Bench, seconds_of
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Kernel, Repetition, Run, Sample, merge_databases
@@ -44,7 +38,7 @@ def make_run(plan: str) -> Run:
 
 
 def make_samples(run: Run, kernels: int) -> list[Sample]:
-    """Samples with as many kernels altogether."""
+    """Samples with this number of kernels altogether."""
     return [
         Sample.from_repetitions(
             run_id=run.id,
@@ -73,91 +67,66 @@ def make_samples(run: Run, kernels: int) -> list[Sample]:
     ]
 
 
-def insert(path: Path, plan: str, kernels: int) -> float:
-    """Seconds to store samples that are in memory already."""
-    path.unlink(missing_ok=True)
+def insert(path: str, plan: str, kernels: int) -> dict[str, float]:
+    """Stores samples that are in memory already."""
+    Path(path).unlink(missing_ok=True)
     run = make_run(plan)
     samples = make_samples(run, kernels)
-    with Database.open(path, create=True) as database:
+    with Database.open(Path(path), create=True) as database:
         database.add_run(run, GPU, None, SOFTWARE)
-        begin = time.perf_counter()
-        for first in range(0, len(samples), SAMPLES_AT_ONCE):
-            database.add_samples(samples[first : first + SAMPLES_AT_ONCE])
-        return time.perf_counter() - begin
+
+        def add() -> None:
+            for first in range(0, len(samples), SAMPLES_AT_ONCE):
+                database.add_samples(samples[first : first + SAMPLES_AT_ONCE])
+
+        return {"seconds": seconds_of(add)}
 
 
-def merge(folder: Path, kernels: int) -> float:
-    """Seconds to merge a.db and b.db into a new database."""
-    target = folder / "merged.db"
+def merge(folder: str) -> dict[str, float]:
+    """Merges a.db and b.db into a new database."""
+    target = Path(folder, "merged.db")
     target.unlink(missing_ok=True)
-    begin = time.perf_counter()
-    merge_databases([folder / "a.db", folder / "b.db"], target)
-    return time.perf_counter() - begin
+    sources = [Path(folder, "a.db"), Path(folder, "b.db")]
+    return {"seconds": seconds_of(lambda: merge_databases(sources, target))}
 
 
-def view(path: Path, name: str) -> float:
-    """Seconds until all rows of a view are read."""
-    with Database.open(path, read_only=True) as database:
-        begin = time.perf_counter()
-        for _ in database.connection.execute(f"SELECT * FROM {name}"):
-            pass
-        return time.perf_counter() - begin
+def view(path: str, name: str) -> dict[str, float]:
+    """Reads all rows of a view."""
+    with Database.open(Path(path), read_only=True) as database:
+        rows = database.connection.execute(f"SELECT * FROM {name}")
+        return {"seconds": seconds_of(lambda: deque(rows, maxlen=0))}
 
 
-def measure(part: str, folder: Path, kernels: int) -> None:
-    """Run one part in this process and print its seconds and the peak memory (MB)."""
-    parts: dict[str, Callable[[], float]] = {
-        "insert a": lambda: insert(folder / "a.db", "one", kernels),
-        "insert b": lambda: insert(folder / "b.db", "other", kernels),
-        "merge": lambda: merge(folder, kernels),
-        **{name: (lambda name=name: view(folder / "a.db", name)) for name in VIEWS},  # type: ignore[misc]
-    }
-    seconds = parts[part]()
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps([seconds, peak_mb]))
-
-
-def in_a_process(part: str, folder: Path, kernels: int, repeat: int) -> tuple[float, float]:
-    """Median seconds and largest peak memory (MB) of a part."""
-    found = []
-    for _ in range(repeat):
-        arguments = ["--part", part, "--folder", str(folder), "--kernels", str(kernels)]
-        done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, check=True)
-        found.append(json.loads(done.stdout))
-    return statistics.median(seconds for seconds, _ in found), max(peak for _, peak in found)
+def measure_inserts(bench: Bench, folder: str, kernels: int, repeat: int) -> list[float]:
+    """Seconds to fill a.db and b.db."""
+    plans = {"a": "one", "b": "other"}
+    return [
+        bench.part("insert", repeat=repeat, path=f"{folder}/{name}.db", plan=plan, kernels=kernels)["seconds"]
+        for name, plan in plans.items()
+    ]
 
 
 def main() -> None:
     """Measure everything, or one part."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", type=int, default=1_000_000, help="kernel rows of each database")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--part", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.part:
-        measure(given.part, given.folder, given.kernels)
-        return
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for part in ("insert a", "insert b"):
-            seconds, _ = in_a_process(part, folder, given.kernels, given.repeat)
-            print(f"{part:24} {given.kernels / seconds:12,.0f} kernel rows/s   {seconds:7.2f} s")
-        size_mb = (folder / "a.db").stat().st_size / 1e6
+    bench = Bench(__file__, __doc__, repeat=3, insert=insert, merge=merge, view=view)
+    bench.parser.add_argument("--kernels", type=int, default=1_000_000, help="kernel rows of each database")
+    kernels = bench.arguments().kernels
+
+    def show(what: str, found: dict[str, float]) -> None:
+        print(f"{what:24} {found['seconds']:12.3f} s   peak memory {found['peak_mb']:,.0f} MB", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as smaller:
+        for name, seconds in zip("ab", measure_inserts(bench, folder, kernels, bench.repeat), strict=True):
+            print(f"{'insert ' + name:24} {kernels / seconds:12,.0f} kernel rows/s   {seconds:7.2f} s")
+        size_mb = Path(folder, "a.db").stat().st_size / 1e6
         print(
-            f"{'size of a database':24} {size_mb:12,.0f} MB, {1e6 * size_mb / given.kernels:.0f} bytes per kernel"
+            f"{'size of a database':24} {size_mb:12,.0f} MB, {1e6 * size_mb / kernels:.0f} bytes per kernel"
         )
-        seconds, peak_mb = in_a_process("merge", folder, given.kernels, given.repeat)
-        print(f"{'merge a and b':24} {seconds:12.2f} s   peak memory {peak_mb:,.0f} MB")
-        with tempfile.TemporaryDirectory() as other:
-            quarter = given.kernels // 4
-            for part in ("insert a", "insert b"):
-                in_a_process(part, Path(other), quarter, 1)
-            seconds, peak_mb = in_a_process("merge", Path(other), quarter, given.repeat)
-            print(f"{'merge, a quarter of it':24} {seconds:12.2f} s   peak memory {peak_mb:,.0f} MB")
-        for part in VIEWS:
-            seconds, peak_mb = in_a_process(part, folder, given.kernels, given.repeat)
-            print(f"{'view ' + part:24} {seconds:12.3f} s   peak memory {peak_mb:,.0f} MB")
+        show("merge a and b", bench.part("merge", folder=folder))
+        measure_inserts(bench, smaller, kernels // 4, 1)
+        show("merge, a quarter of it", bench.part("merge", folder=smaller))
+        for name in VIEWS:
+            show(f"view {name}", bench.part("view", path=f"{folder}/a.db", name=name))
 
 
 if __name__ == "__main__":

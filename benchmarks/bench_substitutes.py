@@ -1,17 +1,19 @@
 """How far off substitutes are: every operator of some bundles answered as if it had not been measured.
 
-`python benchmarks/bench_substitutes.py BUNDLE...` prints, per bundle, operator and direction, what would answer in its
+    python benchmarks/bench_substitutes.py BUNDLE...
+
+Prints, per bundle, operator and direction, what would answer in its
 place and the quantiles of |log(substitute / own)| over its trained range; last, per kind of substitute, the quantile
 that the half-widths in runtime/answers/sources.py are made of. No network, no GPU, seconds.
 """
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+from kernelcast.benchmarks.harness import Bench
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
@@ -22,30 +24,28 @@ _WORKLOADS = 200
 _LEVEL = 0.9
 
 
-def main(paths: list[str]) -> None:
+def main() -> None:
     """Print the tables of some bundles."""
+    bench = Bench(__file__, __doc__)
+    bench.parser.add_argument("bundles", nargs="+")
+    paths = bench.arguments().bundles
     kinds: dict[str, list[float]] = defaultdict(list)
     print(f"{'bundle':16} {'operator':34} {'answered by':40} {'kind':10} median  {_LEVEL:.0%}")
     for path in paths:
         bundle = read_bundle(path)
         predictor = Predictor(bundle)
+        rows: list[tuple[Key, str, str, list[float]]] = []
         for key in sorted(bundle.entries):
             for source in _substitutes(key, bundle):
-                errors = sorted(_errors(predictor, bundle, source))
-                if not errors:
-                    continue
-                kind = _kind(source)
-                kinds[kind].append(_quantile(errors, _LEVEL))
-                own, by = f"{key[0]} ({key[1]})", f"{source.answered_by[0]} ({source.answered_by[1]})"
-                print(
-                    f"{Path(path).stem:16.16} {own:34} {by:40} {kind:10} "
-                    f"{_times(_quantile(errors, 0.5)):>6} {_times(_quantile(errors, _LEVEL)):>5}"
-                )
+                by = f"{source.answered_by[0]} ({source.answered_by[1]})"
+                rows.append((key, by, _kind(source), sorted(_errors(predictor, bundle, source))))
         for key, parts in _sums(bundle):
             errors = sorted(_errors_of_products(predictor, bundle.entries[key], parts))
-            kinds["product"].append(_quantile(errors, _LEVEL))
+            rows.append((key, "forward products", "product", errors))
+        for (operator, direction), by, kind, errors in (row for row in rows if row[-1]):
+            kinds[kind].append(_quantile(errors, _LEVEL))
             print(
-                f"{Path(path).stem:16.16} {f'{key[0]} ({key[1]})':34} {'forward products':40} {'product':10} "
+                f"{Path(path).stem:16.16} {f'{operator} ({direction})':34} {by:40} {kind:10} "
                 f"{_times(_quantile(errors, 0.5)):>6} {_times(_quantile(errors, _LEVEL)):>5}"
             )
     print("\nOver operators and bundles, the median and the largest of those 90 %:")
@@ -70,7 +70,7 @@ def _substitutes(key: tuple[str, object], bundle: Bundle) -> Iterator[Source]:
 
 
 def _sums(bundle: Bundle) -> Iterator[tuple[Key, Sequence[Sequence[int]]]]:
-    """Measured sums of which every part is a forward product of other features, with their orders."""
+    """Measured sums whose parts are all forward products of other features, with their orders."""
     for key in sorted(bundle.entries):
         row = OPERATORS[key[0]]
         parts = row.sums.get(key[1], ())
@@ -137,6 +137,4 @@ def _times(log_error: float) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    main(sys.argv[1:])
+    main()

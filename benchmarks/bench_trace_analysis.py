@@ -1,6 +1,6 @@
-"""The answers of the trace views beside HolisticTraceAnalysis's (MIT, pip: HolisticTraceAnalysis).
+"""The answers of the trace views compared with HolisticTraceAnalysis's (MIT, pip: HolisticTraceAnalysis).
 
-    python benchmarks/bench_trace_analysis.py TRACE... --hta-python .venv-hta/bin/python [--write docs/trace-figures.md]
+    python benchmarks/bench_trace_analysis.py TRACE... --hta-python .venv-hta/bin/python [--write [PAGE]]
 
 Compared per trace, where both define the same thing: the span of the device's events, idle time, compute (the union of
 the kernels' times), exposed communication (its union without compute), the idle time of each stream by cause, and the
@@ -9,7 +9,6 @@ whole microseconds, unless told otherwise: both are switched off. It divides wha
 of the gap, which the views do not: the two parts are added. The aim is 1 %; what differs by more is marked.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,8 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernelcast.collector.ingest.opened import opened_traces
-from kernelcast.validate.markdown import fill
+from kernelcast.benchmarks.harness import Bench
+from kernelcast.collector.ingest.open_traces import opened_traces
+from kernelcast.docs.markdown import table
 
 AIM_PERCENT = 1.0
 
@@ -101,47 +101,34 @@ def theirs(trace: Path, python: str) -> dict[str, float]:
     return found
 
 
-def rows(trace: Path, python: str) -> list[str]:
-    """Lines of a table: the parts, each stream's idle time, and the kernels taken together."""
+def rows(trace: Path, python: str) -> list[tuple[str, ...]]:
+    """Rows of the table: the parts, each stream's idle time, and the kernels taken together."""
     one, two = ours(trace), theirs(trace, python)
-    lines = []
-    for name in [name for name in two if not name.startswith("kernel ")]:
+    found = []
+    for name in (name for name in two if not name.startswith("kernel ")):
         our, their = one.get(name, 0.0), two[name]
         difference = abs(our - their) / their * 100 if their else 0.0 if not our else 100.0
         mark = "" if difference <= AIM_PERCENT else " *"
-        lines.append(f"| {trace.name} | {name} | {our:,.0f} | {their:,.0f} | {difference:.2f}{mark} |")
-    kernels = {name for name in one.keys() | two.keys() if name.startswith("kernel ")}
+        found.append((trace.name, name, f"{our:,.0f}", f"{their:,.0f}", f"{difference:.2f}{mark}"))
+    kernels = [name for name in {**one, **two} if name.startswith("kernel ")]
+    our_us, their_us = ([both.get(name, 0.0) for name in kernels] for both in (one, two))
     worst = max(
-        (abs(one.get(name, 0.0) - two.get(name, 0.0)) / two.get(name, 1e-9) * 100 for name in kernels),
+        (abs(our - their) / (their or 1e-9) * 100 for our, their in zip(our_us, their_us, strict=True)),
         default=0,
     )
-    total = sum(two.get(name, 0.0) for name in kernels)
-    ours_total = sum(one.get(name, 0.0) for name in kernels)
-    lines.append(
-        f"| {trace.name} | {len(kernels)} kernels, worst of all | {ours_total:,.0f} | {total:,.0f} | {worst:.2f} |"
-    )
-    return lines
+    name = f"{len(kernels)} kernels, worst of all"
+    return [*found, (trace.name, name, f"{sum(our_us):,.0f}", f"{sum(their_us):,.0f}", f"{worst:.2f}")]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("traces", nargs="+", type=Path)
-    parser.add_argument(
-        "--hta-python", required=True, help="Python of an environment with HolisticTraceAnalysis."
-    )
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="Put the table between the marks of this page."
-    )
-    arguments = parser.parse_args()
-    lines = ["| trace | figure | kernelcast µs | HTA µs | difference % |", "|---|---|---|---|---|"]
-    for trace in arguments.traces:
-        lines += rows(trace, arguments.hta_python)
-    text = "\n".join(lines)
-    print(text)
-    if arguments.write is not None:
-        fill(arguments.write, "bench-trace-analysis", f"\n{text}\n\n")
+    """Compare every trace, and print the table."""
+    bench = Bench(__file__, __doc__, page="trace-figures.md")
+    bench.parser.add_argument("traces", nargs="+", type=Path)
+    bench.parser.add_argument("--hta-python", required=True, help="Python with HolisticTraceAnalysis")
+    given = bench.arguments()
+    found = [row for trace in given.traces for row in rows(trace, given.hta_python)]
+    heads = ("trace", "figure", "kernelcast µs", "HTA µs", "difference %")
+    bench.publish("\n".join(["", *table(heads, found, is_padded=False), "\n"]))
 
 
 if __name__ == "__main__":

@@ -8,32 +8,20 @@ of the processor, MB/s of JSON, the peak of the process's memory, and the databa
 samples included.
 """
 
-import argparse
 import json
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_READ = """
-import resource, sys, time
-from pathlib import Path
-start = time.process_time()
-{what}
-print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-"""
-_WHAT = {
-    "read": "from kernelcast.collector.traces.kineto import read_trace\nread_trace(Path(sys.argv[1]))",
-    "ingest": "from kernelcast.collector.ingest import ingest_traces\n"
-    "ingest_traces([Path(sys.argv[1])], Path(sys.argv[2]))",
-}
+from kernelcast.benchmarks.harness import Bench
+
 _KERNELS_OF_A_LAYER = 20
 _LAYERS = 48
 
 
 def events(kernels: int) -> Iterator[dict[str, Any]]:
-    """Events of a run of so many kernels, in order of launch; times in µs."""
+    """Events of a run with this number of kernels, in order of launch; times in µs."""
     host_us, device_us = 1000.0, 5000.0
     for number in range(kernels):
         place = number % _KERNELS_OF_A_LAYER
@@ -109,34 +97,44 @@ def write(path: Path, kernels: int) -> None:
         file.write('\n], "traceName": "synthetic.json"}\n')
 
 
+def read(trace: str) -> dict[str, float]:
+    """Processor time of reading the trace alone."""
+    from kernelcast.collector.traces.kineto import read_trace
+
+    start = time.process_time()
+    read_trace(Path(trace))
+    return {"seconds": time.process_time() - start}
+
+
+def ingest(trace: str, database: str) -> dict[str, float]:
+    """Processor time of ingesting it."""
+    from kernelcast.collector.ingest import ingest_traces
+
+    start = time.process_time()
+    ingest_traces([Path(trace)], Path(database))
+    return {"seconds": time.process_time() - start}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kernels", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp"))
-    parser.add_argument("--read-only", action="store_true", help="Do not ingest.")
-    arguments = parser.parse_args()
-    trace, database = arguments.folder / "bench_traces.json", arguments.folder / "bench_traces.db"
+    """Write, read and ingest the trace; print figures."""
+    bench = Bench(__file__, __doc__, read=read, ingest=ingest)
+    bench.parser.add_argument("--kernels", type=int, default=1_000_000)
+    bench.parser.add_argument("--folder", type=Path, default=Path("/tmp"))
+    bench.parser.add_argument("--read-only", action="store_true", help="do not ingest")
+    given = bench.arguments()
+    trace, database = given.folder / "bench_traces.json", given.folder / "bench_traces.db"
     database.unlink(missing_ok=True)
-    write(trace, arguments.kernels)
+    write(trace, given.kernels)
     size_mb = trace.stat().st_size / 1e6
-    print(f"{arguments.kernels:,} kernels, {size_mb:,.0f} MB of JSON")
-    for name, what in _WHAT.items():
-        if name == "ingest" and arguments.read_only:
-            continue
-        code = _READ.format(what=what)
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(trace), str(database)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        seconds, peak_bytes = map(float, done.stdout.split())
-        print(f"{name}: {seconds:.1f} s, {size_mb / seconds:.0f} MB/s, peak {peak_bytes / 1e6:,.0f} MB")
+    print(f"{given.kernels:,} kernels, {size_mb:,.0f} MB of JSON")
+    parts = {"read": {"trace": trace}, "ingest": {"trace": trace, "database": database}}
+    for name, arguments in list(parts.items())[: 1 if given.read_only else 2]:
+        found = bench.part(name, **arguments)
+        seconds, peak_mb = found["seconds"], found["peak_mb"] * 1.048576
+        print(f"{name}: {seconds:.1f} s, {size_mb / seconds:.0f} MB/s, peak {peak_mb:,.0f} MB", flush=True)
     if database.exists():
         size = database.stat().st_size
-        print(f"database: {size / 1e6:,.1f} MB, {size / arguments.kernels:.0f} bytes per kernel")
+        print(f"database: {size / 1e6:,.1f} MB, {size / given.kernels:.0f} bytes per kernel")
     trace.unlink()
 
 

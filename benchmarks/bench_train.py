@@ -1,17 +1,14 @@
 """How accurate and how large the regressors of the method's authors' own measurements are, compared with theirs.
 
-    python benchmarks/bench_train.py DIR [--seed 20] [--write]
+    python benchmarks/bench_train.py DIR [--seed 20] [--write [PAGE]]
 
 DIR is a site's folder of `estimate-train-time` (as `kernelcast import estimate-train-time` reads it). Imports it,
 trains, and prints per role and direction: our error on held-out rows, the error that the authors published, and that
 of a plain RandomForest on the role's rows alone, with the raw workload vector and the time as target, on five 80/20
 splits; then means, collectives by layout, size, loading and training time. Roles have the names of the paper's Table I.
-`--write` puts the tables into docs/accuracy.md.
 """
 
-import argparse
-import json
-import subprocess
+import resource
 import sys
 import tempfile
 import time
@@ -22,40 +19,36 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold
 
+from kernelcast.benchmarks.harness import Bench
+from kernelcast.docs.markdown import table
 from kernelcast.runtime.operators import role_name
 from kernelcast.store import Database
 from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
 from kernelcast.train.report.figures import OperatorFigures, RoleFigures, TrainingFigures, figures
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.table import rows
 from kernelcast.train.selection import Selected, relative_errors
-from kernelcast.validate.markdown import fill, table
 
-ACCURACY = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 # scikit-learn's own defaults, as most of the authors' forests have them.
 PLAIN_TREES = 100
 LOADS = 3
 
-# Run in a process of its own: what loading every model costs beyond the imports.
-LOAD = """
-import json, sys, time
-from pathlib import Path
-import numpy, onnxruntime
-from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.answers.predictor import Predictor
 
-def resident_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def load(bundle: str) -> dict[str, float]:
+    """Run in a process of its own: what loading every model costs beyond the imports."""
+    from kernelcast.runtime.answers.predictor import Predictor
+    from kernelcast.runtime.bundle.file import read_bundle
 
-before, start = resident_bytes(), time.perf_counter()
-bundle = read_bundle(Path(sys.argv[1]))
-predictor = Predictor(bundle)
-for (operator, direction), entry in bundle.entries.items():
-    predictor.predict_us(operator, direction, [[low for low, _ in entry.training_range]])
-seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "bytes": resident_bytes() - before}))
-"""
+    before, start = _resident_bytes(), time.perf_counter()
+    read = read_bundle(Path(bundle))
+    predictor = Predictor(read)
+    for (operator, direction), entry in read.entries.items():
+        predictor.predict_us(operator, direction, [[low for low, _ in entry.training_range]])
+    return {"seconds": time.perf_counter() - start, "bytes": _resident_bytes() - before}
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def train(directory: Path, folder: Path, seed: int) -> tuple[Trained, float, float]:
@@ -93,17 +86,6 @@ def plain_error(selected: Selected, role: str, seed: int) -> float:
     return float(np.mean(relative_errors(predicted_us, times_us)))
 
 
-def loading(bundle: Path) -> tuple[float, float]:
-    """Seconds and bytes of loading every model, the smallest of `LOADS`."""
-    runs = [
-        json.loads(
-            subprocess.run([sys.executable, "-c", LOAD, bundle], check=True, capture_output=True).stdout
-        )
-        for _ in range(LOADS)
-    ]
-    return min(run["seconds"] for run in runs), min(run["bytes"] for run in runs)
-
-
 def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f}"
 
@@ -134,7 +116,7 @@ def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
     """Means over the roles that the authors published an error of, without collectives; extrapolation."""
     counted = [
         (role.error, role.reference_error, error)
-        for (operator, role), error in zip(rows(found), plain, strict=True)
+        for (operator, role), error in zip(found.by_role, plain, strict=True)
         if not operator.is_collective and role.reference_error is not None
     ]
     ours, theirs, forests = (percent(float(np.mean(errors))) for errors in zip(*counted, strict=True))
@@ -169,22 +151,23 @@ def layout_rows(found: TrainingFigures) -> list[list[str]]:
 LAYOUT_HEADS = ("collective", "nodes × GPUs", "rows", "median error %", "mean error %", "authors' mean %")
 
 
-def report(directory: Path, seed: int) -> list[str]:
+def report(bench: Bench, directory: Path, seed: int) -> list[str]:
     """Lines of Markdown."""
     with tempfile.TemporaryDirectory() as name:
         trained, imported_s, trained_s = train(directory, Path(name), seed)
-        load_s, load_bytes = loading(trained.path)
+        loaded = bench.part("load", repeat=LOADS, bundle=trained.path)
         size_bytes = trained.path.stat().st_size
     found = figures(trained, Reference.read(directory))
-    plain = [plain_error(operator.selected, role.role, seed) for operator, role in rows(found)]
-    cells = [row_of(*row, error) for row, error in zip(rows(found), plain, strict=True)]
+    plain = [plain_error(operator.selected, role.role, seed) for operator, role in found.by_role]
+    cells = [row_of(*row, error) for row, error in zip(found.by_role, plain, strict=True)]
     return [
         f"`make bench-train`, seed {seed}, on the authors' {directory.name} measurements:",
         "",
         *table(HEADS, cells),
         "",
         *summary(found, plain),
-        f"- bundle {size_bytes / 1e6:.2f} MB; all of it loaded in {load_s:.2f} s, {load_bytes / 1e6:.0f} MB of memory",
+        f"- bundle {size_bytes / 1e6:.2f} MB; all of it loaded in {loaded['seconds']:.2f} s, "
+        f"{loaded['bytes'] / 1e6:.0f} MB of memory",
         f"- imported in {imported_s:.0f} s, trained in {trained_s:.0f} s",
         "",
         *table(LAYOUT_HEADS, layout_rows(found)),
@@ -192,22 +175,17 @@ def report(directory: Path, seed: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
-    parser.add_argument("--write", action="store_true", help="also into docs/accuracy.md")
-    options = parser.parse_args()
-    if not options.directory.is_dir():
+    """Train, compare, print."""
+    bench = Bench(__file__, __doc__, page="accuracy.md", load=load)
+    bench.parser.add_argument("directory", type=Path)
+    bench.parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    given = bench.arguments()
+    if not given.directory.is_dir():
         print(
-            f"{options.directory}: no such folder, nothing measured; expected a site's estimate-train-time data"
+            f"{given.directory}: no such folder, nothing measured; expected a site's estimate-train-time data"
         )
         return
-    lines = report(options.directory, options.seed)
-    print("\n".join(lines))
-    if options.write:
-        fill(ACCURACY, "bench-train", "\n".join(lines))
+    bench.publish("\n".join(report(bench, given.directory, given.seed)))
 
 
 if __name__ == "__main__":

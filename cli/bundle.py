@@ -1,31 +1,32 @@
-"""`kernelcast bundle`: info, verify and sign; diff is in a file of its own."""
+"""`kernelcast bundle`: info, verify, diff and sign."""
 
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
-from kernelcast.cli.bundle_diff import diff
-from kernelcast.cli.options import FILE, json_option
-from kernelcast.cli.tables import table_of, text_table
-from kernelcast.cli.terminal import facts, print_json, say
+from kernelcast.cli.options import FILE, Shown, json_option
+from kernelcast.cli.tables import print_table, text_table
+from kernelcast.cli.terminal import facts, say
+from kernelcast.runtime.bundle.difference import BundleDifference, RegressorChange, compare_bundles
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError, one_line
 from kernelcast.runtime.operators import role_name
+from kernelcast.runtime.views.formatting import percent
 
 FORMAT = "kernelcast.bundle_info/1"
 CHECK_FORMAT = "kernelcast.bundle_check/1"
+DIFFERENCE_FORMAT = "kernelcast.bundle_difference/1"
 
 bundle_argument = click.argument("path", metavar="FILE", type=FILE)
 
 
 @click.group()
 def bundle() -> None:
-    """Look into, verify, compare and sign bundles.
+    """Inspect, verify, compare and sign bundles.
 
     \b
     kernelcast bundle info here.kcast
@@ -36,27 +37,37 @@ def bundle() -> None:
     """
 
 
-@bundle.command(short_help="Show what a bundle contains.")
+@bundle.command(short_help="Show the contents of a bundle.")
 @bundle_argument
 @json_option
-def info(path: Path, as_json: bool) -> None:
-    """Show what a bundle contains: hardware, software, date, statistic, and its regressors.
+def info(path: Path) -> Shown:
+    """Show the contents of a bundle: hardware, software, date, statistic and regressors.
 
-    The error is the mean absolute relative one on held-out rows, "extrapolated" the same beyond the fitted
-    workloads. Coverage is the share of held-out rows inside their 90 % interval; ± is its half width (the widest, where
-    it depends on size or layout; "≤": a bound from few rows, without a coverage).
+    error: mean absolute relative error on held-out rows; extrapolated: the same on workloads outside the training
+    range. coverage: share of held-out rows inside their 90 % interval. ±: half-width of that interval, the widest where
+    it depends on size or layout; ≤ marks an upper bound from few rows, which has no coverage.
 
     \b
     kernelcast bundle info here.kcast
     """
     read = read_bundle(path)
-    if as_json:
-        print_json(_document(read))
-        return
+    values = read.manifest.to_dict()
+    document = {
+        "format": FORMAT,
+        "bundle": str(read.path),
+        "bundle_digest": read.digest,
+        "bundle_format": values.pop("format"),
+        **values,
+    }
+    return Shown(document, lambda: _show(read))
+
+
+def _show(read: Bundle) -> None:
     manifest = read.manifest
     size_bytes = sum(entry.size_bytes for entry in manifest.regressors)
     say(
-        f"{one_line(str(path))}: kernelcast bundle, {len(manifest.regressors)} regressors, {size_bytes / 1e6:,.1f} MB"
+        f"{one_line(str(read.path))}: kernelcast bundle, {len(manifest.regressors)} regressors, "
+        f"{size_bytes / 1e6:,.1f} MB"
     )
     lines = [
         ("digest", read.digest),
@@ -72,32 +83,31 @@ def info(path: Path, as_json: bool) -> None:
         ("seed", str(manifest.seed)),
         ("dataset digest", manifest.dataset_digest),
         ("kernelcast", manifest.kernelcast_version),
+        *(("peak", str(peak)) for peak in manifest.peaks),
     ]
-    lines.extend(("peak", str(peak)) for peak in manifest.peaks)
     if manifest.calibration is not None:
         lines.append(("calibration", str(manifest.calibration)))
-    click.echo(facts((name, one_line(value)) for name, value in lines))
-    click.echo("\n" + _regressors(manifest))
-    if rows := list(_of_other_devices(manifest)):
-        click.echo(
-            "\nOf other devices\n" + text_table(("operator", "direction", "measured on", "points here"), rows)
-        )
+    click.echo(facts((name, one_line(value)) for name, value in lines) + "\n")
+    _print_regressors(manifest)
+    if rows := list(_transferred(manifest)):
+        heads = ("operator", "direction", "measured on", "points here")
+        click.echo("\nTransferred from other devices\n" + text_table(heads, rows))
     if rows := list(_roles(manifest)):
         click.echo("\nErrors by role\n" + text_table(("role", "operator", "direction", "error"), rows))
 
 
-def _regressors(manifest: Manifest) -> str:
-    return table_of(
+def _print_regressors(manifest: Manifest) -> None:
+    print_table(
         manifest.regressors,
         ("operator", lambda entry: entry.operator),
         ("direction", lambda entry: entry.direction_text),
         ("rows", lambda entry: str(entry.rows)),
         ("algorithm", lambda entry: entry.algorithm),
         ("form", lambda entry: entry.form),
-        ("error", lambda entry: _percent(entry.validation_error)),
-        ("coverage", lambda entry: _percent(entry.interval_coverage)),
+        ("error", lambda entry: percent(entry.validation_error)),
+        ("coverage", lambda entry: percent(entry.interval_coverage)),
         ("±", _half_width),
-        ("extrapolated", lambda entry: _percent(entry.extrapolation_error)),
+        ("extrapolated", lambda entry: percent(entry.extrapolation_error)),
         ("size", lambda entry: f"{entry.size_bytes / 1000:.0f} kB"),
         ("load", lambda entry: entry.load.value or "-"),
         ("range", _range),
@@ -109,7 +119,7 @@ def _half_width(entry: RegressorEntry) -> str:
     added = 0.0 if entry.transfer is None else entry.transfer.log_half_width
     widest = math.hypot(max(entry.interval.log_half_widths), added)
     bound = "" if entry.interval.method == "cross_conformal" else "≤ "
-    return f"{bound}{_percent(math.expm1(min(widest, 100.0)))}"
+    return f"{bound}{percent(math.expm1(min(widest, 100.0)))}"
 
 
 def _range(entry: RegressorEntry) -> str:
@@ -119,8 +129,8 @@ def _range(entry: RegressorEntry) -> str:
     )
 
 
-def _of_other_devices(manifest: Manifest) -> Iterator[tuple[str, ...]]:
-    """Regressors that were fitted on another device, and how many points of this one corrected them."""
+def _transferred(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    """Regressors fitted on another device, and the number of points of this device that corrected them."""
     for entry in manifest.regressors:
         if entry.transfer is not None:
             correction = entry.transfer.correction
@@ -133,39 +143,23 @@ def _roles(manifest: Manifest) -> Iterator[tuple[str, ...]]:
     for entry in manifest.regressors:
         if len(entry.role_errors) > 1:
             for role, error in entry.role_errors.items():
-                yield role_name(entry.operator, role), entry.operator, entry.direction_text, _percent(error)
+                yield role_name(entry.operator, role), entry.operator, entry.direction_text, percent(error)
 
 
-def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{fraction:.1%}"
-
-
-def _document(read: Bundle) -> dict[str, Any]:
-    values = read.manifest.to_dict()
-    bundle_format = values.pop("format")
-    return {
-        "format": FORMAT,
-        "bundle": str(read.path),
-        "bundle_digest": read.digest,
-        "bundle_format": bundle_format,
-        **values,
-    }
-
-
-@bundle.command(short_help="Verify a bundle, and its signature where asked.")
+@bundle.command(short_help="Verify a bundle and, if asked, its signature.")
 @bundle_argument
 @click.option(
     "--allowed-signers",
     type=FILE,
-    help="Verify FILE.sig against this list of signers, as ssh-keygen(1) describes it.",
+    help="Verify FILE.sig against this list of signers, in the format of ssh-keygen(1).",
 )
-@click.option("--signer", default="", help="Only this one of the allowed signers will do.")
+@click.option("--signer", default="", help="Accept only this one of the allowed signers.")
 @json_option
-def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool) -> None:
-    """Verify a bundle: every digest and byte, every model loads, and answers at the corners of its training range.
+def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
+    """Verify a bundle: check every digest and byte, load every model, evaluate it at the corners of its training range.
 
-    An answer must be a positive, finite time within its interval. With --allowed-signers the signature FILE.sig must
-    hold too. The first thing that does not hold is one line and exit status 1.
+    Each answer must be a positive, finite time within its interval. With --allowed-signers, the signature FILE.sig must
+    be valid too. The first failure is printed as one line, with exit status 1.
 
     \b
     kernelcast bundle verify theirs.kcast --allowed-signers signers
@@ -181,29 +175,30 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
     checked = check_bundle(path)
     if verified and verified.bundle_digest != checked.bundle.digest:
         raise DataError(f"bundle {path}: was changed while it was verified")
-    if as_json:
-        document = {
-            "format": CHECK_FORMAT,
-            "bundle": str(path),
-            "bundle_digest": checked.bundle.digest,
-            "models": checked.models,
-            "corners": checked.corners,
-            "signer": verified.signer if verified else None,
-            "key": verified.key if verified else None,
-        }
-        print_json(document)
-        return
-    name = one_line(str(path))
-    say(
-        f"{name}: sound: every digest and byte fits its manifest, {checked.models} models load and "
-        f"answer at {checked.corners} corners of their training ranges"
-    )
-    if verified:
-        say(f"{name}: signed by {one_line(verified.signer)}, key {one_line(verified.key)}")
-    elif signature_path(path).exists():
-        say(f"{name}: signature not verified (--allowed-signers says whose to accept)")
-    else:
-        say(f"{name}: not signed")
+    document = {
+        "format": CHECK_FORMAT,
+        "bundle": str(path),
+        "bundle_digest": checked.bundle.digest,
+        "models": checked.models,
+        "corners": checked.corners,
+        "signer": verified.signer if verified else None,
+        "key": verified.key if verified else None,
+    }
+
+    def show() -> None:
+        name = one_line(str(path))
+        say(
+            f"{name}: sound: every digest and byte matches the manifest; {checked.models} models load and "
+            f"answer at {checked.corners} corners of their training ranges"
+        )
+        if verified:
+            say(f"{name}: signed by {one_line(verified.signer)}, key {one_line(verified.key)}")
+        elif signature_path(path).exists():
+            say(f"{name}: signature not verified (--allowed-signers names the signers to accept)")
+        else:
+            say(f"{name}: not signed")
+
+    return Shown(document, show)
 
 
 @bundle.command(short_help="Sign a bundle with an SSH key.")
@@ -212,7 +207,7 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
     "--key",
     required=True,
     type=FILE,
-    help="A private SSH key, or a public one whose private half an agent holds.",
+    help="Private SSH key, or a public key whose private half is held by an SSH agent.",
 )
 def sign(path: Path, key: Path) -> None:
     """Sign a sound bundle with an SSH key; the signature is written to FILE.sig.
@@ -225,4 +220,62 @@ def sign(path: Path, key: Path) -> None:
     say(f"{one_line(str(sign_bundle(path, key)))}: written")
 
 
-bundle.add_command(diff)
+@bundle.command(short_help="Compare two bundles.")
+@click.argument("a", type=FILE)
+@click.argument("b", type=FILE)
+@click.option("--exit-code", is_flag=True, help="Exit with status 1 if the bundles differ.")
+@json_option
+def diff(a: Path, b: Path, exit_code: bool) -> Shown:
+    """Show the differences between two bundles: hardware, software, dataset, settings and regressors.
+
+    Regressors in both bundles are listed with both errors and the reason for the difference: other rows, or another
+    recipe (code, libraries, settings or hardware). The exit status is 0, unless --exit-code is given.
+
+    \b
+    kernelcast bundle diff before.kcast after.kcast
+    """
+    difference = compare_bundles(read_bundle(a), read_bundle(b))
+    document = {"format": DIFFERENCE_FORMAT, "a": str(a), "b": str(b), **difference.to_dict()}
+    return Shown(
+        document,
+        lambda: _show_difference(difference, one_line(str(a)), one_line(str(b))),
+        status=1 if exit_code and not difference.same_bytes else 0,
+    )
+
+
+def _show_difference(difference: BundleDifference, a: str, b: str) -> None:
+    if difference.same_bytes:
+        say("same bytes")
+        return
+    if difference.settings:
+        settings = [(s.name, one_line(s.a), one_line(s.b)) for s in difference.settings]
+        click.echo(text_table(("differs", f"A ({a})", f"B ({b})"), settings) + "\n")
+    if difference.changed:
+        print_table(
+            difference.changed,
+            ("operator", lambda change: change.a.operator),
+            ("direction", lambda change: change.a.direction_text),
+            ("why", _why),
+            ("rows A", lambda change: str(change.a.rows)),
+            ("rows B", lambda change: str(change.b.rows)),
+            ("error A", lambda change: percent(change.a.validation_error)),
+            ("error B", lambda change: percent(change.b.validation_error)),
+            ("size A", lambda change: f"{change.a.size_bytes / 1000:.0f} kB"),
+            ("size B", lambda change: f"{change.b.size_bytes / 1000:.0f} kB"),
+        )
+        click.echo()
+    for where, entries in (("A", difference.removed), ("B", difference.added)):
+        for entry in entries:
+            say(
+                f"only in {where}: {entry.operator} ({entry.direction_text}), {entry.rows} rows, "
+                f"error {percent(entry.validation_error)}"
+            )
+    say(
+        f"regressors: {len(difference.changed)} changed, {len(difference.removed)} only in A, "
+        f"{len(difference.added)} only in B, {difference.unchanged} unchanged"
+    )
+
+
+def _why(change: RegressorChange) -> str:
+    reasons = (("rows", change.rows_differ), ("recipe", change.recipe_differs))
+    return " and ".join(word for word, holds in reasons if holds) or "model"

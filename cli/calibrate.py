@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import FILE, RenamedOption, bundle_path_option, check_one, json_option
+from kernelcast.cli.options import FILE, Shown, bundle_path_option, check_one, json_option
 from kernelcast.cli.tables import table_of
-from kernelcast.cli.terminal import is_quiet, note, print_json, say
+from kernelcast.cli.terminal import is_quiet, note, say
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.errors import DataError, KernelcastError, needs_extra, one_line
+from kernelcast.runtime.errors import DataError, error_context, needs_extra, one_line
 from kernelcast.runtime.estimate.doubts import grouped
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.views.formatting import seconds
@@ -31,25 +31,23 @@ FORMAT = "kernelcast.calibration/1"
 @click.option(
     "--db",
     "database_path",
-    cls=RenamedOption,
-    old=["--steps"],
     type=FILE,
-    help="Or a database with measured steps (validate run, demo).",
+    help="Database with measured steps (of validate run or demo) instead of a file.",
 )
 @click.option("--output", "-o", type=FILE, help="Write the corrected bundle.  [default: only report]")
 @click.option(
     "--timeline",
     type=click.Choice(["simulate", "closed-form"]),
     default="simulate",
-    show_default=True,
-    help="The timeline that the correction is for; it applies to no other.",
+    help="Timeline that the correction is fitted for and applied to.",
 )
 @click.option(
     "--parameters",
     type=click.IntRange(1, len(CLASSES)),
-    help="Factors to fit, 1 for all operators to 4, one per class.  [default: one for every two configurations]",
+    help="Number of factors, from 1 (one for all operators) to 4 (one per class).  "
+    "[default: one for every two configurations]",
 )
-@click.option("--force", is_flag=True, help="Write the bundle even if cross-validation shows no gain.")
+@click.option("--force", is_flag=True, help="Write the bundle even if cross-validation shows no improvement.")
 @json_option
 def calibrate(
     *,
@@ -60,12 +58,11 @@ def calibrate(
     timeline: TimelineKind,
     parameters: int | None,
     force: bool,
-    as_json: bool,
-) -> None:
-    """Correct a bundle by measured steps: a factor per class of operators, shrunk towards 1.
+) -> Shown:
+    """Correct a bundle by measured steps: one factor per class of operators, shrunk towards 1.
 
-    Prints every step's error before correction, cross-validated (corrected by other configurations' steps only, "left
-    out"), and after. A correction that does not reduce the cross-validated error is written only with --force; without
+    Prints each step's error before correction, left out (cross-validated: corrected by steps of other configurations
+    only) and after. A correction that does not reduce the cross-validated error is written only with --force; without
     it, the exit status is 1.
 
     \b
@@ -74,26 +71,29 @@ def calibrate(
     check_one("--runs", runs_path, "--db", database_path)
     bundle = read_bundle(bundle_path)
     runs, source = _source(runs_path, database_path, bundle)
-    try:
+    with error_context(
+        one_line(f"database {database_path}" if runs_path is None else f"runs file {runs_path}")
+    ):
         steps = predicted_steps(bundle, runs, timeline)
-    except KernelcastError as error:
-        where = f"database {database_path}" if runs_path is None else f"runs file {runs_path}"
-        raise type(error)(f"{one_line(where)}: {error}") from error
     found = fit_calibration(steps, **source, parameters=parameters)
     others = {count: _mean(left_out_errors(steps, count)) for count in range(1, len(CLASSES) + 1)}
     write = output is not None and (force or found.helps is not False)
     digest = write_calibrated(output, bundle, found) if write and output is not None else None
-    if as_json:
-        print_json(_document(bundle, steps, found, others, output if write else None, digest))
-    else:
+    refused = DataError(
+        f"{one_line(str(output))}: not written: the correction does not reduce the cross-validated error "
+        f"({found.mean_error_left_out or 0:.1%}, without it {found.mean_error_before:.1%}); --force writes it"
+    )
+
+    def show() -> None:
         say(_render(bundle, steps, found, others))
         if write:
             say(f"{one_line(str(output))}: written")
-    if output is not None and not write:
-        raise DataError(
-            f"{one_line(str(output))}: not written: the correction does not help with steps left out "
-            f"({found.mean_error_left_out or 0:.1%}, without it {found.mean_error_before:.1%}); --force writes it"
-        )
+
+    return Shown(
+        _document(bundle, steps, found, others, output if write else None, digest),
+        show,
+        error=None if write or output is None else refused,
+    )
 
 
 def _source(
@@ -199,7 +199,7 @@ def _render(
 
 
 def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
-    """What makes the predictions of all steps doubtful, by cause, with the steps it concerns unless it concerns all."""
+    """What makes predictions doubtful, by cause; names the steps unless all are affected."""
     concerned: dict[AnswerWarning, set[Question]] = {}
     times_s: dict[Question, float] = {}
     labels: dict[Cause, list[str]] = {}
@@ -222,13 +222,11 @@ def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
 def _verdict(found: Calibration) -> str:
     if found.helps is None:
         one = "With one step" if len(found.runs) == 1 else "With steps of one configuration"
-        return (
-            f"{one} cross-validation is not possible: nothing shows whether the correction helps with others."
-        )
+        return f"{one} cross-validation is not possible: whether the correction helps with other steps is not known."
     if found.helps:
-        return "The correction helps: steps that it was not fitted to are predicted better with it."
+        return "The correction helps: it reduces the error of steps that it was not fitted to."
     return (
-        "The correction does NOT help: steps that it was not fitted to are predicted no better with it. "
+        "The correction does NOT help: it does not reduce the error of steps that it was not fitted to. "
         "Use the bundle as it is, or measure more steps."
     )
 

@@ -19,21 +19,21 @@ from kernelcast.cli.measuring_options import (
     load_option,
     operators_option,
     plan_option,
+    prior_option,
     processes_option,
     site_option,
     threads_option,
 )
 from kernelcast.cli.options import database_option, time_option
-from kernelcast.cli.prior import prior_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.terminal import command_line, is_quiet, note, print_next, say
+from kernelcast.cli.terminal import command_line, is_quiet, note, print_next, say, typed_words
 from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
 from kernelcast.collector.communication.peers import FailedAloneError, FirstFailedError, LostPeersError
 from kernelcast.collector.communication.watchdog import INTERRUPTED
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.compute import Collected, collect_compute, what_to_measure
 from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, show_workers
-from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.plans.plan import Plan, load_plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
 from kernelcast.store import Database
@@ -43,13 +43,13 @@ from kernelcast.store import Database
 def collect() -> None:
     """Measure operators and collectives into a database.
 
-    What the database already holds for this hardware and software is not measured again, so an interrupted collection
-    goes on where it was.
+    Points that the database already holds for this hardware and software are skipped, so an interrupted collection
+    resumes.
     """
 
 
 @collect.command(short_help="Measure every compute operator on one device.")
-@database_option("The database; created if missing.")
+@database_option("Database to write; created if missing.")
 @plan_option
 @device_option
 @dtype_option
@@ -93,48 +93,50 @@ def compute(
         done = measure_within(database_path, chosen, settings, budget_s=budget_s, target=target)
     else:
         what_to_measure(chosen, settings)  # wrong use makes no database
-        with Database.open(database_path, create=True) as database, progress("operators") as report:
-            done = collect_compute(
-                database,
-                chosen,
-                settings,
-                on_progress=lambda p: report(p.done, p.total, p.operator),
-            )
+        done = measure_compute(database_path, chosen, settings)
     show_collected(done, database_path)
     print_next(
         (
             command_line("collect", "comm", "--procs", 2, "--db", database_path),
-            "collectives, between processes",
+            "measure collectives between processes",
         ),
-        (_training(database_path), "regressors of what was measured"),
+        (_training(database_path), "fit regressors"),
     )
+
+
+def measure_compute(database_path: Path, plan: Plan, settings: Settings) -> Collected:
+    """Measure a plan's compute operators into a database, with a progress bar."""
+    with Database.open(database_path, create=True) as database, progress("operators") as report:
+        return collect_compute(
+            database, plan, settings, on_progress=lambda p: report(p.done, p.total, p.operator)
+        )
 
 
 collect.add_command(plan_command)
 
 
 @collect.command(short_help="Measure collectives between processes of one or more nodes.")
-@database_option("The database; created if missing.")
+@database_option("Database to write; created if missing.")
 @plan_option
 @click.option(
     "--procs",
     type=click.IntRange(min=2, max=1024),
-    help="Start this number of processes on this node; without it, torchrun, srun or mpirun starts them.",
+    help="Number of processes to start on this node. Omit it under torchrun, srun or mpirun.",
 )
 @click.option(
     "--layouts",
     "layout_names",
     default="",
     metavar="LAYOUT[,LAYOUT...]",
-    help="Groups to measure: NODESxPROCESSES such as 1x2,2x4, or as tensor, data or pipeline parallelism of a size "
-    "forms them, such as tp2,dp4,pp2.  [default: all that the processes can form, in powers of two]",
+    help="Process groups to measure: NODESxPROCESSES such as 1x2,2x4, or the groups of a parallel degree such as "
+    "tp2,dp4,pp2.  [default: all powers of two]",
 )
 @device_option
 @dtype_option
 @threads_option
 @operators_option
 @again_option
-@time_option("--timeout", "timeout_s", TIMEOUT_S, "How long a process waits for the others before it ends.")
+@time_option("--timeout", "timeout_s", TIMEOUT_S, "Time a process waits for the others before it aborts.")
 @site_option
 def comm(
     database_path: Path,
@@ -180,7 +182,7 @@ def comm(
 
 
 def _print_next_of_comm(database_path: Path) -> None:
-    print_next((_training(database_path), "regressors of what was measured"))
+    print_next((_training(database_path), "fit regressors"))
 
 
 def _training(database_path: Path) -> str:
@@ -188,28 +190,15 @@ def _training(database_path: Path) -> str:
 
 
 def _start(procs: int, threads: int) -> int:
-    """Run this very command in processes of its own, with the options that were given; their exit status."""
-    context = click.get_current_context()
-    arguments = ["collect", "comm", *(["--quiet"] if is_quiet() else [])]
-    for option in context.command.params:
-        if (
-            option.name not in context.params
-            or option.name == "procs"
-            or not isinstance(option, click.Option)
-        ):
-            continue
-        value = context.params[option.name or ""]
-        # One word, so that a value that begins with a dash stays a value; `no` stands for an absent --again.
-        given = value if option.multiple else (value,)
-        if value != option.default and (option.name, value) != ("again", "no"):
-            arguments += [f"{option.opts[0]}={one}" for one in given]
+    """Run this command in worker processes, as typed but without --procs; returns their exit status."""
     sys.stdout.flush()
-    return show_workers("kernelcast.cli.main", arguments, processes=procs, threads=threads)
+    words = typed_words(without=("--procs",))
+    return show_workers("kernelcast.cli.main", words, processes=procs, threads=threads)
 
 
 @contextmanager
 def _one_voice(world: World) -> Iterator[None]:
-    """Print an error from one process of a node only; the others, which met the same error, end silently."""
+    """Print an error from one process per node; the others, which met the same error, end silently."""
     launched_here = bool(os.environ.get(ONE_VOICE))
     try:
         yield
@@ -234,10 +223,10 @@ def _one_voice(world: World) -> Iterator[None]:
 
 
 def show_collected(done: Collected, database_path: Path) -> None:
-    """Print how many points were measured, and not.
+    """Print the number of points measured, skipped and failed.
 
     Raises:
-        DataError: the database holds no time of any of them.
+        DataError: every point failed.
     """
     parts = [f"{done.measured} measured"]
     parts += [
@@ -251,9 +240,7 @@ def show_collected(done: Collected, database_path: Path) -> None:
     ]
     say(f"{database_path}: {', '.join(parts)}")
     if done.flagged:
-        note(
-            f"note: {done.flagged} disturbed or unstable; --again flagged measures those once more", err=True
-        )
+        note(f"note: {done.flagged} disturbed or unstable; --again flagged measures them again", err=True)
     if done.first_failure and not is_quiet():
         click.echo(f"first failure: {done.first_failure}", err=True)
     if done.failed and not done.measured and not done.already_there:

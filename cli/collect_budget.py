@@ -1,4 +1,4 @@
-"""`kernelcast collect compute --budget`: what helps most first, until the time is up or the error is small enough."""
+"""`kernelcast collect compute --budget`: the most informative points first, until time is up or the target is met."""
 
 import math
 import re
@@ -8,12 +8,13 @@ import click
 
 from kernelcast.cli.options import time_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import percent, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import note, say
 from kernelcast.collector.compute import Collected
 from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import UsageError, needs_extra
+from kernelcast.runtime.views.formatting import percent
 from kernelcast.store import Database
 
 
@@ -34,14 +35,14 @@ budget_option = time_option(
     "--budget",
     "budget_s",
     None,
-    "Measure what helps most first, of all shapes of the plan's ranges, for so long: 90s, 10m, 1h30m.",
+    "Measure the most informative shapes of the plan's ranges first, for this time: 90s, 10m, 1h30m.",
     most="30d",
 )
 target_option = click.option(
     "--target",
     metavar="ERROR",
     callback=lambda context, parameter, value: None if value is None else share(value),
-    help="The same until the estimated error of every operator is below this, such as 5%; with --budget, or without.",
+    help="The same, until every operator's estimated error is below this, such as 5%; alone or with --budget.",
 )
 
 
@@ -53,10 +54,10 @@ def measure_within(
     budget_s: float | None,
     target: float | None,
 ) -> Collected:
-    """Measure within the budget, show how far it is, and what was reached.
+    """Measure within the budget; show progress and the errors reached.
 
     Raises:
-        UsageError, DataError: a package of `kernelcast[train]` is missing, or what `collect_within` raises.
+        UsageError, DataError: a package of `kernelcast[train]` is missing; or raised by `collect_within`.
     """
     with needs_extra("collect compute --budget", "collector,train"):
         from kernelcast.sampling.collect import BudgetProgress, collect_within
@@ -69,14 +70,14 @@ def measure_within(
         def show(now: BudgetProgress) -> None:
             shown = percent(now.error)
             what = f"{now.operator}: error {shown}, mean of all {percent(now.mean_error)}"
-            # Without a budget nobody knows the end.
+            # Without a budget the end is not known.
             total = now.elapsed_s + 1 if budget_s is None else budget_s
             report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
 
         def short(needed_s: float) -> None:
             note(
-                f"note: in {given_s:.0f} s one operator is finished after the other; for all of them to have the "
-                f"workloads that train needs, expected about {math.ceil(needed_s)} s",
+                f"note: {given_s:.0f} s is too short to measure every operator: operators are measured one after the "
+                f"other; training all of them needs about {math.ceil(needed_s)} s",
                 err=True,
             )
 

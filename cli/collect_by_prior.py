@@ -1,11 +1,11 @@
-"""`kernelcast collect compute --prior NAME|FILE.kcast --points N`, and the same of `collect plan`."""
+"""`--prior NAME|FILE.kcast --points N` of `kernelcast collect compute` and `collect plan`."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from kernelcast.cli.prior import read_prior
+from kernelcast.cli.measuring_options import read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.terminal import note
 from kernelcast.collector.compute import Collected, what_to_measure
@@ -21,23 +21,23 @@ points_option = click.option(
     "--points",
     type=click.IntRange(1, MOST_POINTS),
     metavar="N",
-    help="Of each operator only the N workloads of the plan's ranges that tell most beside --prior.",
+    help="Measure only the N most informative workloads of each operator, given --prior.",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewPoints:
-    """A prior, and how many points of each operator are measured beside it."""
+    """A prior, and the number of points per operator that correct it."""
 
     bundle: Bundle
     points: int
 
 
 def few_points(prior: str | None, points: int | None) -> FewPoints | None:
-    """What `--prior` and `--points` ask for; None without them.
+    """The values of `--prior` and `--points`; None without them.
 
     Raises:
-        UsageError: one of them is given alone, or there is no such hardware.
+        UsageError: one is given without the other, or the hardware is unknown.
         DataError: the prior cannot be read.
     """
     if prior is None and points is None:
@@ -49,10 +49,10 @@ def few_points(prior: str | None, points: int | None) -> FewPoints | None:
 
 
 def measure_by_prior(database_path: Path, plan: Plan, few: FewPoints, settings: Settings) -> Collected:
-    """Measure the most telling points of each operator.
+    """Measure the most informative points of each operator.
 
     Raises:
-        UsageError, DataError: a package of `kernelcast[train]` is missing, or what `collect_by_prior` raises.
+        UsageError, DataError: a package of `kernelcast[train]` is missing; or raised by `collect_by_prior`.
     """
     with needs_extra("collect compute --prior", "collector,train"):
         from kernelcast.sampling.by_prior import collect_by_prior
@@ -67,5 +67,5 @@ def measure_by_prior(database_path: Path, plan: Plan, few: FewPoints, settings: 
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
     if chosen.apart:
-        note(f"note: the prior lacks {', '.join(chosen.apart)}; measured as for a first fit", err=True)
+        note(f"note: the prior lacks {', '.join(chosen.apart)}; measured as without a prior", err=True)
     return done

@@ -1,7 +1,7 @@
-"""`kernelcast collect plan`: what a plan would measure, before anything runs."""
+"""`kernelcast collect plan`: the points of a plan and their estimated time."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,23 +13,25 @@ from kernelcast.cli.measuring_options import (
     load_option,
     operators_option,
     plan_option,
+    prior_option,
     processes_option,
     threads_option,
 )
-from kernelcast.cli.options import FILE, PATH, RenamedOption, json_option
-from kernelcast.cli.prior import prior_option
+from kernelcast.cli.options import FILE, PATH, Shown, json_option, parse_size
 from kernelcast.cli.progress import span
-from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import print_json, say
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.output_file import check_target, write_pieces
 
+if TYPE_CHECKING:
+    from kernelcast.sampling.preview import Preview
+
 _NUMBERS = ("points", "fitting", "measured", "to_measure")
 
 
-@click.command(short_help="Show what a plan would measure, and how long it takes.")
+@click.command(short_help="Show the points of a plan and their estimated time.")
 @plan_option
 @click.option(
     "--for",
@@ -37,37 +39,37 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
     multiple=True,
     metavar="NAME|FILE",
     shell_complete=completion.model_names,
-    help="Instead of --plan, a plan for this model (name or file, as predict's --model); may be given several times.",
+    help="Plan for this model (name or file, as for predict --model) instead of --plan; repeatable.",
 )
 @click.option(
     "--layouts",
     metavar="DEGREE[,DEGREE...]",
-    help="Parallel degrees of --for's layouts beside 1: tp2,tp4,cp2,ep8,pp4.",
+    help="Parallel degrees to plan for in addition to 1, with --for: tp2,tp4,cp2,ep8,pp4.",
 )
 @click.option(
     "--sequence-length",
     type=click.IntRange(min=1),
     metavar="TOKENS",
-    help="Tokens of a sequence that --for's models train on.  [default: the model's own]",
+    help="Sequence length, with --for.  [default: the model's]",
 )
 @click.option(
     "--hardware",
     metavar="NAME",
     shell_complete=completion.hardware_names,
-    help="The time on a device that is not here: h100-sxm, … (kernelcast hardware).",
+    help="Estimate the time on another device: h100-sxm, … (kernelcast hardware).",
 )
 @click.option(
     "-o",
     "--output",
     type=PATH,
     metavar="FILE",
-    help="Write --for's plan, as --plan FILE takes it.",
+    help="Write the plan of --for to a file for --plan.",
 )
 @click.option(
     "--db",
     "database_path",
     type=FILE,
-    help="A database that may hold some of it already; it is only read.",
+    help="Skip points that this database holds; it is only read.",
 )
 @device_option
 @dtype_option
@@ -78,10 +80,8 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @click.option(
     "--gpu-memory",
     "memory",
-    cls=RenamedOption,
-    old=["--memory"],
     metavar="SIZE",
-    help="Memory of the device, 80GB or 40GiB, instead of this one's.",
+    help="Memory of the device, such as 80GB or 40GiB.  [default: this device's]",
 )
 @prior_option
 @points_option
@@ -97,12 +97,12 @@ def plan(
     memory: str | None,
     prior: str | None,
     points: int | None,
-    as_json: bool,
     **asked: Any,
-) -> None:
-    """Show a plan's workloads: how many, which fit in memory, which are measured already, how long the rest takes.
+) -> Shown:
+    """Show the workloads of a plan: their number, those that fit in memory, those already measured, and the estimated
+    time of the rest.
 
-    Measures nothing but a few probe kernels, and makes no database.
+    Runs only a few probe kernels, and creates no database.
 
     \b
     kernelcast collect plan --plan paper
@@ -112,7 +112,7 @@ def plan(
     """
     if not models and (layouts or sequence_length or output):
         given = "--layouts" if layouts else "--sequence-length" if sequence_length else "--output"
-        raise UsageError(f"{given} is given without --for, expected a model that the plan is for")
+        raise UsageError(f"{given} is given without --for, expected both")
     if hardware is not None and (
         prior is not None or database_path is not None or asked["processes"] != (1,)
     ):
@@ -137,10 +137,10 @@ def plan(
     )
     if output is not None:
         write_pieces(output, [plan_text(chosen, models)])
-    document = found.to_dict()
-    if as_json:
-        print_json(document)
-        return
+    return Shown(found.to_dict(), lambda: _show(found))
+
+
+def _show(found: "Preview") -> None:
     rows = [
         (row.operator, row.role, *(f"{getattr(row, name):,}" for name in _NUMBERS), span(row.seconds))
         for row in found.rows

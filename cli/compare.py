@@ -1,4 +1,4 @@
-"""`kernelcast compare`: is a run as fast as it should be, and if not, why."""
+"""`kernelcast compare`: a measured step against its prediction, and the causes of the difference."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,19 +9,20 @@ import click
 from kernelcast.cli.frameworks import layout_option, model_of, read_fields
 from kernelcast.cli.options import (
     PATH,
+    Shown,
     bundle_option,
     check_one,
     chosen_bundle,
     count_option,
     field_options,
+    given_fields,
     json_option,
     memory_options,
     model_option,
     no_calibration_option,
-    take_memory,
 )
-from kernelcast.cli.tables import table_of, text_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, say
+from kernelcast.cli.tables import print_table, text_table
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
@@ -31,17 +32,17 @@ from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
-from kernelcast.validate.compare.kept import keep_in_database, keep_in_file
 from kernelcast.validate.compare.rows import Row
+from kernelcast.validate.compare.storing import keep_in_database, keep_in_file
 
 _MIB = 2**20
 _PART_TITLES = {
     "forward": "forward passes",
     "backward": "backward passes",
     "update": "update",
-    "other": "compute of no known pass",
+    "other": "other compute",
     "communication": "exposed communication",
-    "copies": "copies and fills alone",
+    "copies": "exposed copies and fills",
     "host": "idle: host late",
     "waiting": "idle: waiting",
 }
@@ -50,7 +51,11 @@ _PART_TITLES = {
 @click.command("compare")
 @click.argument("traces", metavar="[DB|TRACE]...", nargs=-1, type=PATH)
 @click.option(
-    "--log", "log_path", metavar="FILE", type=PATH, help="Read step times from a training log instead."
+    "--log",
+    "log_path",
+    metavar="FILE",
+    type=PATH,
+    help="Read step times from a training log instead of traces.",
 )
 @bundle_option
 @model_option
@@ -59,15 +64,19 @@ _PART_TITLES = {
 @memory_options()
 @no_calibration_option
 @click.option(
-    "--run", "run_id", default="", metavar="ID", help="Start of the run's id, where a database has several."
+    "--run", "run_id", default="", metavar="ID", help="Start of the run's id, if a database holds several."
 )
-@count_option("--top", 12, "Operators to show.")
+@count_option("--top", 12, "Number of operators to list.")
 @click.option(
-    "--keep", "runs_path", metavar="FILE", type=PATH, help="Write the step as a runs file (validate add)."
+    "--keep", "runs_path", metavar="FILE", type=PATH, help="Write the step to a runs file, for validate add."
 )
-@click.option("--site", default="own runs", show_default=True, help="Who measured, in that file.")
+@click.option("--site", default="own runs", help="Site name in the file of --keep.")
 @click.option(
-    "--db", "database_path", metavar="FILE", type=PATH, help="Keep traces, step and prediction there."
+    "--db",
+    "database_path",
+    metavar="FILE",
+    type=PATH,
+    help="Store traces, step and prediction in this database.",
 )
 @json_option
 def compare(
@@ -84,14 +93,13 @@ def compare(
     runs_path: Path | None,
     site: str,
     database_path: Path | None,
-    as_json: bool,
     **fields: Any,
-) -> None:
-    """Set the measured step of a real run beside the predicted one, and say what it loses its time to.
+) -> Shown:
+    """Compare the measured step of a real run with its prediction, and list the causes of lost time.
 
-    Takes the traces of a run, a folder of its ranks, or a database of them; with --log the step times that
-    Megatron-LM, torchtitan, NeMo, DeepSpeed, Hugging Face Trainer or Composer printed, which tell whether the run is
-    slow, and not why.
+    Takes the traces of a run, a folder with the traces of its ranks, or a database of traces. --log takes the step
+    times printed by Megatron-LM, torchtitan, NeMo, DeepSpeed, Hugging Face Trainer or Composer instead: they show
+    whether the run is slow, but not why.
 
     \b
     kernelcast compare profiles/ --hardware h100-sxm --model llama-3-8b --dp 8 --micro-batch 1 --micro-batches 4
@@ -110,16 +118,17 @@ def compare(
         source = log_path.name if log_path is not None else "torch.profiler"
         keep_in_file(compared, runs_path, site=site, source=source, device=hardware or "", fabric=fabric)
     kept = "" if database_path is None else keep_in_database(compared, traces, database_path)
-    if as_json:
-        print_json(compared.to_dict())
-        return
-    _show(compared, top)
-    if runs_path is not None:
-        say(f"\n{runs_path}: step written")
-    if kept:
-        say(f"\n{database_path}: step {kept[:12]} with its prediction stored")
-    if runs_path is not None:
-        print_next((command_line("validate", "add", runs_path), "scores predictions against it from now on"))
+
+    def show() -> None:
+        _show(compared, top)
+        if runs_path is not None:
+            say(f"\n{runs_path}: step written")
+        if kept:
+            say(f"\n{database_path}: step {kept[:12]} with its prediction stored")
+        if runs_path is not None:
+            print_next((command_line("validate", "add", runs_path), "include it in validate steps"))
+
+    return Shown(compared.to_dict(), show)
 
 
 def _predicted(
@@ -132,8 +141,7 @@ def _predicted(
     is_calibrated: bool,
 ) -> Estimate:
     path = chosen_bundle(bundle, hardware)
-    memory = take_memory(fields)
-    given = {name: value for name, value in fields.items() if value is not None} | memory
+    given = given_fields(fields)
     found, file = model_of(model_name, layout, fields["sequence_length"])
     model = found.model
     if file is not None:
@@ -175,12 +183,11 @@ def _show(compared: ComparedStep, top: int) -> None:
 
 def _show_causes(compared: ComparedStep) -> None:
     if not compared.causes:
-        say("\nno cause costs more than 3 % of the step")
+        say("\nno single cause takes more than 3 % of the step")
         return
-    say("\nwhat it loses time to, the dearest first (they may overlap)")
+    say("\ncauses of lost time, largest first (they may overlap)")
     rows = [(f"{one.excess_s * 1e3:,.1f} ms", one.line) for one in compared.causes]
-    for line in text_table(("per step", "cause"), rows, indent="  ").splitlines():
-        click.echo(line)
+    click.echo(text_table(("per step", "cause"), rows, indent="  "))
 
 
 def _show_rows(title: str, rows: Sequence[Row], titles: dict[str, str]) -> None:
@@ -197,7 +204,8 @@ def _show_rows(title: str, rows: Sequence[Row], titles: dict[str, str]) -> None:
 
 
 def _show_operators(rows: Sequence[Row]) -> None:
-    table = table_of(
+    click.echo()
+    print_table(
         rows,
         ("operator", lambda row: row.name),
         ("pass", lambda row: row.pass_),
@@ -208,7 +216,6 @@ def _show_operators(rows: Sequence[Row]) -> None:
         ("ratio", lambda row: "" if row.ratio is None else f"{row.ratio:.2f}"),
         ("", lambda row: "slow" if row.is_slow else ""),
     )
-    click.echo(f"\n{table}")
 
 
 def _interval(row: Row) -> str:
@@ -218,7 +225,8 @@ def _interval(row: Row) -> str:
 def _show_collectives(rows: Sequence[Row]) -> None:
     if not rows:
         return
-    table = table_of(
+    click.echo()
+    print_table(
         rows,
         ("collective", lambda row: row.name),
         ("exposed ms", lambda row: _ms(row.measured_s)),
@@ -229,7 +237,6 @@ def _show_collectives(rows: Sequence[Row]) -> None:
         ("MiB", lambda row: f"{row.measured_bytes / _MIB:,.1f}"),
         ("predicted MiB", lambda row: f"{row.predicted_bytes / _MIB:,.1f}"),
     )
-    click.echo(f"\n{table}")
 
 
 def _ms(value_s: float | None) -> str:

@@ -1,6 +1,6 @@
-"""What the shell completes: names of models, hardware, fabrics, stacks, operators and plans, else paths.
+"""Shell completion: names of models, hardware, fabrics, stacks, operators and roles, else paths.
 
-Each function takes what is typed so far; nothing is imported that a command does not need anyway.
+Each function takes the text typed so far. Nothing is imported beyond the imports of the commands.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[Compl
 
 
 def names_or_files(known: Callable[[], Iterable[str]]) -> Complete:
-    """Names that begin as what is typed, in upper or lower case; paths where none does."""
+    """Names that start with the typed text, ignoring case; paths if none does."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         found = [CompletionItem(name) for name in known() if name.startswith(begun.lower())]
@@ -30,7 +30,7 @@ def names_or_files(known: Callable[[], Iterable[str]]) -> Complete:
 
 
 def names(known: Callable[[], Iterable[str]]) -> Complete:
-    """Names alone; after a comma the next one."""
+    """Names only; after a comma, the next name of a list."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         before, comma, last = begun.rpartition(",")
@@ -44,7 +44,7 @@ def names(known: Callable[[], Iterable[str]]) -> Complete:
 
 
 def values(known: Sequence[str]) -> Complete:
-    """Those of a choice."""
+    """The values of a choice."""
     return names(lambda: known)
 
 
@@ -64,4 +64,4 @@ OF_FIELD = {
     "fabric": fabric_names,
     "stack": stack_names,
 }
-"""By the name of a request's field; those of choices follow from their kind."""
+"""By the name of a request field; choices complete from their kind."""

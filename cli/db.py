@@ -1,17 +1,31 @@
-"""`kernelcast db`: info, check and merge; diff, export, query and serve are in files of their own."""
+"""`kernelcast db`: info, check, merge, diff, export, query and serve."""
 
+import csv
+import socket
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelcast.cli.db_diff import diff
-from kernelcast.cli.db_export import export
-from kernelcast.cli.db_query import query
-from kernelcast.cli.db_serve import serve
-from kernelcast.cli.options import FILE, database_argument, json_option, max_size_option
-from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import command_line, print_json, print_next, say
+from kernelcast.cli.measuring_options import operators_option
+from kernelcast.cli.options import (
+    FILE,
+    PATH,
+    Shown,
+    database_argument,
+    id_option,
+    json_option,
+    max_size_option,
+    time_option,
+)
+from kernelcast.cli.tables import table_lines, text_table
+from kernelcast.cli.terminal import command_line, data_width, print_next, say
+from kernelcast.runtime.errors import DataError, needs_extra
+from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
     Database,
     FabricRow,
@@ -20,16 +34,20 @@ from kernelcast.store import (
     check_database,
     merge_databases,
 )
+from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, diff_databases
 from kernelcast.store.doubtful import DoubtfulSamples, doubtful_samples
+from kernelcast.store.export import Subset, export_database
 from kernelcast.store.migrations import SCHEMA_VERSION
+from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer
 
 FORMAT = "kernelcast.database/1"
 CHECK_FORMAT = "kernelcast.check/1"
+DIFFERENCE_FORMAT = "kernelcast.difference/1"
 
 
 @click.group()
 def db() -> None:
-    """Look into, verify, merge, compare and pass on databases.
+    """Inspect, verify, merge, compare, export and query databases.
 
     \b
     kernelcast db info bench.db
@@ -42,14 +60,14 @@ def db() -> None:
     """
 
 
-@db.command(short_help="Show what a database holds.")
+@db.command(short_help="Show the contents of a database.")
 @database_argument
 @json_option
 @max_size_option
-def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
-    """Show what a database holds: content digest, rows, hardware, fabrics and software.
+def info(database_path: Path, max_size_bytes: int) -> Shown:
+    """Show the contents of a database: content digest, row counts, hardware, fabrics and software.
 
-    Two databases with the same content digest hold the same rows, in whatever order they were added.
+    Databases with equal content digests hold the same rows, in whatever order they were added.
 
     \b
     kernelcast db info bench.db
@@ -57,7 +75,7 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
     with Database.open(database_path, read_only=True, max_size_bytes=max_size_bytes) as database:
         counts = database.row_counts()
         digest = database.content_digest()
-        kinds: dict[str, Sequence[HardwareRow | FabricRow | SoftwareRow]] = {
+        fingerprints: dict[str, Sequence[HardwareRow | FabricRow | SoftwareRow]] = {
             "hardware": database.hardware_list(),
             "fabric": database.fabric_list(),
             "software": database.software_list(),
@@ -65,48 +83,51 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
         [dates] = database.query(
             "SELECT min(measured_at) AS first_measured_at, max(measured_at) AS last_measured_at FROM sample"
         )
-    if as_json:
-        document = {
-            "format": FORMAT,
-            "database": str(database_path),
-            "schema_version": SCHEMA_VERSION,
-            "size_bytes": database_path.stat().st_size,
-            "content_digest": digest,
-            "rows": counts,
-            **dates,
-            **{
-                kind: [{"id": r.id, "description": r.description, "samples": r.sample_count} for r in rows]
-                for kind, rows in kinds.items()
-            },
-        }
-        print_json(document)
-        return
-    size = database_path.stat().st_size
-    say(f"{database_path}: kernelcast database, schema version {SCHEMA_VERSION}, {size / 1e6:,.1f} MB")
-    say(f"content digest {digest}")
-    if dates["first_measured_at"]:
-        say(f"measured from {dates['first_measured_at']} to {dates['last_measured_at']}")
-    click.echo(text_table(("table", "rows"), [(name, f"{count:,}") for name, count in counts.items()]))
-    for kind, rows in kinds.items():
-        if rows:
-            cells = [(row.id[:12], row.description, f"{row.sample_count:,}") for row in rows]
-            click.echo("\n" + text_table((kind, "description", "samples"), cells))
-    query = command_line("db", "query", database_path, "SELECT * FROM coverage")
-    print_next(
-        (query, "how much of each operator"),
-        (command_line("train", "--db", database_path, "-o", "here.kcast"), "regressors of it"),
-    )
+    size_bytes = database_path.stat().st_size
+    document = {
+        "format": FORMAT,
+        "database": str(database_path),
+        "schema_version": SCHEMA_VERSION,
+        "size_bytes": size_bytes,
+        "content_digest": digest,
+        "rows": counts,
+        **dates,
+        **{
+            name: [{"id": r.id, "description": r.description, "samples": r.sample_count} for r in rows]
+            for name, rows in fingerprints.items()
+        },
+    }
+
+    def show() -> None:
+        say(
+            f"{database_path}: kernelcast database, schema version {SCHEMA_VERSION}, {size_bytes / 1e6:,.1f} MB"
+        )
+        say(f"content digest {digest}")
+        if dates["first_measured_at"]:
+            say(f"measured from {dates['first_measured_at']} to {dates['last_measured_at']}")
+        click.echo(text_table(("table", "rows"), [(name, f"{count:,}") for name, count in counts.items()]))
+        for name, rows in fingerprints.items():
+            if rows:
+                cells = [(row.id[:12], row.description, f"{row.sample_count:,}") for row in rows]
+                click.echo("\n" + text_table((name, "description", "samples"), cells))
+        query = command_line("db", "query", database_path, "SELECT * FROM coverage")
+        print_next(
+            (query, "samples of each operator"),
+            (command_line("train", "--db", database_path, "-o", "here.kcast"), "fit regressors to them"),
+        )
+
+    return Shown(document, show)
 
 
-@db.command(short_help="Verify a database, one finding a line.")
+@db.command(short_help="Verify a database.")
 @database_argument
 @json_option
 @max_size_option
-def check(database_path: Path, as_json: bool, max_size_bytes: int) -> int:
-    """Verify a database: version, tables and views, SQLite's own check, and every row against its id.
+def check(database_path: Path, max_size_bytes: int) -> Shown:
+    """Verify a database: version, tables and views, SQLite's integrity check, and every row against its id.
 
-    Prints a line per finding and ends with exit status 1 where there is one. The file is only read. Samples that
-    cannot be right (faster than their hardware, or far from all others) are counted: they are no finding.
+    Prints one line per finding; exit status 1 if there is any. The file is only read. Doubtful samples (faster than the
+    hardware allows, or outliers) are counted, but are not findings.
 
     \b
     kernelcast db check theirs.db
@@ -116,32 +137,28 @@ def check(database_path: Path, as_json: bool, max_size_bytes: int) -> int:
     if not findings:
         with Database.open(database_path, read_only=True, max_size_bytes=max_size_bytes) as database:
             doubtful = doubtful_samples(database)
-    if as_json:
-        document = {
-            "format": CHECK_FORMAT,
-            "database": str(database_path),
-            "findings": findings,
-            "doubtful": [one.to_dict() for one in doubtful],
-        }
-        print_json(document)
-        return 1 if findings else 0
-    for finding in findings:
-        click.echo(f"{database_path}: {finding}")
-    if not findings:
-        click.echo(f"{database_path}: sound")
-    for one in doubtful:
-        click.echo(f"{database_path}: {one}")
-    return 1 if findings else 0
+    document = {
+        "format": CHECK_FORMAT,
+        "database": str(database_path),
+        "findings": findings,
+        "doubtful": [one.to_dict() for one in doubtful],
+    }
+
+    def show() -> None:
+        for line in (*(findings or ["sound"]), *doubtful):
+            click.echo(f"{database_path}: {line}")
+
+    return Shown(document, show, status=1 if findings else 0)
 
 
-@db.command(short_help="Add databases to another one: a union of rows.")
+@db.command(short_help="Merge databases into one: the union of their rows.")
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--into", required=True, type=FILE, help="The database to add to; created if missing.")
+@click.option("--into", required=True, type=FILE, help="Database to merge into; created if missing.")
 @max_size_option
 def merge(sources: tuple[Path, ...], into: Path, max_size_bytes: int) -> None:
-    """Add everything that some databases hold to another one: a union of rows, in any order, any number of times.
+    """Merge databases into one: the union of their rows. Order does not matter, and repeating a merge changes nothing.
 
-    All of it is merged or, where a row does not match its id or the merge is interrupted, nothing.
+    Everything is merged, or nothing if a row does not match its id or the merge is interrupted.
 
     \b
     kernelcast db merge site-a.db site-b.db --into all.db
@@ -153,5 +170,187 @@ def merge(sources: tuple[Path, ...], into: Path, max_size_bytes: int) -> None:
     say(f"{into}: content digest {merged.content_digest}")
 
 
-for _command in (diff, export, query, serve):
-    db.add_command(_command)
+@db.command(short_help="Compare two databases, and list stale samples.")
+@click.argument("a", type=FILE)
+@click.argument("b", type=FILE)
+@json_option
+@max_size_option
+def diff(a: Path, b: Path, max_size_bytes: int) -> Shown:
+    """Show rows of only one database, new fingerprints with the fields that differ, and stale samples.
+
+    Samples are stale if both databases have their hardware, and they were measured with other than the newest software.
+
+    \b
+    kernelcast db diff before-upgrade.db after-upgrade.db
+    """
+    difference = diff_databases(a, b, max_size_bytes=max_size_bytes)
+    document = {"format": DIFFERENCE_FORMAT, **asdict(difference)}
+    return Shown(document, lambda: _show_difference(difference, a, b))
+
+
+def _show_difference(difference: Difference, a: Path, b: Path) -> None:
+    if difference.is_same_content:
+        say("same content")
+        return
+    rows = [
+        (table, f"{difference.only_in_a[table]:,}", f"{difference.only_in_b[table]:,}")
+        for table in difference.only_in_a
+        if difference.only_in_a[table] or difference.only_in_b[table]
+    ]
+    click.echo(text_table(("rows of", f"only in A ({a})", f"only in B ({b})"), rows))
+    for new in difference.new_fingerprints:
+        click.echo(_new(new))
+    for stale in difference.stale:
+        click.echo(
+            f"same {stale.hardware}, {_fields(stale.fields)}: {stale.samples:,} samples of {stale.database} stale"
+        )
+
+
+def _new(new: NewFingerprint) -> str:
+    line = f"{new.kind} {new.id[:12]} only in B: {new.description}"
+    if new.nearest_id is None:
+        return f"{line}; A has no {new.kind}"
+    return f"{line}; against {new.nearest_id[:12]} in A: {_fields(new.fields)}"
+
+
+def _fields(fields: Sequence[FieldDifference]) -> str:
+    return ", ".join(f"{field.name} {_value(field.one)} against {_value(field.other)}" for field in fields)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value) if value not in ("", None) else "none"
+
+
+@db.command(short_help="Export a part of a database.")
+@database_argument
+@click.argument("target", metavar="OUT", type=PATH)
+@operators_option
+@id_option("hardware", "Only this hardware, by the start of its id (see db info).")
+@click.option(
+    "--since", default="", help="Only samples measured on or after this UTC date, such as 2026-01-31."
+)
+@click.option("--until", default="", help="Only samples measured before this UTC date.")
+@click.option("--anonymous", is_flag=True, help="Leave out site names and notes.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("sqlite", "parquet")),
+    default="sqlite",
+    help="SQLite database, or folder of Parquet files for DuckDB, Spark or Dask.",
+)
+@max_size_option
+def export(
+    database_path: Path, target: Path, anonymous: bool, form: str, max_size_bytes: int, **limits: Any
+) -> None:
+    """Export a part of a database as a new database, or as Parquet files.
+
+    Rows keep their ids, so an export merges with any other database. --anonymous leaves out site names and notes;
+    texts that are part of ids (names of imported files and of models, reasons of failures) are kept, and listed.
+
+    \b
+    kernelcast db export bench.db linear.db --operator gemm --since 2026-01-01
+    kernelcast db export bench.db shared.db --anonymous
+    kernelcast db export bench.db bench-parquet --format parquet
+    """
+    subset = Subset(anonymous=anonymous, **limits)
+    if form == "parquet":
+        with needs_extra("db export --format parquet", "parquet"):
+            from kernelcast.store.parquet import export_parquet
+        rows = export_parquet(database_path, target, subset, max_size_bytes=max_size_bytes)
+        events = f", {rows['trace_event']:,} events of traces" if rows["trace_event"] else ""
+        click.echo(f"{target}: {rows['sample']:,} samples, {rows['kernel']:,} kernels{events}")
+        return
+    exported = export_database(database_path, target, subset, max_size_bytes=max_size_bytes)
+    parts = [f"{count:,} {table}" for table, count in exported.rows.items() if count]
+    click.echo(f"{target}: {', '.join(parts) or 'no rows'}")
+    click.echo(f"content digest {exported.content_digest}")
+    if anonymous:
+        for name, texts in exported.texts.items():
+            click.echo(f"kept {name}: {'; '.join(texts)}")
+
+
+@db.command(short_help="Query a database in SQL.")
+@database_argument
+@click.argument("sql")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("table", "csv", "json")),
+    default="table",
+    help="Output format.",
+)
+@time_option("--time-limit", "time_limit_s", DEFAULT_TIME_LIMIT_S, "Stop a query that takes longer.")
+@max_size_option
+def query(database_path: Path, sql: str, form: str, time_limit_s: float, max_size_bytes: int) -> None:
+    """Query a database in SQL. Statements that write are refused.
+
+    schema.sql documents tables and views, docs/sql.md has frequent queries.
+
+    \b
+    kernelcast db query bench.db "SELECT operator, roles, direction, samples FROM coverage"
+    kernelcast db query bench.db "SELECT * FROM operator_time" --format csv > times.csv
+    """
+    with answer(database_path, sql, max_size_bytes=max_size_bytes, time_limit_s=time_limit_s) as found:
+        {"table": _table, "csv": _csv, "json": _json}[form](found)
+
+
+def _table(found: Answer) -> None:
+    rows = (["" if value is None else _cell(value) for value in row] for row in found.rows)
+    for line in table_lines(found.columns, rows, width=data_width()):
+        click.echo(line)
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()) if isinstance(value, str) else str(value)
+
+
+def _csv(found: Answer) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(found.columns)
+    writer.writerows(found.rows)
+
+
+def _json(found: Answer) -> None:
+    """One object per row, in a list, written as it is read; JSON has no infinity, which SQL computes as 9e999."""
+    click.echo("[", nl=False)
+    for index, row in enumerate(found.rows):
+        values = dict(zip(found.columns, map(_json_value, row), strict=True))
+        click.echo((",\n " if index else "\n ") + json_text(values, is_ascii=False), nl=False)
+    click.echo("\n]")
+
+
+def _json_value(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+@db.command(short_help="Browse a database on this machine.")
+@database_argument
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8001, help="Port of 127.0.0.1; 0 for a free one."
+)
+@max_size_option
+def serve(database_path: Path, port: int, max_size_bytes: int) -> None:
+    """Browse a database with Datasette and the queries of docs/sql.md; only this machine can connect. Ctrl-C ends it.
+
+    \b
+    kernelcast db serve bench.db
+    """
+    with needs_extra("db serve", "datasette"):
+        from kernelcast.store.serve import HOST, prepare, run
+    application = prepare(database_path, max_size_bytes=max_size_bytes)
+    free = _free_port(HOST, port)
+    click.echo(f"{database_path}: http://{HOST}:{free}/ (Ctrl-C ends it)")
+    with suppress(KeyboardInterrupt):  # ends it
+        run(application, free)
+
+
+def _free_port(host: str, port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise DataError(f"port {port}: {error.strerror}; expected a free one (--port)") from error
+        return int(probe.getsockname()[1])

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.collect import show_collected
+from kernelcast.cli.collect import measure_compute, show_collected
 from kernelcast.cli.measuring_options import again_option
 from kernelcast.cli.options import FILE
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import component_table, table_of
+from kernelcast.cli.tables import print_components, print_table
 from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.cli.train import show_training
-from kernelcast.collector.compute import collect_compute
 from kernelcast.collector.launch import show_workers
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.plans.plan import load_plan
@@ -32,14 +31,13 @@ from kernelcast.train.fit import train_bundle
     "database_path",
     type=FILE,
     default=Path("bench.db"),
-    show_default=True,
-    help="The database; created if missing.",
+    help="Database to write; created if missing.",
 )
-@click.option("-o", "--output", type=FILE, default=Path("here.kcast"), show_default=True, help="The bundle.")
+@click.option("-o", "--output", type=FILE, default=Path("here.kcast"), help="Bundle to write.")
 @click.option("--config", type=FILE, help="A TOML file like demo/demo.toml.")
 @again_option
 def demo(database_path: Path, output: Path, config: Path | None, again: Again) -> None:
-    """Measure this machine's CPU, train a bundle, predict a small GPT's step, then train it for real and compare.
+    """Measure this machine's CPU, train a bundle, predict the step time of a small GPT, train it for real and compare.
 
     \b
     kernelcast demo
@@ -50,19 +48,12 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
         raise DataError(f"{output}: its folder does not exist")
     keys = probe(resolve_device("cpu"), threads=THREADS)
     _title(1, f"this machine: {keys.compute.description}; {keys.software.description}")
+    _title(2, f"measure operators, forward and backward (plan {chosen.plan}) into {database_path}")
+    show_collected(measure_compute(database_path, plan, settings), database_path)
+    _title(3, "measure collectives between two processes (torchrun, gloo)")
+    _collect_comm(database_path, chosen.plan, again)
+    _title(4, f"fit one regressor per operator and direction into {output}")
     with Database.open(database_path, create=True) as database:
-        _title(2, f"measure operators, forward and backward (plan {chosen.plan}) into {database_path}")
-        with progress("operators") as report:
-            done = collect_compute(
-                database,
-                plan,
-                settings,
-                on_progress=lambda p: report(p.done, p.total, p.operator),
-            )
-        show_collected(done, database_path)
-        _title(3, "measure collectives between two processes (torchrun, gloo)")
-        _collect_comm(database_path, chosen.plan, again)
-        _title(4, f"fit one regressor per operator and direction into {output}")
         with progress("regressors") as report:
             trained = train_bundle(
                 database,
@@ -86,8 +77,8 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
             _show_components(comparison)
     _show_steps(comparisons)
     print_next(
-        (command_line("db", "info", database_path), "what was measured"),
-        (command_line("bundle", "info", output), "what was fitted, and how well"),
+        (command_line("db", "info", database_path), "contents of the database"),
+        (command_line("bundle", "info", output), "regressors and their errors"),
         (command_line("explore", database_path, "--bundle", output), "both in the browser"),
     )
 
@@ -109,14 +100,14 @@ def _collect_comm(database_path: Path, plan: str, again: Again) -> None:
 
 def _show_components(comparison: Comparison) -> None:
     say(f"\n{comparison.label}: components, measured in traced steps (quiet)")
-    click.echo(component_table(comparison.components()))
+    print_components(comparison.components())
     for line in warning_lines(comparison.estimate.doubts, hint="predict --json has each"):
         say(f"  note: {line}")
 
 
 def _show_steps(comparisons: list[Comparison]) -> None:
     say("\nstep time, predicted from quiet operators against the quiet (10th percentile) real step")
-    table = table_of(
+    print_table(
         comparisons,
         ("pp-tp-dp", lambda one: one.label),
         ("predicted", lambda one: seconds(one.estimate.step_time_s)),
@@ -127,4 +118,3 @@ def _show_steps(comparisons: list[Comparison]) -> None:
         ("steps", lambda one: str(len(one.steps.steps_s))),
         indent="  ",
     )
-    click.echo(table)

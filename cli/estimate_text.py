@@ -1,4 +1,4 @@
-"""An estimate as readable text, for a terminal or a file."""
+"""An estimate as text, for a terminal or a file."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -15,12 +15,21 @@ from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.estimate.known_shares import origins
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
-from kernelcast.runtime.views.formatting import amount, between, gibibytes, measured, percent, rate, seconds
-from kernelcast.runtime.views.step_breakdown import OPERATOR_HEADS, operator_cells
+from kernelcast.runtime.views.formatting import (
+    amount,
+    between,
+    gibibytes,
+    measured,
+    percent,
+    rate,
+    seconds,
+    table_texts,
+)
+from kernelcast.runtime.views.step_breakdown import operator_rows
 
 TOP_OPERATORS = 12
 Fact: TypeAlias = tuple[str, str]
-"""A label and what there is to say."""
+"""A label and its text."""
 
 
 def render(
@@ -32,9 +41,9 @@ def render(
     is_brief: bool = False,
     lists_warnings: bool = False,
 ) -> str:
-    """Headline and facts; unless `is_brief` also sections, components, stages, memory, the longest operators, warnings.
+    """Headline and facts; unless `is_brief` also components, stages, memory, the longest operators and warnings.
 
-    The facts `at_front` come with those of the step, `further` ones last.
+    Facts `at_front` follow the step's own, `further` facts come last; `sections_after` follow the facts.
     """
     if is_brief:
         return headline(estimate, at_front=at_front, is_brief=True)
@@ -44,7 +53,7 @@ def render(
         title("Components", _components(estimate)),
         title("Stages, per micro-batch (forward, backward) and per update", _stages(estimate)),
         title(f"Memory per device, {_room(estimate)}", _memory(estimate)),
-        title("Operators that take most of a step, summed over the stages", _operators(estimate)),
+        title("Longest operators, summed over the stages", _operators(estimate)),
     ]
     if lines := warnings_text(estimate, each=lists_warnings):
         sections.append(lines)
@@ -52,7 +61,7 @@ def render(
 
 
 def warnings_text(estimate: Estimate, *, each: bool = False) -> str:
-    """Warnings by cause, a few lines; with `each` all of them, under their causes."""
+    """Warnings by cause, one line each; with `each`, every warning below its cause."""
     if not each:
         return "\n".join(map(warning, warning_lines(estimate.doubts, hint="--warnings lists them")))
     lines = []
@@ -70,7 +79,7 @@ def headline(
     further: Sequence[Fact] = (),
     is_brief: bool = False,
 ) -> str:
-    """The step's time and rate; what it needs, on what, how that is known; unless `is_brief` also the timeline."""
+    """Step time and rate, memory, hardware, sources, model and layout; unless `is_brief` also layers and timeline."""
     layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
     used, calibration = source.collectives, source.calibration
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
@@ -109,7 +118,7 @@ def headline(
         ),
     ]
     if not is_brief:
-        waiting = f"stages wait {percent(estimate.bubble_share)} of the pipeline's time"
+        waiting = f"bubble {percent(estimate.bubble_share)} of the pipeline's time"
         rows.append(("layers", counts_text(estimate.layer_counts)))
         rows.append(("timeline", f"{estimate.timeline}, {layout.schedule}; {waiting}"))
     rows += further
@@ -118,7 +127,7 @@ def headline(
 
 
 def _attention(estimate: Estimate) -> list[Fact]:
-    """The kernel that was asked for, where it is not simply the measured one."""
+    """The requested attention kernel, if it is not the measured one."""
     asked = estimate.parallelism.attention_kernel
     if asked == AS_MEASURED:
         return []
@@ -136,38 +145,40 @@ def _interval(estimate: Estimate) -> list[Fact]:
         return []
     source, (low_s, high_s) = estimate.provenance, estimate.interval_s
     calibrated = source.calibration is not None and source.calibration.applied
-    corrected = "the stack's factors leave" if source.stack is not None else "the calibration leaves"
-    open_part = f"{corrected} open" if source.stack is not None or calibrated else "sums get wrong"
+    if source.stack is not None:
+        rest = "the residual of the stack"
+    else:
+        rest = "the residual of the calibration" if calibrated else "the error of their sum"
     between_text = between(low_s, high_s, like=estimate.step_time_s)
-    return [("interval", f"{between_text} (90 %: the operators' errors, and what {open_part})")]
+    return [("interval", f"{between_text} (90 %: the operators' errors and {rest})")]
 
 
 def _fullest(estimate: Estimate) -> str:
     memory = estimate.memory
     needed, device_bytes = gibibytes(memory.largest_bytes), memory.gpu_memory_bytes
     if device_bytes is None:
-        return f"{needed} on the fullest device, whose size is not known (--gpu-memory)"
+        return f"{needed} on the fullest device, whose memory size is not known (--gpu-memory)"
     reserved = f" ({gibibytes(memory.reserved_bytes)} reserved)" if memory.reserved_bytes else ""
     verdict = "fits" if memory.fits else click.style("does NOT fit", fg="red")
     return f"{needed} of {gibibytes(device_bytes)} on the fullest device{reserved}: {verdict}"
 
 
 def _energy(estimate: Estimate) -> list[Fact]:
-    """Energy of a step, where the device's power was measured."""
+    """Energy of a step, if the device's power was measured."""
     energy = estimate.energy
     if energy is None:
         return []
     return [
         (
             "energy",
-            f"{energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device in the mean "
-            "(devices alone; power as in measured matrix products)",
+            f"{energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device on average "
+            "(devices only; power as in measured GEMMs)",
         )
     ]
 
 
 def _known(estimate: Estimate) -> list[Fact]:
-    """How the operators are known, where not all of them were measured."""
+    """How the operators are known, if some were not measured."""
     known, others = estimate.known, ", ".join(origins(estimate.concerned))
     if known.measured == 1:
         return []
@@ -182,7 +193,7 @@ def _known(estimate: Estimate) -> list[Fact]:
 
 
 def _utilisation(estimate: Estimate) -> str:
-    """What the model computes per second and device, against the device's peak."""
+    """FLOP/s per device, against the device's peak."""
     rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
     if peak is None or estimate.mfu is None:
         return f"{rate_text}; the peak of the device is not known"
@@ -243,7 +254,7 @@ def _memory(estimate: Estimate) -> str:
 
 
 def _by_stage(columns: dict[str, list[str]], optional: Sequence[str] = ()) -> str:
-    """A table with the stage in front; equal neighbours share a row."""
+    """A table by stage; equal neighbours share a row."""
     rows = list(zip(*columns.values(), strict=True))
     cells = []
     for values, stages in groupby(range(len(rows)), key=rows.__getitem__):
@@ -253,9 +264,9 @@ def _by_stage(columns: dict[str, list[str]], optional: Sequence[str] = ()) -> st
 
 
 def _size(size_bytes: int) -> str:
-    """In GiB or MiB, as fingerprints and pages show it; a dash for zero."""
+    """A size in GiB or MiB; a dash for zero."""
     return gibibytes(size_bytes) if size_bytes else "-"
 
 
 def _operators(estimate: Estimate) -> str:
-    return text_table(OPERATOR_HEADS, operator_cells(estimate)[:TOP_OPERATORS], indent="  ")
+    return text_table(*table_texts(operator_rows(estimate)[:TOP_OPERATORS]), indent="  ")

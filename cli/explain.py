@@ -1,6 +1,8 @@
-"""`kernelcast predict --explain OPERATOR`: its answers as text, and the nearest measured samples."""
+"""`kernelcast predict --explain OPERATOR`: where an operator's times come from, and the nearest measured samples."""
 
-from collections.abc import Sequence
+import heapq
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 from kernelcast.cli.tables import table_of, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.manifest import Manifest
 from kernelcast.runtime.errors import needs_extra
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
 from kernelcast.runtime.operators import OPERATORS, role_name
@@ -18,7 +21,7 @@ NEAREST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearSample:
-    """A measured sample near to what was asked; `distance` is that of the logarithms of the workload vectors."""
+    """A measured sample near the predicted workload; `distance` is between the logarithms of workload vectors."""
 
     vector: tuple[int, ...]
     distance: float
@@ -32,7 +35,7 @@ class NearSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """An explanation, with samples where a database was given (else None)."""
+    """An explanation, and the nearest samples; None without a database."""
 
     explanation: Explanation
     nearest: tuple[NearSample, ...] | None
@@ -48,24 +51,54 @@ class Explained:
 def explain(
     estimate: Estimate, bundle: Bundle, operator: str, database: Path | None
 ) -> tuple[Explained, ...]:
-    """Explain every distinct question about `operator`, with the nearest samples of `database`.
+    """Explain every distinct call of `operator`, with the nearest samples of `database`.
 
     Raises:
-        UsageError: no such operator, the step does not call it, or the store's packages are not installed.
+        UsageError: the operator is unknown or not in the step, or the store's packages are not installed.
         DataError: the database cannot be read.
     """
     explanations = explain_operator(estimate, bundle, operator)
     if database is None:
         return tuple(Explained(explanation=one, nearest=None) for one in explanations)
-    with needs_extra("--db", "store"):
-        from kernelcast.cli.nearest import nearest_samples
-    of_bundle = bundle.manifest
-    found = nearest_samples(
-        database, explanations, dtype=of_bundle.dtype, statistic=of_bundle.statistic, count=NEAREST
-    )
+    found = _nearest_samples(database, explanations, bundle.manifest)
     return tuple(
         Explained(explanation=one, nearest=samples) for one, samples in zip(explanations, found, strict=True)
     )
+
+
+def _nearest_samples(
+    path: Path, explanations: Sequence[Explanation], manifest: Manifest
+) -> Iterator[tuple[NearSample, ...]]:
+    """For every explanation the samples of its operator and direction nearest to its workload, nearest first."""
+    with needs_extra("--db", "store"):
+        from kernelcast.store import Database, Status
+    with Database.open(path, read_only=True) as database:
+        hardware = {row.id: row.description for row in database.hardware_list()}
+        for one in explanations:
+            rows = database.read_samples(
+                operator=one.entry.operator, direction=one.direction, dtype=manifest.dtype, status=Status.OK
+            )
+            asked = [feature.value for feature in one.features]
+            samples = [
+                NearSample(
+                    vector=row.vector,
+                    distance=log_distance(asked, row.vector),
+                    time_us=row.quiet_us
+                    if manifest.statistic == "quiet" and row.quiet_us is not None
+                    else row.time_us,
+                    hardware=hardware[row.compute_id],
+                )
+                for row in rows
+                if row.time_us is not None
+            ]
+            yield tuple(
+                heapq.nsmallest(NEAREST, samples, key=lambda sample: (sample.distance, sample.time_us))
+            )
+
+
+def log_distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Euclidean distance of the logarithms; entries below 1 count as 1."""
+    return math.dist([math.log(max(1, v)) for v in one], [math.log(max(1, v)) for v in other])
 
 
 def render_explanations(explained: Sequence[Explained]) -> str:
@@ -78,7 +111,7 @@ def _render(explained: Explained) -> str:
     entry = one.entry
     beyond = "" if entry.extrapolation_error is None else f", {entry.extrapolation_error:.1%} beyond it"
     coverage = entry.interval_coverage if one.inside else None
-    covered = "" if coverage is None else f"; such intervals held {coverage:.0%} of held-out samples"
+    covered = "" if coverage is None else f"; {coverage:.0%} of held-out samples are within such intervals"
     lines = [
         f"{_called(one)} ({one.direction})",
         f"  time       {seconds(one.time_us / 1e6)}, "
@@ -90,7 +123,7 @@ def _render(explained: Explained) -> str:
     if not OPERATORS[entry.operator].is_collective:
         lines.append(f"  load       {entry.load.in_words}")
     if entry.processes_per_node > 1:
-        lines.append(f"  measured   with {entry.processes_per_node} processes of a node at it at once")
+        lines.append(f"  measured   with {entry.processes_per_node} processes per node running it at once")
     if entry.key != (one.operator, one.direction):
         share = "" if one.factor == 1 else f"{one.factor:g} × "
         lines.append(
@@ -100,13 +133,12 @@ def _render(explained: Explained) -> str:
     if one.calibration_factor != 1:
         kind = OPERATORS[one.operator].operator_class
         lines.append(
-            f"  calibrated the time contains × {one.calibration_factor:.3f}, for {kind} operators by measured steps"
+            f"  calibrated × {one.calibration_factor:.3f} (for {kind} operators, fitted to measured steps)"
         )
     if one.kernel is not None:
         kernel = one.kernel.values
         lines.append(
-            f"  kernel     the time contains × {kernel['factor']:.3f}, for {kernel['asked']} instead of the measured "
-            f"{kernel['measured']}"
+            f"  kernel     × {kernel['factor']:.3f} ({kernel['asked']} instead of the measured {kernel['measured']})"
         )
     if entry.layouts:
         measured = ", ".join(f"{nodes} × {gpus}" for nodes, gpus in entry.layouts)
@@ -136,7 +168,7 @@ def _called(one: Explanation) -> str:
 
 def _nearest(samples: Sequence[NearSample], features: Sequence[str]) -> str:
     if not samples:
-        return "  The database has no sample of it."
+        return "  The database holds no samples of it."
     rows = [
         [
             *(f"{value:,}" for value in sample.vector),
@@ -146,6 +178,6 @@ def _nearest(samples: Sequence[NearSample], features: Sequence[str]) -> str:
         ]
         for sample in samples
     ]
-    return "  Nearest samples (distance of the logarithms)\n" + text_table(
+    return "  Nearest samples (distance between logarithms)\n" + text_table(
         (*features, "distance", "time", "hardware"), rows, indent="  "
     )

@@ -1,4 +1,4 @@
-"""`kernelcast explore`: what ships, a database or traces in the browser."""
+"""`kernelcast explore`: layouts, a database or traces in the browser."""
 
 import os
 import threading
@@ -23,16 +23,16 @@ _MOST_LAYOUTS, _LONGEST_S = 2_000_000, 120.0
 @click.argument("files", nargs=-1, metavar="[DB|TRACE...]", type=PATH)
 @bundle_option
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of 127.0.0.1.  [default: a free one]"
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of 127.0.0.1; 0 for a free one."
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def explore(
     *, files: tuple[Path, ...], bundle: str | None, hardware: str | None, port: int, no_browser: bool
 ) -> None:
-    """Choose hardware, model and layout in the browser, and see at once what a step takes.
+    """Choose hardware, model and layout in the browser, and see the predicted step at once.
 
-    Everything that ships is there; `--bundle` adds a bundle of yours. With a database or traces, their pages are there
-    too. Only this machine reaches it, on 127.0.0.1; Ctrl-C ends it.
+    Offers all hardware, models and fabrics that ship; --bundle adds your own bundle. A database or traces get pages of
+    their own. The server listens on 127.0.0.1 only; Ctrl-C ends it.
 
     \b
     kernelcast explore

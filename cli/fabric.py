@@ -1,25 +1,47 @@
-"""`kernelcast fabric`: each of its verbs is in a file of its own, imported when it is used."""
+"""`kernelcast fabric`: list, show, new, add and attach."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 
-from kernelcast.cli.lazy import LazyGroup, Verb
+from kernelcast.cli import completion
+from kernelcast.cli.options import PATH, F, Shown, database_option, json_option, parse_size
+from kernelcast.cli.tables import print_table, text_table
+from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
+from kernelcast.runtime.bundle.described_fabric import described_fabrics, fingerprint_of, with_description
+from kernelcast.runtime.bundle.file import read_bundle, write_bundle
+from kernelcast.runtime.errors import DataError, UsageError, error_context, needs_extra, shown
+from kernelcast.runtime.hardware.collectives import Setting, collective_us, least_us, ring_bytes, whole_bytes
+from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.hardware.fabric import BETWEEN_KINDS, INSIDE_KINDS, TOPOLOGIES, Fabric
+from kernelcast.runtime.hardware.fabric_file import (
+    fabric_from_values,
+    fabric_named,
+    fabric_toml,
+    read_fabric,
+    shipped_fabrics,
+)
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.output_file import check_target, write_pieces
+from kernelcast.runtime.views.formatting import seconds
 
-VERBS: Mapping[str, Verb] = {
-    "list": Verb("fabric_show", "list_", "", "List the descriptions that ship."),
-    "show": Verb("fabric_show", "show", "", "Show a fabric, and times of collectives on it."),
-    "new": Verb("fabric_new", "new", "", "Describe a fabric in a small TOML file."),
-    "add": Verb("fabric_add", "add", "store", "Store a description in a database."),
-    "attach": Verb("fabric_attach", "attach", "", "Put a description into a bundle, without training again."),
-}
+FORMAT = "kernelcast.fabric/1"
+_OPERATORS = tuple(name for name, row in OPERATORS.items() if row.is_collective)
+_LAYOUT = re.compile(r"([0-9]{1,7}) ?[x×] ?([0-9]{1,7})")
+_SIZES = "1MiB,32MiB,256MiB,1GiB"
+
+_fabric_argument = click.argument("name", metavar="NAME|FILE", shell_complete=completion.fabric_names)
 
 
-@click.group(cls=LazyGroup, verbs=VERBS)
+@click.group()
 def fabric() -> None:
-    """Describe what connects devices: links inside a node, network cards between nodes.
+    """Describe networks: links inside a node and network cards between nodes.
 
-    A description answers collectives that were never measured: predict, search, walltime and serve take it as
+    A description predicts collectives that were never measured. predict, search, walltime and serve take it as
     --fabric.
 
     \b
@@ -30,3 +52,262 @@ def fabric() -> None:
     kernelcast fabric add ours.toml --db bench.db
     kernelcast fabric attach ours.toml --bundle h100.kcast -o h100-described.kcast
     """
+
+
+@fabric.command("list", short_help="List the descriptions that ship.")
+@json_option
+def list_() -> Shown:
+    """List the descriptions that ship with kernelcast.
+
+    \b
+    kernelcast fabric list
+    """
+    found = [fabric_named(name) for name in shipped_fabrics()]
+
+    def show() -> None:
+        rows = [(one.name, str(one.devices_per_node), *_levels(one)) for one in found]
+        click.echo(text_table(("name", "devices per node", "inside", "between"), rows))
+        click.echo(f"\nMeasured collectives: {', '.join(measured_fabric_names())}.")
+
+    return Shown([one.to_dict() for one in found], show)
+
+
+@fabric.command(short_help="Show a fabric and times of collectives on it.")
+@_fabric_argument
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    type=click.Choice(_OPERATORS),
+    help="Only this collective; repeatable.",
+)
+@click.option("--layouts", default="", metavar="LIST", help="Nodes × devices per node, such as 1x8,10x8.")
+@click.option("--size", "sizes", default=_SIZES, metavar="LIST", help="Message sizes.")
+@json_option
+def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str) -> Shown:
+    """Show a fabric and times of collectives on it by layout and message size.
+
+    NAME is a description that ships; FILE is a description (.toml) or a bundle that holds one. range follows from the
+    uncertainty of the efficiency; wire is the lower bound of the link rate; bus is nccl-tests' bus bandwidth. A message
+    size is that of the whole message: for an all-gather, of all shards together.
+
+    \b
+    kernelcast fabric show h100-3200g --layouts 1x8,10x8 --size 256MiB --operator all_reduce
+    """
+    fabric = _found(name)
+    messages = [parse_size(text, name="--size") for text in sizes.split(",")]
+    asked = [_setting(fabric, text) for text in layouts.split(",")] if layouts else _usual(fabric)
+    wanted = operators or _OPERATORS
+    rows = [_row(one, setting, size) for one in wanted for setting in asked for size in messages]
+    return Shown(
+        {"format": FORMAT, "fabric": fabric.to_dict(), "times": rows}, lambda: _show_times(fabric, rows)
+    )
+
+
+def _show_times(fabric: Fabric, rows: list[dict[str, Any]]) -> None:
+    click.echo(fabric_toml(fabric))
+    print_table(
+        rows,
+        ("collective", lambda row: row["operator"]),
+        ("layout", lambda row: f"{row['nodes']} × {row['gpus_per_node']}"),
+        ("message", lambda row: _size(row["message_bytes"])),
+        ("time", lambda row: seconds(row["time_us"] / 1e6)),
+        ("range", lambda row: f"{seconds(row['low_us'] / 1e6)} to {seconds(row['high_us'] / 1e6)}"),
+        ("wire", lambda row: seconds(row["least_us"] / 1e6)),
+        ("bus", lambda row: f"{row['bus_gb_per_s']:.4g} GB/s"),
+    )
+
+
+def _size(size_bytes: int) -> str:
+    if size_bytes >= 2**20:
+        return f"{size_bytes / 2**20:,.4g} MiB"
+    return f"{size_bytes / 2**10:,.4g} KiB"
+
+
+def _found(name: str) -> Fabric:
+    if name.endswith(".kcast"):
+        described = described_fabrics(read_bundle(name).manifest.fabric, where=f"bundle {name}")
+        if not described:
+            raise DataError(f"bundle {name}: holds no description of a fabric, expected one")
+        return described[0]
+    return _described(name)
+
+
+def _described(name: str) -> Fabric:
+    return read_fabric(name) if "/" in name or name.endswith(".toml") else fabric_named(name)
+
+
+def _setting(fabric: Fabric, text: str) -> Setting:
+    match = _LAYOUT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--layouts is {shown(text)}, expected NODESxDEVICES such as 10x8")
+    return Setting(fabric=fabric, nodes=int(match[1]), gpus_per_node=int(match[2]))
+
+
+def _usual(fabric: Fabric) -> list[Setting]:
+    devices = fabric.devices_per_node
+    layouts = [(1, devices)] if devices > 1 else []
+    if fabric.between is not None:
+        layouts += [(2, 1), (2, devices), (16, devices)] if devices > 1 else [(2, 1), (16, 1)]
+    return [Setting(fabric=fabric, nodes=nodes, gpus_per_node=gpus) for nodes, gpus in layouts]
+
+
+def _row(operator: str, setting: Setting, message_bytes: int) -> dict[str, Any]:
+    size = np.array([message_bytes / whole_bytes(operator, 1.0, setting.processes)])
+    usual, high, low = (
+        float(collective_us(operator, size, setting, quality=quality)[0]) for quality in (0.0, -1.0, 1.0)
+    )
+    return {
+        "operator": operator,
+        "nodes": setting.nodes,
+        "gpus_per_node": setting.gpus_per_node,
+        "message_bytes": message_bytes,
+        "time_us": usual,
+        "low_us": low,
+        "high_us": high,
+        "least_us": float(least_us(operator, size, setting)[0]),
+        "bus_gb_per_s": float(ring_bytes(operator, size, setting.processes)[0]) / usual / 1e3,
+    }
+
+
+def _levels(fabric: Fabric) -> tuple[str, str]:
+    inside, between = fabric.inside, fabric.between
+    return (
+        "-" if inside is None else f"{inside.kind} {inside.bytes_per_s / 1e9:g} GB/s",
+        "-" if between is None else f"{between.cards} × {between.bytes_per_s * 8e-9:g} Gbit/s {between.kind}",
+    )
+
+
+def _table_option(table: str, option: str, **more: Any) -> Callable[[F], F]:
+    """An option for a field of a description's table."""
+    return click.option(
+        f"--{option.replace('_', '-')}", f"{table}__{option.removeprefix(f'{table}_')}", **more
+    )
+
+
+@fabric.command(short_help="Write a description from options.")
+@click.argument("name")
+@click.option(
+    "--gpus-per-node", "devices_per_node", type=click.IntRange(min=1), required=True, help="Devices per node."
+)
+@click.option("--source", default="", help="Source of the numbers.")
+@click.option("--inside", "inside__kind", type=click.Choice(list(INSIDE_KINDS)), help="Links inside a node.")
+@click.option(
+    "--hardware",
+    "device_name",
+    metavar="NAME",
+    shell_complete=completion.hardware_names,
+    help="Use the published link rate of this device.",
+)
+@_table_option("inside", "inside_gb_per_s", type=float, help="Rate of all links of a device, one direction.")
+@_table_option(
+    "inside", "inside_latency_us", type=float, help="Latency of one step of a collective inside a node."
+)
+@_table_option(
+    "inside", "inside_efficiency", type=float, help="Fraction of the rate that large messages reach."
+)
+@_table_option("inside", "in_switch_reduction", is_flag=True, default=None, help="The switch reduces (NVLS).")
+@click.option(
+    "--between", "between__kind", type=click.Choice(BETWEEN_KINDS), help="Network.  [default: InfiniBand]"
+)
+@_table_option("between", "cards", type=int, help="Network cards per node.")
+@_table_option("between", "gbit_per_s", type=float, help="Rate of a card, one direction.")
+@_table_option(
+    "between", "between_latency_us", type=float, help="Latency of one step of a collective between nodes."
+)
+@_table_option(
+    "between", "between_efficiency", type=float, help="Fraction of the rate that large messages reach."
+)
+@_table_option(
+    "between", "topology", type=click.Choice(TOPOLOGIES), help="Topology between cards.  [default: rails]"
+)
+@_table_option(
+    "between", "in_network_reduction", is_flag=True, default=None, help="The network reduces (SHARP)."
+)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="File to write.  [default: print it]")
+def new(
+    *,
+    name: str,
+    devices_per_node: int,
+    source: str,
+    device_name: str | None,
+    output: Path | None,
+    **given: Any,
+) -> None:
+    """Write the description of a fabric as a small TOML file.
+
+    Latencies and efficiencies that are not given are those of measured fabrics of the same kind.
+
+    \b
+    kernelcast fabric new ours --gpus-per-node 8 --inside NVSwitch --inside-gb-per-s 450 --cards 8 \\
+      --gbit-per-s 400 -o ours.toml
+    """
+    values: dict[str, Any] = {"name": name, "devices_per_node": devices_per_node}
+    if source:
+        values["source"] = source
+    tables: dict[str, dict[str, Any]] = {"inside": {}, "between": {}}
+    for option, value in given.items():
+        table, _, field = option.partition("__")
+        if value is not None:
+            tables[table][field] = value
+    if device_name is not None:
+        tables["inside"].setdefault("gb_per_s", _link_gb_per_s(device_name))
+    if devices_per_node > 1 and "kind" not in tables["inside"]:
+        raise UsageError(f"--inside is not given, expected one of {', '.join(INSIDE_KINDS)}")
+    if tables["between"]:
+        tables["between"].setdefault("kind", BETWEEN_KINDS[0])
+    values |= {table: fields for table, fields in tables.items() if fields}
+    with error_context(kind=UsageError):
+        found = fabric_from_values(values, where="fabric")
+    if output is None:
+        click.echo(fabric_toml(found), nl=False)
+        return
+    check_target(output, "--output")
+    write_pieces(output, [fabric_toml(found)])
+    click.echo(f"{output}: {found.description}")
+
+
+def _link_gb_per_s(name: str) -> float:
+    links = device(name).links
+    if not links:
+        raise UsageError(f"--hardware {name}: its links are not known, expected --inside-gb-per-s")
+    return links[0].bytes_per_s / 1e9
+
+
+@fabric.command(short_help="Store a description in a database.")
+@_fabric_argument
+@database_option("Database to write; created if missing.")
+def add(name: str, database_path: Path) -> None:
+    """Store a description in a database. Adding it again changes nothing.
+
+    The description is merged and exported with the database. A bundle trained on the database holds it, if it is the
+    only description with nodes like the measured ones; it then extends predictions to layouts that were not measured.
+
+    \b
+    kernelcast fabric add ours.toml --db bench.db
+    """
+    with needs_extra("fabric add", "store"):
+        from kernelcast.store import Database
+    found = _described(name)
+    fingerprint = fingerprint_of(found)
+    with Database.open(database_path, create=True) as database:
+        is_new = database.add_fabric(fingerprint)
+    there = "added" if is_new else "already there"
+    click.echo(f"{database_path}: {found.description}: {there} as {fingerprint.digest[:12]}")
+
+
+@fabric.command(short_help="Put a description into a bundle.")
+@_fabric_argument
+@click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
+@click.option("-o", "--output", required=True, type=PATH, metavar="FILE", help="Bundle to write.")
+def attach(name: str, bundle: str, output: Path) -> None:
+    """Put a description into a bundle: it extends the bundle's measured layouts to all others.
+
+    The regressors stay as they are. The new description replaces one that the bundle held.
+
+    \b
+    kernelcast fabric attach ours.toml --bundle h100.kcast -o h100-described.kcast
+    """
+    found, read = _described(name), read_bundle(bundle)
+    digest = write_bundle(output, with_description(read.manifest, found), read.files)
+    click.echo(f"{output}: {found.description} (SHA-256 {digest[:12]})")

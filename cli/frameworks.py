@@ -30,24 +30,24 @@ as_option = click.option(
 layout_option = click.option(
     "--layout",
     metavar="FILE",
-    help="Read the layout from arguments of Megatron-LM, torchtitan's TOML or DeepSpeed's JSON; - is standard input.",
+    help="Read the layout from Megatron-LM arguments, torchtitan TOML or DeepSpeed JSON; - is standard input.",
 )
 
 
-def check_alone(framework: str | None, **others: object) -> None:
-    """Refuse `--as` with other options about what is printed.
+def check_alone(*others: str) -> None:
+    """Refuse `--as` together with another option, by parameter name, about what is printed.
 
     Raises:
         UsageError: one of them is given.
     """
-    given = [name for name, value in others.items() if value]
-    if framework is not None and given:
-        option = "--" + given[0].removeprefix("as_")
-        raise UsageError(f"--as and {option} are both given, expected one of them")
+    context = click.get_current_context()
+    given = [one for one in context.command.params if one.name in others and context.params[one.name]]
+    if context.params["framework"] is not None and given:
+        raise UsageError(f"--as and {given[0].opts[0]} are both given, expected one of them")
 
 
 def print_layout(framework: str, estimate: Estimate) -> None:
-    """Print an estimate's layout; what the framework cannot express is one line on standard error."""
+    """Print an estimate's layout; settings that the framework lacks are one line on standard error."""
     job = Job(
         model=estimate.model,
         parallelism=estimate.parallelism,
@@ -61,7 +61,7 @@ def print_layout(framework: str, estimate: Estimate) -> None:
 
 
 def layout_words(layout: Parallelism, *, also: Collection[str] = ()) -> list[str]:
-    """The options of a command that give a layout: those of fields that have not their default, and of `also`."""
+    """Command-line options of a layout: fields that differ from their default, and those in `also`."""
     words = []
     for name, field in LAYOUT.items():
         value = getattr(layout, name)
@@ -78,7 +78,7 @@ def open_layout(path: str) -> LayoutFile:
     """The settings of a file or of standard input.
 
     Raises:
-        DataError: it cannot be read, or is of no framework.
+        DataError: it cannot be read, or no framework's format is recognised.
     """
     if path == STDIN:
         where, content = "standard input", sys.stdin.buffer.read(_MOST_BYTES + 1)
@@ -93,7 +93,7 @@ def open_layout(path: str) -> LayoutFile:
 def model_of(
     name: str, layout: str | None, sequence_length: int | None
 ) -> tuple[FoundModel, LayoutFile | None]:
-    """The model, with the tokens of a sequence as an option gives them, else the layout's file; and that file.
+    """The model and the layout's file; the sequence length comes from the option, else from that file.
 
     Raises:
         UsageError, DataError: the model or the file is unknown, or cannot be read.
@@ -109,7 +109,7 @@ def model_of(
 def read_fields(
     layout: LayoutFile, model: ModelConfig, given: dict[str, Any], devices: int | None
 ) -> dict[str, Any]:
-    """The fields that a file and options decide; what was not read is said on standard error.
+    """The fields given by a file and by options; settings that were not read are listed on standard error.
 
     Raises:
         UsageError: see `LayoutFile.request`.

@@ -1,16 +1,15 @@
 """`kernelcast import`: a command per format of docs/importing.md."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from kernelcast.cli.options import PATH, RenamedOption, database_option, json_option
-from kernelcast.cli.sizes import parse_size
+from kernelcast.cli.options import PATH, Shown, database_option, json_option, parse_size
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet, print_json, say
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.store import Database
 from kernelcast.store.doubts import doubts_text
 from kernelcast.store.importers import (
@@ -34,68 +33,49 @@ FORMAT = "kernelcast.imported/1"
 _SHOWN_PROBLEMS = 20
 _COUNTED = ("operator", "role", "direction", "dtype")
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 def _whole_gib(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
     return None if text is None else max(1, round(parse_size(text, name="gpu_memory") / 2**30))
 
 
-_DESCRIBING = (
-    click.option(
-        "--describe",
-        type=PATH,
-        help="TOML file with the fields of the following options.",
-    ),
-    click.option("--device-name", help="The device's name, as its maker writes it."),
-    click.option(
-        "--gpu-memory",
-        "memory_gib",
-        cls=RenamedOption,
-        old=["--memory-gib"],
-        rewritten=lambda text: f"{text}GiB",
-        metavar="SIZE",
-        callback=_whole_gib,
-        help="Memory of a device, such as 80GiB; kept in whole GiB.",
-    ),
-    click.option("--gpus-per-node", type=click.IntRange(min=1), help="Devices that a node has."),
-    click.option("--link", "links", multiple=True, help="What connects a node's devices; repeatable."),
-    click.option("--nic", "nics", multiple=True, help="A network card between nodes; repeatable."),
-    click.option("--torch", help="PyTorch version."),
-    click.option("--driver", help="GPU driver version."),
-    click.option("--cuda", help="CUDA (or ROCm) version."),
-    click.option("--nccl", help="NCCL version."),
-    click.option("--licence", help="Licence of the data, SPDX where possible."),
-    click.option("--reference", help="Where it was published: an address or a citation."),
-    click.option("--site", help="Who measured, stored as free text."),
-    click.option(
-        "--variant",
-        "variants",
-        multiple=True,
-        help="Of operators measured in several ways, keep only this one (column variant); repeatable.",
-    ),
-    click.option("--strict", is_flag=True, help="Import nothing where a line is malformed."),
-    json_option,
-)
 _FIELDS = {
     "hardware": ("device_name", "memory_gib"),
     "fabric": ("gpus_per_node", "links", "nics"),
     "software": ("torch", "driver", "cuda", "nccl"),
     "source": ("licence", "reference", "site"),
 }
-
-
-def _importing(command: F) -> F:
-    """PATH…, --db, what describes the measurements, --strict and --json."""
-    for option in reversed(_DESCRIBING):
-        command = option(command)
-    command = database_option("The database; created if missing.")(command)
-    paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PATH)
-    return paths(command)
-
-
+_OPTIONS = (
+    click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PATH),
+    database_option("Database to write; created if missing."),
+    click.option("--describe", type=PATH, help="TOML file with the fields of the following options."),
+    click.option("--device-name", help="The device's name, as its vendor writes it."),
+    click.option(
+        "--gpu-memory",
+        "memory_gib",
+        metavar="SIZE",
+        callback=_whole_gib,
+        help="Memory of a device, such as 80GiB; rounded to whole GiB.",
+    ),
+    click.option("--gpus-per-node", type=click.IntRange(min=1), help="Devices per node."),
+    click.option("--link", "links", multiple=True, help="Link between the devices of a node; repeatable."),
+    click.option("--nic", "nics", multiple=True, help="Network card between nodes; repeatable."),
+    click.option("--torch", help="PyTorch version."),
+    click.option("--driver", help="GPU driver version."),
+    click.option("--cuda", help="CUDA (or ROCm) version."),
+    click.option("--nccl", help="NCCL version."),
+    click.option("--licence", help="Licence of the data, SPDX where possible."),
+    click.option("--reference", help="Publication: an address or a citation."),
+    click.option("--site", help="Site that measured, as free text."),
+    click.option(
+        "--variant",
+        "variants",
+        multiple=True,
+        help="Import only this variant of operators measured in several ways (column variant); repeatable.",
+    ),
+    click.option("--strict", is_flag=True, help="Import nothing if a line is malformed."),
+)
 _commit_option = click.option(
-    "--commit", default="", help="Commit of the repository that the files are from; kept with its address."
+    "--commit", default="", help="Commit of the repository that the files are from; stored with its address."
 )
 
 
@@ -103,141 +83,129 @@ _commit_option = click.option(
 def import_() -> None:
     """Import others' measurements into a database.
 
-    Each row keeps where it comes from: file, digest, licence. An import is stored whole or not at all, and
-    repeating it adds nothing. Malformed lines are skipped and shown; with --strict the first one ends it.
+    Each row keeps its source: file, digest and licence. An import is stored completely or not at all; repeating it adds
+    nothing. Malformed lines are skipped and listed; with --strict, the first one is an error.
     """
 
 
-@import_.command()
-@_importing
-def csv(paths: tuple[Path, ...], **options: Any) -> None:
-    """Import CSV files: operator, role, dtype, workload (or raw parameters) and time_us per row.
+def _add_format(
+    name: str, read: Callable[..., Parsed], text: str, *examples: str, own: Sequence[Callable[..., Any]] = ()
+) -> None:
+    """Add the command of a format. `read` takes the values of its `own` options by name."""
 
-    \b
-    kernelcast import csv times.csv --db bench.db --device-name 'NVIDIA H100 80GB HBM3'
-    """
-    _import(read_csv_files, paths, options)
+    @json_option
+    def command(**options: Any) -> Shown:
+        return _import(read, **options)
 
-
-@import_.command("estimate-train-time")
-@_importing
-def estimate_train_time(paths: tuple[Path, ...], **options: Any) -> None:
-    """Import the method's authors' data: folders of a site with operator/ and nccl/ in them.
-
-    \b
-    kernelcast import estimate-train-time Perlmutter --db perlmutter.db
-    """
-    _import(read_estimate_train_time, paths, options)
+    for option in reversed((*_OPTIONS, *own)):
+        command = option(command)
+    import_.command(name, help="\n".join((text, "", "\b", *examples)))(command)
 
 
-@import_.command("nccl-tests")
-@_importing
-@click.option(
-    "--collective",
-    type=click.Choice(sorted(OPERATORS_OF)),
-    help="Which one, for logs of older versions, which do not name it.",
+_add_format(
+    "csv",
+    read_csv_files,
+    "Import CSV files with operator, role, dtype, workload (or raw parameters) and time_us in each row.",
+    "kernelcast import csv times.csv --db bench.db --device-name 'NVIDIA H100 80GB HBM3'",
 )
-@click.option("--as-dtype", default="", help="Count messages as elements of this dtype, with as many bytes.")
-def nccl_tests(paths: tuple[Path, ...], collective: str | None, as_dtype: str, **options: Any) -> None:
-    """Import logs of nccl-tests, all of one cluster in one go.
-
-    \b
-    kernelcast import nccl-tests all_reduce.log sendrecv.log --db fabric.db --as-dtype float16
-    """
-    _import(read_nccl_tests, paths, options, collective=collective or "", as_dtype=as_dtype)
-
-
-@import_.command()
-@_importing
-def vtrain(paths: tuple[Path, ...], **options: Any) -> None:
-    """Import vTrain's all-reduces inside a node: AR_GPU2.csv and so on.
-
-    \b
-    kernelcast import vtrain trace/a100/AR_GPU*.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
-      --gpus-per-node 8
-    """
-    _import(read_vtrain, paths, options)
-
-
-@import_.command()
-@_importing
-def vidur(paths: tuple[Path, ...], **options: Any) -> None:
-    """Import Vidur's collectives inside a node: all_reduce.csv and send_recv.csv.
-
-    \b
-    kernelcast import vidur a100_dgx/all_reduce.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
-      --gpus-per-node 8
-    """
-    _import(read_vidur, paths, options)
-
-
-@import_.command()
-@_importing
-@_commit_option
-def aiconfigurator(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
-    """Import aiconfigurator's GEMM, context attention, MoE and NCCL: Parquet files or folders.
-
-    \b
-    kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51
-    """
-    _import(read_aiconfigurator, paths, options, commit=commit)
-
-
-@import_.command()
-@_importing
-@_commit_option
-def simumax(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
-    """Import SimuMax's systems: linears, grouped products and attention, forward and backward.
-
-    \b
-    kernelcast import simumax configs/system/b200_bf16_ceperm.json --db b200.db --commit 4dcaae51
-    """
-    _import(read_simumax, paths, options, commit=commit)
-
-
-@import_.command()
-@_importing
-@_commit_option
-def liger(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
-    """Import Liger-Kernel's benchmarks of norms, RoPE, SwiGLU, losses and embeddings.
-
-    \b
-    kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger
-    """
-    _import(read_liger, paths, options, commit=commit)
+_add_format(
+    "estimate-train-time",
+    read_estimate_train_time,
+    "Import the data of the method's authors: folders of a site with operator/ and nccl/ in them.",
+    "kernelcast import estimate-train-time Perlmutter --db perlmutter.db",
+)
+_add_format(
+    "nccl-tests",
+    read_nccl_tests,
+    "Import logs of nccl-tests, all of one cluster at once.",
+    "kernelcast import nccl-tests all_reduce.log sendrecv.log --db fabric.db --as-dtype float16",
+    own=(
+        click.option(
+            "--collective",
+            type=click.Choice(sorted(OPERATORS_OF)),
+            help="Collective of the logs, for older versions, which do not name it.",
+        ),
+        click.option("--as-dtype", default="", help="Convert message sizes to elements of this dtype."),
+    ),
+)
+_add_format(
+    "vtrain",
+    read_vtrain,
+    "Import vTrain's all-reduces inside a node: AR_GPU2.csv and so on.",
+    "kernelcast import vtrain trace/a100/AR_GPU*.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\",
+    "  --gpus-per-node 8",
+)
+_add_format(
+    "vidur",
+    read_vidur,
+    "Import Vidur's collectives inside a node: all_reduce.csv and send_recv.csv.",
+    "kernelcast import vidur a100_dgx/all_reduce.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\",
+    "  --gpus-per-node 8",
+)
+_add_format(
+    "aiconfigurator",
+    read_aiconfigurator,
+    "Import aiconfigurator's GEMM, context attention, MoE and NCCL: Parquet files or folders.",
+    "kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51",
+    own=(_commit_option,),
+)
+_add_format(
+    "simumax",
+    read_simumax,
+    "Import SimuMax's systems: linears, grouped GEMMs and attention, forward and backward.",
+    "kernelcast import simumax configs/system/b200_bf16_ceperm.json --db b200.db --commit 4dcaae51",
+    own=(_commit_option,),
+)
+_add_format(
+    "liger",
+    read_liger,
+    "Import Liger-Kernel's benchmarks of norms, RoPE, SwiGLU, losses and embeddings.",
+    "kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger",
+    own=(_commit_option,),
+)
 
 
-def _described(options: dict[str, Any]) -> Description:
-    """The options, over the fields of the file of --describe."""
+def _described(describe: Path | None, options: dict[str, Any]) -> Description:
+    """The fields of the --describe file, overridden by options; removes them from `options`."""
+    given = {table: {name: options.pop(name) for name in names} for table, names in _FIELDS.items()}
     stated = Description(
         **{
-            table: {name: options[name] for name in names if options[name] not in (None, ())}
-            for table, names in _FIELDS.items()
+            table: {name: value for name, value in fields.items() if value not in (None, ())}
+            for table, fields in given.items()
         }
     )
-    return stated.over(read_description(options["describe"])) if options["describe"] else stated
+    return stated.over(read_description(describe)) if describe else stated
 
 
 def _import(
-    read: Callable[..., Parsed], paths: tuple[Path, ...], options: dict[str, Any], **own: str
-) -> None:
-    parsed = read(paths, described=_described(options), strict=options["strict"], **own)
-    if options["variants"]:
-        parsed.keep_variants(options["variants"])
-    with Database.open(options["database_path"], create=True) as database:
+    read: Callable[..., Parsed],
+    *,
+    paths: tuple[Path, ...],
+    database_path: Path,
+    describe: Path | None,
+    variants: tuple[str, ...],
+    strict: bool,
+    **options: Any,
+) -> Shown:
+    described = _described(describe, options)
+    own = {name: value or "" for name, value in options.items()}
+    parsed = read(paths, described=described, strict=strict, **own)
+    if variants:
+        parsed.keep_variants(variants)
+    with Database.open(database_path, create=True) as database:
         imported = store_parsed(database, parsed)
     counts = _counts(parsed)
-    if options["as_json"]:
-        print_json(_document(parsed, imported, counts))
-        return
-    if not is_quiet():
-        _show(parsed, imported, counts)
-    there = f", {imported.already_there:,} already there" if imported.already_there else ""
-    malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
-    say(
-        f"{options['database_path']}: {imported.added:,} samples added from {parsed.files} file(s)"
-        f"{there}{malformed}"
-    )
+
+    def show() -> None:
+        if not is_quiet():
+            _show(parsed, imported, counts)
+        there = f", {imported.already_there:,} already there" if imported.already_there else ""
+        malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
+        say(
+            f"{database_path}: {imported.added:,} samples added from {parsed.files} file(s){there}{malformed}"
+        )
+
+    return Shown(_document(parsed, imported, counts), show)
 
 
 def _show(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], int]) -> None:
@@ -250,13 +218,13 @@ def _show(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], int]
     if (more := len(parsed.problems) - _SHOWN_PROBLEMS) > 0:
         click.echo(f"skipped: {more:,} more malformed lines", err=True)
     if doubts := doubts_text(imported.doubts, parsed.sample_count):
-        say(f"doubtful: {doubts} (view doubtful_sample says why)")
+        say(f"doubtful: {doubts} (reasons are in the view doubtful_sample)")
 
 
 def _counts(parsed: Parsed) -> dict[tuple[str, ...], int]:
     """Samples by operator, role, direction and dtype."""
     counts: Counter[tuple[str, ...]] = Counter()
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         counts.update((s.operator, s.role, s.direction.value, s.dtype) for s in batch.samples)
     return dict(sorted(counts.items()))
 

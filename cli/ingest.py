@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import PATH, database_option, json_option, size_option
-from kernelcast.cli.tables import table_of, text_table
-from kernelcast.cli.terminal import is_quiet, print_json, say
+from kernelcast.cli.options import PATH, Shown, database_option, json_option, size_option
+from kernelcast.cli.tables import print_table, text_table
+from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import shortened
@@ -20,17 +20,15 @@ _LONGEST_NAME = 60
 
 @click.command()
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=PATH)
-@database_option("The database; created if missing.")
-@click.option("--site", default="", help="Who ran it, stored as free text.")
+@database_option("Database to write; created if missing.")
+@click.option("--site", default="", help="Site that ran it, as free text.")
 @click.option(
     "--gpus-per-node",
     type=click.IntRange(min=1),
-    help="Devices (or processes) per node, filled in order of rank; for traces that do not tell.",
+    help="Devices (or processes) per node, filled in rank order, for traces that do not record it.",
 )
-@size_option(
-    "--max-size", "max_size_bytes", "2GiB", "Refuse a trace that unpacks to more.", old="--max-size-gib"
-)
-@click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
+@size_option("--max-size", "max_size_bytes", "2GiB", "Refuse a trace whose unpacked size is larger.")
+@click.option("--partial", is_flag=True, help="Read a truncated trace as far as it goes.")
 @json_option
 def ingest(
     traces: tuple[Path, ...],
@@ -39,12 +37,11 @@ def ingest(
     gpus_per_node: int | None,
     max_size_bytes: int,
     partial: bool,
-    as_json: bool,
-) -> None:
-    """Add PyTorch-profiler traces of real runs to a database: kernels, and operators where recognisable.
+) -> Shown:
+    """Add PyTorch-profiler traces of real runs to a database: kernels, and the operators recognised in them.
 
-    Ranks of one job given together become one run. All files are stored or none; a file that is there already is left
-    out. What is not recognised is kept and counted. Traces of a real run do not train regressors unless asked.
+    Traces of the ranks of one job, given together, become one run. Either all files are stored or none; files already
+    stored are skipped. Kernels that are not recognised are kept and counted. train uses traces only with --traces.
 
     \b
     kernelcast ingest rank0.pt.trace.json.gz rank1.pt.trace.json.gz --db bench.db
@@ -57,9 +54,10 @@ def ingest(
         max_bytes=max_size_bytes,
         is_partial=partial,
     )
-    if as_json:
-        print_json(_document(done))
-        return
+    return Shown(_document(done), lambda: _show(done, database_path))
+
+
+def _show(done: Sequence[Ingested], database_path: Path) -> None:
     new = [one for one in done if one.is_new]
     if new and not is_quiet():
         _print_files(new)
@@ -76,7 +74,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def _print_files(new: Sequence[Ingested]) -> None:
-    table = table_of(
+    print_table(
         [(one, one.trace) for one in new if one.trace is not None],
         ("trace", lambda row: row[0].path.name),
         ("device", lambda row: row[0].device),
@@ -87,7 +85,6 @@ def _print_files(new: Sequence[Ingested]) -> None:
         ("attributed %", lambda row: _percent(row[1].attributed_us, row[1].kernel_us)),
         ("recognised %", lambda row: _percent(row[1].recognised_us, row[1].kernel_us)),
     )
-    click.echo(table)
     for one in new:
         for note in one.notes:
             say(f"{one.path.name}: {note}")
@@ -121,7 +118,7 @@ def _print_left(new: Sequence[Ingested]) -> None:
         for (host, name, reason), (count, total_us) in shown
     ]
     click.echo()
-    say(f"not recognised: {len(totals):,} kinds of kernels, of which take most time")
+    say(f"not recognised: {len(totals):,} kernels; the longest:")
     click.echo(text_table(("host operator", "kernel", "launches", "total ms", "reason"), rows))
 
 

@@ -1,4 +1,4 @@
-"""Options of `kernelcast predict` for what is searched, counted and compared, and the wish that they make up."""
+"""Options of `kernelcast predict` that leave the layout open, and the wish they describe."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from kernelcast.cli.options import F, field_options
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.wish import RANK_BY, Wish
+from kernelcast.runtime.request.field_types import choice, number
 from kernelcast.runtime.request.fields import WISHES
-from kernelcast.runtime.request.kinds import choice, number
 
 _PRICE = number(0, 1e9, "a price of a device for one hour, such as 2.50, or a100-sxm=1.5,gh200=3")
 
@@ -20,7 +20,7 @@ _STEP_TIME = {"step-time", "time"}
 
 
 def rank_by_option(values: Sequence[str], help_text: str) -> Callable[[F], F]:
-    """`--rank-by` of `values`, by default the first: the time of a step, called step-time or time."""
+    """`--rank-by` of `values`; the first, the default, is the step time, given as step-time or time."""
     first, *others = values
     shown_values = ("step-time", *others)
 
@@ -40,11 +40,11 @@ def rank_by_option(values: Sequence[str], help_text: str) -> Callable[[F], F]:
 
 def wish_options(function: F) -> F:
     """One option for each field of a wish; `take_wish` takes them out of the command's arguments."""
-    function = rank_by_option(RANK_BY, "Orders several hardware.")(function)
+    function = rank_by_option(RANK_BY, "Criterion for comparing hardware.")(function)
     function = click.option(
         "--price",
         metavar="PRICE",
-        help="Price of a device for one hour, of all or by hardware (NAME=PRICE,…).",
+        help="Price of a device per hour, for all hardware or by name (NAME=PRICE,…).",
     )(function)
     return field_options(*WISHES.values())(function)
 
@@ -53,7 +53,7 @@ def take_wish(fields: dict[str, Any]) -> Wish:
     """Take the wish out of a command's arguments.
 
     Raises:
-        UsageError: a price is not a price, or of an unknown device.
+        UsageError: a price is not a number, or its device is unknown.
     """
     values = {name: fields.pop(name) for name in (*WISHES, "rank_by")}
     return Wish(**values, prices=_prices(fields.pop("price")))

@@ -1,7 +1,6 @@
-"""What was searched, counted and compared, as readable text."""
+"""Answers of open requests as text: searched layouts, days of training, compared hardware."""
 
 from kernelcast.cli.estimate_text import Fact, render
-from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning
 from kernelcast.runtime.estimate.training import Training
@@ -11,7 +10,7 @@ from kernelcast.runtime.intent.comparison import Compared, Comparison
 from kernelcast.runtime.intent.fewest_devices import Fewest
 from kernelcast.runtime.intent.largest import Largest
 from kernelcast.runtime.intent.network import RateSensitivity
-from kernelcast.runtime.request.kinds import with_unit
+from kernelcast.runtime.request.field_types import with_unit
 from kernelcast.runtime.search.result import layout_text
 from kernelcast.runtime.views.formatting import (
     between,
@@ -25,7 +24,7 @@ from kernelcast.runtime.views.formatting import (
 
 
 def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings: bool = False) -> str:
-    """An estimate as `render` shows it, with how it was come by."""
+    """An estimate as `render` shows it, with the results of the search that led to it."""
     at_front: list[Fact] = []
     further: list[Fact] = []
     sections = []
@@ -46,7 +45,9 @@ def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings
             )
         )
         if found.best.runners_up:
-            sections.append(title("Runners-up of another kind", _runners_up(found.best)))
+            sections.append(
+                title("Runners-up with other degrees, schedule or recomputation", _runners_up(found.best))
+            )
     return render(
         found.estimate,
         at_front=at_front,
@@ -87,7 +88,7 @@ def _fewest(found: Fewest) -> str:
     percentile = "none" if late is None else f"{late.parallelism.world_size:,}"
     other = "" if late in (None, found.by_median) else f" ({layout_text(late.parallelism)})" if late else ""
     return (
-        f"{found.by_median.parallelism.world_size:,} are the fewest by the median, {percentile} by the 95th percentile"
+        f"fewest by the median: {found.by_median.parallelism.world_size:,}, by the 95th percentile: {percentile}"
         f"{other}; {len(found.evaluated)} sizes evaluated"
     )
 
@@ -100,7 +101,7 @@ def _largest(found: Largest) -> str:
         [micro_batches] = found.micro_batches
         more = (
             f", with {counted(micro_batches, 'micro-batch')} per update "
-            "(--micro-batches: more of them take no more memory)"
+            "(more micro-batches need no more memory: --micro-batches)"
         )
     return f"{name} {found.value:,} is the largest that fits, in steps of {counted(found.step, unit)}{more}"
 
@@ -115,7 +116,7 @@ def _runners_up(best: Best) -> str:
         ]
         for one in best.runners_up
     ]
-    return text_table(("step", "slower", "memory", "what differs"), rows, indent="  ")
+    return text_table(("step", "slower", "memory", "differences"), rows, indent="  ")
 
 
 def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
@@ -144,7 +145,7 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     ]
     if doubtful:
         lines.append(
-            f"part of the operators' time that is doubtful: {', '.join(doubtful)} (one hardware alone says why)"
+            f"doubtful share of the operators' time: {', '.join(doubtful)} (predict one hardware for the reasons)"
         )
     lines += [f"{one.hardware}: {one.problem}" for one in found.compared if one.best is None]
     if lines:
@@ -153,7 +154,7 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
 
 
 def _cells(one: Compared, like: float | None) -> dict[str, str]:
-    """What the table shows of a hardware, by column: its name alone where no layout is known; times as the best's."""
+    """Cells of a hardware's row by column; only its name if no layout is known. Times in the unit of the best."""
     if one.best is None:
         return {"hardware": one.hardware}
     estimate, run = one.best.estimate, one.training
@@ -173,6 +174,11 @@ def _cells(one: Compared, like: float | None) -> dict[str, str]:
             "energy": "" if run.energy_kwh is None else f"{run.energy_kwh:,.0f} kWh",
         }
     return cells
+
+
+def in_days(days: float) -> str:
+    """A number of days without the unit: `1,234.5`; below 10, three digits, `0.125`."""
+    return f"{days:,.1f}" if days >= 10 else three_digits(days)
 
 
 def _amount(value: float) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -53,16 +54,16 @@ class LazyGroup(click.Group):
                 return None
             raise
         command: click.Command = getattr(module, verb.attribute)
-        _take_quiet(command)
+        _finish(command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that is meant.
+        """The verb given.
 
         Raises:
-            UsageError: there is none; names the nearest.
+            UsageError: it is unknown; names the nearest.
         """
         is_known = not args or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None
         if not is_known and not ctx.resilient_parsing:
@@ -84,10 +85,18 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, verb.summary) for name, verb in self.verbs.items()])
 
 
-def _take_quiet(command: click.Command) -> None:
-    """Give a command --quiet, or all that a group holds; a group that imports its commands does so itself."""
+def _finish(command: click.Command) -> None:
+    """Give a command --quiet and show its options' defaults, or so with all commands of a group.
+
+    A group that imports its commands does so itself.
+    """
     if isinstance(command, click.Group):
         for one in command.commands.values():
-            _take_quiet(one)
+            _finish(one)
     elif QUIET not in command.params:
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.is_flag:
+                option.show_default = (
+                    isinstance(option.default, str | int | float | Path) and option.default != ""
+                )
         command.params.append(QUIET)

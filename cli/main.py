@@ -1,4 +1,4 @@
-"""The `kernelcast` command: finds a verb's file, and turns every error into one line and an exit code."""
+"""The `kernelcast` command: imports a verb's module, and turns every error into one line and an exit code."""
 
 import os
 import sys
@@ -26,45 +26,42 @@ _NUMBERS = {
     for kind, name in {"integer": "whole number", "float": "number"}.items()
     for in_range in (" range", "")
 }
-"""What click says of a text that is no number, and what is said here."""
+"""Click's words for invalid numbers, and ours."""
 
 VERBS: Mapping[str, Verb] = {
     "probe": Verb("probe", "probe", "collector", "Show this machine's fingerprints."),
     "collect": Verb("collect", "collect", "collector", "Measure operators and collectives into a database."),
     "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
     "ingest": Verb("ingest", "ingest", "collector", "Add profiler traces of real runs to a database."),
-    "trace": Verb("trace", "trace", "collector", "Ask traces of real runs where a step's time goes."),
-    "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
-    "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
-    "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),
-    "stack": Verb("stack", "stack", "", "Fit and list what training software does to sums of operators."),
-    "models": Verb("models", "models", "", "List built-in models, or how a model's file is read."),
+    "trace": Verb("trace", "trace", "collector", "Report, compare and export traces of real runs."),
+    "db": Verb("db", "db", "store", "Inspect, verify, merge, compare, export and query databases."),
+    "hardware": Verb("hardware", "hardware", "", "List devices, and how each of their operators is known."),
+    "fabric": Verb("fabric", "fabric", "", "Describe networks and show times of collectives on them."),
+    "stack": Verb("stack", "stack", "", "Fit and list software stacks: corrections to sums of operators."),
+    "models": Verb("models", "models", "", "List built-in models, or show how a model file is read."),
     "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
     "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
-    "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
-    "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
+    "bundle": Verb("bundle", "bundle", "", "Inspect, verify, compare and sign bundles."),
+    "predict": Verb("predict", "predict", "", "Predict the time of a training step."),
     "search": Verb("search", "search_", "", "Find the fastest layouts of a model on a number of devices."),
-    "walltime": Verb("walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."),
-    "explore": Verb("explore", "explore", "serve", "Explore layouts, databases and traces in the browser."),
-    "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
-    "compare": Verb(
-        "compare",
-        "compare",
-        "collector",
-        "Say whether a real run is as fast as predicted, and if not, why.",
+    "walltime": Verb(
+        "walltime", "walltime", "", "Predict the time limit of a job, for people and schedulers."
     ),
-    "validate": Verb("validate", "validate", "", "Predict steps that were measured, and compare."),
-    "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
+    "explore": Verb("explore", "explore", "serve", "Explore layouts, databases and traces in the browser."),
+    "serve": Verb("serve", "serve", "serve", "Serve predictions over HTTP."),
+    "compare": Verb("compare", "compare", "collector", "Compare a real run with its prediction."),
+    "validate": Verb("validate", "validate", "", "Compare predictions with measured steps and collectives."),
+    "demo": Verb("demo", "demo", "all", "Measure, train, predict and compare on this machine."),
 }
 
 
 class ReaderGone(Exception):
-    """Nobody reads what is printed any more. No OSError: click would end with status 1 on it."""
+    """The reader of the output is gone. Not an OSError, on which click would exit with status 1."""
 
 
 @contextmanager
 def noticing_readers() -> Iterator[None]:
-    """Turn a broken pipe into `ReaderGone`: verbs write to no other pipe that ends before they do."""
+    """Turn a broken pipe into `ReaderGone`: verbs write to no other pipe that can break."""
     try:
         yield
     except BrokenPipeError as error:
@@ -78,7 +75,7 @@ def _flush() -> None:
 
 
 class MainGroup(LazyGroup):
-    """The root: its verbs' output is out when it ends, or nobody reads it any more."""
+    """The root group: flushes its verbs' output, and notices when the reader is gone."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -91,13 +88,13 @@ class MainGroup(LazyGroup):
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; what it printed is out when it ends."""
+        """Run the verb and flush its output."""
         try:
             with noticing_readers():
                 status = super().invoke(ctx)
                 _flush()
         except KeyboardInterrupt as error:
-            # Of a KeyboardInterrupt, click ends a line that nobody began unless a terminal shows ^C there.
+            # On KeyboardInterrupt click prints a newline, wanted only after the ^C of a terminal.
             if sys.stderr.isatty():
                 raise
             raise click.Abort from error
@@ -126,7 +123,7 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         _run(arguments)
     except (ReaderGone, BrokenPipeError):
-        # What could not be printed is still buffered, and would be tried again when Python ends.
+        # Unprinted output is still buffered; Python would write it again at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -154,7 +151,7 @@ def _run(arguments: list[str] | None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         verb = next(iter(sys.argv[1:] if arguments is None else arguments), "")
         kept = (
-            "what was measured is stored" if verb in ("collect", "demo") else "nothing was left half-written"
+            "measured points are stored" if verb in ("collect", "demo") else "no file was left half-written"
         )
         click.echo(f"kernelcast: interrupted; {kept}", err=True)
         sys.exit(INTERRUPTED)

@@ -80,7 +80,7 @@ class Manifest:
                 inner = f'"{name}": {{{inner}}}'
             begin = mapping.start_mark.index + 1
             return Edit(begin=begin, end=begin, text=inner + (", " if mapping.value else ""))
-        # In a line of its own, right below the key: comments there stay with what follows them.
+        # On its own line right below the key, so that comments stay above the lines they describe.
         begin = self.text.index("\n", key.end_mark.index) + 1
         line_end = "\r\n" if self.text[:begin].endswith("\r\n") else "\n"
         indent = " " * mapping.start_mark.column
@@ -91,7 +91,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """Characters of a text, `begin` to `end` (exclusive), and what replaces them."""
+    """A replacement of the characters `begin` to `end` (exclusive) of a text."""
 
     begin: int
     end: int

@@ -1,29 +1,31 @@
-"""Options of commands that measure."""
+"""Options of commands that measure, and the prior that a few measurements correct."""
+
+from pathlib import Path
 
 import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.options import count_option
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 
 device_option = click.option(
     "--device",
     default="auto",
-    show_default=True,
     metavar="NAME",
-    help="cpu, cuda, or auto: the GPU where there is one.",
+    help="cpu, cuda, or auto: the GPU if available.",
 )
-threads_option = count_option("--threads", 1, "Threads that one process computes with on a CPU.")
+threads_option = count_option("--threads", 1, "CPU threads per process.")
 dtype_option = click.option(
-    "--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16 or float16."
+    "--dtype", default="float32", metavar="NAME", help="float32, bfloat16 or float16."
 )
 plan_option = click.option(
     "--plan",
     default="quick",
-    show_default=True,
     metavar="NAME|FILE",
-    help="A plan that ships, or a TOML file like it.",
+    help="Name of a plan that ships, or a TOML file.",
 )
 operators_option = click.option(
     "--operator",
@@ -31,7 +33,7 @@ operators_option = click.option(
     multiple=True,
     metavar="NAME",
     shell_complete=completion.operator_names,
-    help="Only this operator; may be given several times.",
+    help="Only this operator; repeatable.",
 )
 again_option = click.option(
     "--again",
@@ -39,32 +41,38 @@ again_option = click.option(
     is_flag=False,
     flag_value="all",
     callback=lambda context, parameter, value: value or "no",
-    help="Measure once more what the database already holds: all of it, or what was flagged as disturbed or unstable.",
+    help="Measure points again that the database already holds: all, or those flagged as disturbed or unstable.",
 )
 processes_option = click.option(
     "--procs-per-node",
     "processes",
     default="1",
-    show_default=True,
     metavar="N[,N...]",
     callback=lambda context, parameter, value: levels(value),
-    help="Processes of this node that run an operator at once, one of which is measured; each number in turn.",
+    help="Number of processes that run an operator at once on this node; one is measured. Several numbers in turn.",
 )
 load_option = click.option(
     "--load",
     type=click.Choice([Load.BURST.value, Load.SUSTAINED.value]),
     callback=lambda context, parameter, value: None if value is None else Load(value),
-    help="Of the device: some repetitions in a burst, or sustained, at its clocks after seconds of full work.  "
+    help="Load of the device: burst, a few repetitions, or sustained, at the clocks reached after seconds of work.  "
     "[default: the plan's, else burst]",
 )
-site_option = click.option("--site", default="", help="Your site's name, stored as free text.")
+prior_option = click.option(
+    "--prior",
+    metavar="NAME|FILE",
+    shell_complete=completion.hardware_or_bundle,
+    help="Another device, by name (kernelcast hardware) or as a bundle (.kcast), whose regressors the points measured "
+    "here correct.",
+)
+site_option = click.option("--site", default="", help="Name of your site, as free text.")
 
 
 def levels(text: str) -> tuple[int, ...]:
     """Different whole numbers from 1, from `1,2`.
 
     Raises:
-        UsageError: something else.
+        UsageError: anything else.
     """
     parts = [part.strip() for part in text.split(",")]
     numbers = tuple(int(part) for part in parts if part.isdecimal() and part.isascii() and len(part) < 6)
@@ -73,3 +81,14 @@ def levels(text: str) -> tuple[int, ...]:
             f"--procs-per-node is {text!r}, expected different whole numbers from 1, such as 1,2"
         )
     return numbers
+
+
+def read_prior(prior: str) -> Bundle:
+    """The bundle that `--prior` names.
+
+    Raises:
+        UsageError: the hardware is unknown.
+        DataError: the file is missing, damaged or of another version.
+    """
+    path = Path(prior)
+    return read_bundle(path) if path.suffix == ".kcast" or path.exists() else hardware_bundle(prior)

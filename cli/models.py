@@ -6,21 +6,20 @@ from typing import Any
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.options import json_option, print_notes
+from kernelcast.cli.options import Shown, json_option, print_notes
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import print_json
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.request.models import built_in_names, find_model
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 
 
-@click.command("models", short_help="List built-in models, or how a model's file is read.")
+@click.command("models", short_help="List built-in models, or show how a model file is read.")
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...", shell_complete=completion.model_names)
 @json_option
-def models(names: tuple[str, ...], as_json: bool) -> None:
-    """List the built-in models with their parameters, those that a token uses, and the tokens of a sequence.
+def models(names: tuple[str, ...]) -> Shown:
+    """List the built-in models: parameters, parameters active per token, and sequence length.
 
-    With names or files, those models alone; of one, all its fields.
+    With names or files, lists these models; of a single model, all fields.
 
     \b
     kernelcast models
@@ -30,14 +29,16 @@ def models(names: tuple[str, ...], as_json: bool) -> None:
     found = [find_model(name) for name in names or built_in_names()]
     for one in found:
         print_notes(one)
-    if as_json:
-        print_json([one.with_notes(_values(one.model)) for one in found])
-    elif len(names) == 1:
-        rows = [(name, f"{value}") for name, value in _values(found[0].model).items()]
-        click.echo(text_table(("field", "value"), rows))
-    else:
-        heads = ("name", "parameters", "of a token", "layers", "hidden", "tokens of a sequence")
-        click.echo(text_table(heads, [_row(one.model) for one in found]))
+
+    def show() -> None:
+        if len(names) == 1:
+            rows = [(name, f"{value}") for name, value in _values(found[0].model).items()]
+            click.echo(text_table(("field", "value"), rows))
+        else:
+            heads = ("name", "parameters", "active per token", "layers", "hidden", "sequence length")
+            click.echo(text_table(heads, [_row(one.model) for one in found]))
+
+    return Shown([one.with_notes(_values(one.model)) for one in found], show)
 
 
 def _values(model: ModelConfig) -> dict[str, Any]:

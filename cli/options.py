@@ -1,22 +1,29 @@
-"""Options that several verbs share."""
+"""Options shared by several verbs, and the `--json` form of answers."""
 
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import wraps
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.sizes import parse_size
-from kernelcast.cli.terminal import is_quiet, warning
+from kernelcast.cli.terminal import is_quiet, print_json, warning
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
-from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, OPTIONS, Field, option_name
-from kernelcast.runtime.request.kinds import FLAG, Kind
+from kernelcast.runtime.errors import KernelcastError, UsageError, shown
+from kernelcast.runtime.request.field_types import FLAG, FieldType
+from kernelcast.runtime.request.fields import (
+    GPU_MEMORY,
+    MEMORY,
+    OPTIONS,
+    REQUEST,
+    Field,
+    option_name,
+    renamed,
+)
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 
@@ -28,53 +35,35 @@ PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-class RenamedOption(click.Option):
-    """An option that is still accepted by its `old` names, which its help does not show.
+class Shown(NamedTuple):
+    """The answer of a command: a document for programs, a function that prints it for people, exit status or error."""
 
-    `rewritten` makes a value of what an old name is given, where that was written in another way.
-    """
-
-    def __init__(
-        self,
-        *arguments: Any,
-        old: Collection[str] = (),
-        rewritten: Callable[[str], str] = str,
-        **options: Any,
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self.old, self.rewritten = tuple(old), rewritten
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser know every name; an old one has a destination of its own."""
-        super().add_to_parser(parser, ctx)
-        for name in self.old:
-            if self.is_flag:
-                parser.add_option(obj=self, opts=[name], dest=name, action="store_const", const=True)
-            else:
-                action = "append" if self.multiple else "store"
-                parser.add_option(obj=self, opts=[name], dest=name, action=action, nargs=self.nargs)
-
-    def handle_parse_result(
-        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
-    ) -> tuple[Any, list[str]]:
-        """Take the value of whichever name is given.
-
-        Raises:
-            UsageError: two of its names are given.
-        """
-        given = [name for name in (self.name or "", *self.old) if name in opts]
-        if len(given) > 1:
-            raise UsageError(f"{self.opts[0]} and {given[-1]} are both given, expected only {self.opts[0]}")
-        if given:
-            value = opts[given[0]]
-            if given[0] in self.old and isinstance(value, str):
-                value = self.rewritten(value)
-            opts = {**opts, self.name or "": value}
-        return super().handle_parse_result(ctx, opts, args)
+    document: object
+    show: Callable[[], object]
+    status: int = 0
+    error: KernelcastError | None = None
 
 
-def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """Reads an option's text as that field of a request is read."""
+def json_option(command: Callable[..., Shown]) -> Callable[..., int]:
+    """Make `--json`, which prints the document of a command's answer instead of showing it."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @wraps(command)
+    def answered(*, as_json: bool, **options: Any) -> int:
+        found = command(**options)
+        if as_json:
+            print_json(found.document)
+        else:
+            found.show()
+        if found.error is not None:
+            raise found.error
+        return found.status
+
+    return answered
+
+
+def _reading(kind: FieldType) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """Reads an option's text as a request field of this type."""
 
     def read(_context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
         if text is None:
@@ -90,13 +79,13 @@ def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None
 
 
 def _listed(path: str) -> str:
-    """The numbers in a file, between spaces, commas, line ends and a list's brackets, as one list with commas."""
+    """The numbers in a file, separated by spaces, commas, line ends or brackets, joined by commas."""
     content = read_small_file(Path(path), where=path, most_bytes=_MOST_LIST_BYTES)
     return re.sub(r"[\s,\[\]]+", ",", content.decode("utf-8", "replace")).strip(",")
 
 
 def given_words(*names: str) -> list[str]:
-    """Options of the command that runs, and their values, as far as they are given."""
+    """Options of the running command that are given, with their values."""
     context = click.get_current_context()
     words = []
     for option in context.command.params:
@@ -110,32 +99,27 @@ _METAVARS = {"bundle": "FILE", "hardware": "NAME", "price": "PRICE"}
 _METAVARS |= dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")
 
 
-def field_options(
-    *fields: Field,
-    as_text: bool = False,
-    required: Collection[str] = (),
-    old: Mapping[str, str] = MappingProxyType({}),
-) -> Callable[[F], F]:
-    """One option for each field of a request, None where it is not given.
+def field_options(*fields: Field, as_text: bool = False, required: Collection[str] = ()) -> Callable[[F], F]:
+    """One option for each field of a request, None where it is not given; texts are not parsed if `as_text`.
 
-    `as_text`: texts are not parsed; `old` are former options of this command only.
+    The paper's names of fields are options that no help shows; `given_fields` brings them to the present ones.
     """
 
     def decorated(function: F) -> F:
         for field in reversed(fields):
-            names = [option_name(name) for name in field.old]
-            metavar = field.unit.upper() or _METAVARS.get(field.name, field.kind.metavar)
-            more: dict[str, Any] = {"metavar": metavar}
+            more: dict[str, Any] = {
+                "metavar": field.unit.upper() or _METAVARS.get(field.name, field.kind.metavar)
+            }
             if field.kind is FLAG:
                 # `--rotary` alone is true; `--rotary false` takes back what a stack or a file says.
                 more |= {"is_flag": False, "flag_value": "true"}
             if not as_text:
                 more |= {"callback": _reading(field.kind)}
+            for name in field.old:
+                function = click.option(option_name(name), name, hidden=True, **more)(function)
             function = click.option(
                 option_name(field.name),
                 field.name,
-                cls=RenamedOption,
-                old=[*names, *([old[field.name]] if field.name in old else [])],
                 required=field.name in required,
                 help=help_of(field),
                 shell_complete=_completion(field),
@@ -152,7 +136,7 @@ def _completion(field: Field) -> completion.Complete | None:
 
 
 def memory_options(*, any_size: bool = False) -> Callable[[F], F]:
-    """Options of a device's memory, which `take_memory` takes out of a command's arguments."""
+    """Options of a device's memory, which `given_fields` reads."""
 
     def decorated(function: F) -> F:
         for field in reversed(tuple(MEMORY.values())):
@@ -167,21 +151,23 @@ def memory_options(*, any_size: bool = False) -> Callable[[F], F]:
     return decorated
 
 
-def take_memory(fields: dict[str, Any], *, any_size: bool = False) -> dict[str, int | None]:
-    """The sizes of `memory_options` that are given, by field name; None for `any`, which `any_size` allows.
+def given_fields(fields: Mapping[str, Any], *, any_size: bool = False) -> dict[str, Any]:
+    """The fields of a request that options give, by their present names; memory in bytes.
+
+    `any_size` allows `--gpu-memory any`, which is None.
 
     Raises:
-        UsageError: one is no size.
+        UsageError: a field is given by two of its names, or a memory is no size.
     """
-    found: dict[str, int | None] = {}
-    for field in MEMORY.values():
-        name = field.name.removesuffix("_bytes")
-        text = fields.pop(name)
-        if text is not None:
-            least = 0 if field.kind.accepts(0) else 1
+    sizes = {field.name.removesuffix("_bytes"): field for field in MEMORY.values()}
+    given = {name: value for name, value in fields.items() if value is not None}
+    found: dict[str, Any] = {}
+    for name, field in sizes.items():
+        if (text := given.pop(name, None)) is not None:
             is_any = any_size and field is GPU_MEMORY and text == "any"
+            least = 0 if field.kind.accepts(0) else 1
             found[field.name] = None if is_any else parse_size(text, name=name, least=least)
-    return found
+    return renamed(given, REQUEST) | found
 
 
 def help_of(field: Field) -> str:
@@ -193,7 +179,7 @@ def help_of(field: Field) -> str:
 
 
 def check_one(first: str, given: object, second: str, also_given: object) -> None:
-    """Refuse both or neither of what a command can be given.
+    """Require exactly one of two options.
 
     Raises:
         UsageError: both or neither are given (not None).
@@ -207,18 +193,18 @@ _bundle_file = click.option("--bundle", metavar="FILE", help="Bundle of regresso
 _hardware_name = click.option(
     "--hardware",
     metavar="NAME",
-    help="Or a device by name: h100-sxm, mi300x, … (kernelcast hardware).",
+    help="Device by name instead of a bundle: h100-sxm, mi300x, … (kernelcast hardware).",
     shell_complete=completion.hardware_names,
 )
 
 
 def bundle_option(function: F) -> F:
-    """Make `--bundle FILE` and `--hardware NAME`; `chosen_bundle` takes the one that is given."""
+    """Make `--bundle FILE` and `--hardware NAME`, for `chosen_bundle`."""
     return _bundle_file(_hardware_name(function))
 
 
 def chosen_bundle(bundle: str | None, hardware: str | None) -> str:
-    """Path of the bundle that is meant, or `hardware:NAME`.
+    """Path of the bundle, or `hardware:NAME`.
 
     Raises:
         UsageError: neither or both are given, or the hardware is unknown.
@@ -243,52 +229,44 @@ model_option = click.option(
     required=True,
     metavar="NAME|FILE",
     shell_complete=completion.model_names,
-    help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (kernelcast models lists them), a "
-    ".toml or .json file, or a Hugging Face config.json.",
+    help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (kernelcast models), a .toml or .json "
+    "file, or a Hugging Face config.json.",
 )
 
 
 def print_notes(found: FoundModel) -> None:
-    """What there is to say about how a model's file was read."""
+    """Print notes about how a model file was read."""
     for note in () if is_quiet() else found.all_notes:
         click.echo(warning(note), err=True)
 
 
 no_calibration_option = click.option(
-    "--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps."
+    "--no-calibration", is_flag=True, help="Ignore the bundle's calibration by measured steps."
 )
 
 
 def id_option(what: str, help_text: str) -> Callable[[F], F]:
     """Make `--hardware-id` and the like: the start of a fingerprint's id."""
-    return click.option(
-        f"--{what}-id", what, cls=RenamedOption, old=[f"--{what}"], metavar="ID", default="", help=help_text
-    )
+    return click.option(f"--{what}-id", what, metavar="ID", default="", help=help_text)
 
 
 def count_option(name: str, default: int, help_text: str) -> Callable[[F], F]:
-    """An option whose value is a whole number from 1."""
-    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=help_text)
+    """An option with a whole number from 1."""
+    return click.option(name, type=click.IntRange(min=1), default=default, help=help_text)
 
 
 def database_option(help_text: str) -> Callable[[F], F]:
     """Make the required `--db FILE`."""
-    return click.option(
-        "--db",
-        "database_path",
-        required=True,
-        type=FILE,
-        help=help_text,
-    )
+    return click.option("--db", "database_path", required=True, type=FILE, help=help_text)
 
 
 def time_option(
     name: str, variable: str, default_s: float | None, help_text: str, *, most: str = "10d"
 ) -> Callable[[F], F]:
-    """An option whose value is a time with a unit, in seconds; a number without one is seconds."""
+    """An option with a time, converted to seconds; a number without a unit is in seconds."""
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
-        from kernelcast.walltime.durations import read_duration  # only here: commands must start fast
+        from kernelcast.walltime.durations import read_duration  # imported here: commands must start fast
 
         if text is None:
             return None
@@ -301,7 +279,6 @@ def time_option(
         name,
         variable,
         default=None if default_s is None else f"{default_s:g}s",
-        show_default=default_s is not None,
         metavar="TIME",
         callback=read,
         help=help_text,
@@ -309,28 +286,45 @@ def time_option(
 
 
 database_argument = click.argument("database_path", metavar="FILE", type=FILE)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 warnings_option = click.option("--warnings", "lists_warnings", is_flag=True, help="List every warning.")
 
 
-def size_option(
-    name: str, variable: str, default: str | None, help_text: str, *, old: str = ""
-) -> Callable[[F], F]:
-    """An option whose value is a size with a unit, in bytes; an `old` name takes GiB."""
+def size_option(name: str, variable: str, default: str | None, help_text: str) -> Callable[[F], F]:
+    """An option with a size, converted to bytes."""
     return click.option(
         name,
         variable,
-        cls=RenamedOption,
-        old=[old] if old else [],
-        rewritten=lambda text: f"{text}GiB",
         default=default,
-        show_default=default is not None,
         metavar="SIZE",
         callback=lambda context, parameter, text: None if text is None else parse_size(text, name=name),
         help=help_text,
     )
 
 
-max_size_option = size_option(
-    "--max-size", "max_size_bytes", "16GiB", "Refuse databases that are larger.", old="--max-size-gib"
-)
+max_size_option = size_option("--max-size", "max_size_bytes", "16GiB", "Refuse larger databases.")
+
+_UNITS = {
+    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+_BYTES_OF = {unit.lower(): size_bytes for unit, size_bytes in _UNITS.items()}
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)")
+
+
+def parse_size(text: str, *, name: str, least: int = 1) -> int:
+    """Bytes of a size with a unit, decimal (GB = 10⁹) or binary (GiB = 2³⁰), in upper or lower case.
+
+    Raises:
+        UsageError: it is no size, has no unit, or is less than `least` bytes; the message contains `name`.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is not None and not match[2]:
+        units = ", ".join(_UNITS)
+        raise UsageError(
+            f"{name} is {text!r:.80} without a unit, expected one of {units}, as in {match[1]}GB"
+        )
+    factor = None if match is None else _BYTES_OF.get(match[2].lower())
+    size_bytes = -1 if match is None or factor is None else int(float(match[1]) * factor)
+    if size_bytes < least:
+        raise UsageError(f"{name} is {text!r:.80}, expected a size such as 80GB or 40GiB")
+    return size_bytes

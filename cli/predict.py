@@ -1,6 +1,6 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.estimate_files import EstimateFiles
 from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.explain import explain, render_explanations
 from kernelcast.cli.frameworks import (
@@ -22,33 +21,35 @@ from kernelcast.cli.frameworks import (
 from kernelcast.cli.intent_options import hardware_names, take_wish, wish_options
 from kernelcast.cli.intent_text import render_answer, render_comparison
 from kernelcast.cli.options import (
+    Shown,
     bundle_option,
     chosen_bundle,
     field_options,
+    given_fields,
     given_words,
+    json_option,
     memory_options,
     model_option,
     no_calibration_option,
-    take_memory,
     warnings_option,
 )
-from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, typed_again, warning
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
-from kernelcast.runtime.answers.fabric_choice import find_fabric
-from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
-from kernelcast.runtime.intent.answer import answer
+from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.open_request import read_open_request
 from kernelcast.runtime.intent.wish import Wish
 from kernelcast.runtime.request.fields import REQUEST, SAMPLES
-from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.stack import Stack, find_stack
 
 
 @click.command("predict")
 @bundle_option
 @model_option
-@field_options(*REQUEST.values(), old={"layer_counts": "--stages"})
+@field_options(*REQUEST.values())
 @layout_option
 @wish_options
 @memory_options()
@@ -58,17 +59,19 @@ from kernelcast.runtime.stack import find_stack
     "explained",
     metavar="OPERATOR",
     shell_complete=completion.role_names,
-    help="Explain an operator's times; or a role's, such as qkv.",
+    help="Explain the times of an operator, or of a role such as qkv.",
 )
-@click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
+@click.option("--db", "database", metavar="FILE", help="Database of the nearest samples, for --explain.")
 @click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
 @click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")
 @click.option(
-    "--software", metavar="NAMES", help="What the job runs with: warns of what no measurement names."
+    "--software",
+    metavar="NAMES",
+    help="Software of the job; warns about names that no measurement includes.",
 )
 @as_option
 @warnings_option
-@click.option("--json", "as_json", is_flag=True, help=f"Print the estimate as JSON ({ESTIMATE_FORMAT}).")
+@json_option
 def predict(
     *,
     bundle: str | None,
@@ -83,13 +86,13 @@ def predict(
     software: str | None,
     framework: str | None,
     lists_warnings: bool,
-    as_json: bool,
     **fields: Any,
-) -> None:
+) -> Shown:
     """Predict the time of one training step.
 
-    With --gpus, --days or --largest, what is not given of the layout is searched; with --layout, --gpus is what
-    the file does not tell. --hardware takes several names with --gpus, separated by commas, and compares them.
+    With --gpus, --days or --largest, layout options that are not given are searched. With --layout, --gpus fills in
+    the degree that the file leaves open. With --gpus, --hardware takes several names, separated by commas, and compares
+    them.
 
     \b
     kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
@@ -97,91 +100,158 @@ def predict(
     kernelcast predict --hardware a100-sxm --model llama-3-8b --gpus 64 --global-batch 512 --tokens 1T
     kernelcast predict --hardware a100-sxm --model llama-2-7b --layout train.sh --gpus 64
     """
+    # Checked before the bundle is read: wrong use is cheaper to find.
     names = hardware_names(hardware)
-    wish = take_wish(fields)
+    check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
-    # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
-    memory = take_memory(fields)
-    given = {name: value for name, value in fields.items() if value is not None} | memory
-    check_alone(framework, as_json=as_json, explain=explained)
-    found_model, file = model_of(model_name, layout, fields["sequence_length"])
-    model = found_model.model
-    if file is not None:
-        if wish.days is not None or wish.largest is not None:
-            raise UsageError(
-                "--layout is given with --days or --largest, expected not: it leaves nothing open"
-            )
-        # The file gives the whole layout: devices complete it, and nothing is searched.
-        given, wish = read_fields(file, model, given, wish.gpus), replace(wish, gpus=None)
-    wish.check(given, names)
-    fabric = find_fabric(given["fabric"]) if "fabric" in given else None
-    stack = find_stack(given.pop("stack")) if "stack" in given else None
-    given = given if stack is None else stack.fill(given)
+    asked = _Asked.read(names, model_name, layout, fields)
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
     if len(names) > 1 and (trace or html or explained or framework):
         raise UsageError("several hardware is given with --trace, --html, --explain or --as, expected one")
-    files = EstimateFiles(trace=trace, html=html)
+    _check_files(trace, html)
     estimators = {
-        one: Estimator.load(path, calibrated=not no_calibration, stack=stack) for one, path in paths.items()
+        one: Estimator.load(path, calibrated=not no_calibration, stack=asked.stack)
+        for one, path in paths.items()
     }
     if len(names) > 1:
-        values_of = {**given, "gpus": wish.gpus}
-        requests = {
-            name: read_open_request(values_of, model=model, estimator=estimators[name], fabric=fabric)
-            for name in names
-        }
-        comparison = compare(requests, wish)
-        if as_json:
-            print_json(comparison.to_dict())
-        else:
-            click.echo(render_comparison(comparison, is_brief=is_quiet()))
-            print_next(_alone(comparison.compared[0].hardware, wish))
-        return
+        return _compared(asked, {name: estimators[name] for name in names})
     [(name, estimator)] = estimators.items()
-    found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
+    found = asked.answer(name, estimator)
     estimate = found.estimate
-    others = () if software is None else other_software(software, estimate.provenance)
-    files.write(estimate)
-    explanations = (
-        ()
-        if explained is None
-        else explain(estimate, estimator.bundle, explained, None if database is None else Path(database))
-    )
-    if framework is not None:
-        print_layout(framework, estimate)
-    elif as_json:
-        values = found_model.with_notes(found.to_dict())
-        if software is not None:
-            values["other_software"] = list(others)
-        if explained is not None:
-            values["explanations"] = [explanation.to_dict() for explanation in explanations]
-        print_json(values)
-    elif explained is not None:
-        click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
-    else:
-        click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
-        if (line := software_warning(others, estimate.provenance)) and not is_quiet():
-            click.echo(warning(line))
-        if estimate.memory.fits is False:
-            print_next(_search(estimate))
+    _write_files(estimate, trace, html)
+    explanations = None
+    if explained is not None:
+        path = None if database is None else Path(database)
+        explanations = explain(estimate, estimator.bundle, explained, path)
+    others = None if software is None else other_software(software, estimate.provenance)
+    document = asked.model.with_notes(found.to_dict())
+    if others is not None:
+        document["other_software"] = list(others)
+    if explanations is not None:
+        document["explanations"] = [one.to_dict() for one in explanations]
+
+    def show() -> None:
+        if framework is not None:
+            print_layout(framework, estimate)
+        elif explanations is not None:
+            click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
         else:
-            draws = () if html else ((typed_again("--html", "step.html"), "draws the step"),)
-            print_next(*draws, (typed_again("--explain", "gemm"), "where an operator's time comes from"))
+            click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
+            if (line := software_warning(others or (), estimate.provenance)) and not is_quiet():
+                click.echo(warning(line))
+            _print_next(estimate, has_page=html is not None)
+
+    return Shown(document, show)
 
 
-def _alone(hardware: str, wish: Wish) -> tuple[str, str]:
-    price = wish.price(hardware)
-    more = ["--hardware", hardware, *(["--price", f"{price:g}"] if price is not None else [])]
-    without = ("--hardware", "--rank-by", "--price")
-    return typed_again(*more, without=without), "its parts, memory and warnings"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A request: the model, the fields given, and the wish for those left open."""
+
+    model: FoundModel
+    given: dict[str, Any]
+    wish: Wish
+    fabric: FabricChoice | None
+    stack: Stack | None
+
+    @classmethod
+    def read(
+        cls, names: tuple[str, ...], model_name: str, layout: str | None, fields: dict[str, Any]
+    ) -> "_Asked":
+        """The request that a command's options make.
+
+        Raises:
+            UsageError, DataError: a field, the model or a file is wrong.
+        """
+        wish = take_wish(fields)
+        given = given_fields(fields)
+        model, file = model_of(model_name, layout, fields["sequence_length"])
+        if file is not None:
+            if wish.days is not None or wish.largest is not None:
+                raise UsageError(
+                    "--layout is given with --days or --largest, expected not: it leaves nothing open"
+                )
+            # The file gives the whole layout: devices complete it, and nothing is searched.
+            given, wish = read_fields(file, model.model, given, wish.gpus), replace(wish, gpus=None)
+        wish.check(given, names)
+        fabric = find_fabric(given["fabric"]) if "fabric" in given else None
+        stack = find_stack(given.pop("stack")) if "stack" in given else None
+        given = given if stack is None else stack.fill(given)
+        return cls(model=model, given=given, wish=wish, fabric=fabric, stack=stack)
+
+    def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
+        """The answer for one hardware."""
+        price = self.wish.price(hardware)
+        return answer(
+            estimator,
+            self.wish,
+            self.given,
+            model=self.model.model,
+            fabric=self.fabric,
+            price_per_gpu_hour=price,
+        )
 
 
-def _search(estimate: Estimate) -> tuple[str, str]:
-    layout = estimate.parallelism
-    batch = prod(getattr(layout, name) for name in SAMPLES)
-    words = given_words(
-        "bundle", "hardware", "model_name", "sequence_length", "gpus_per_node", "fabric", "stack"
-    )
-    command = command_line("search", *words, "--gpus", layout.world_size, "--global-batch", batch)
-    return command, "layouts that fit"
+def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
+    values = {**asked.given, "gpus": asked.wish.gpus}
+    requests = {
+        name: read_open_request(values, model=asked.model.model, estimator=estimator, fabric=asked.fabric)
+        for name, estimator in estimators.items()
+    }
+    comparison = compare(requests, asked.wish)
+
+    def show() -> None:
+        click.echo(render_comparison(comparison, is_brief=is_quiet()))
+        best = comparison.compared[0].hardware
+        price = asked.wish.price(best)
+        more = ["--hardware", best, *(["--price", f"{price:g}"] if price is not None else [])]
+        again = typed_again(*more, without=("--hardware", "--rank-by", "--price"))
+        print_next((again, "its components, memory and warnings"))
+
+    return Shown(comparison.to_dict(), show)
+
+
+def _check_files(trace: str | None, html: str | None) -> None:
+    """Check that the files of --trace and --html can be written.
+
+    Raises:
+        UsageError: one cannot be written, or both are the same file.
+    """
+    asked = [(option, Path(path)) for option, path in (("--trace", trace), ("--html", html)) if path]
+    if not asked:
+        return
+    from kernelcast.runtime.output_file import check_target
+
+    for option, path in asked:
+        check_target(path, option)
+    if len({path.resolve() for _, path in asked}) < len(asked):
+        raise UsageError("--trace and --html are the same file, expected two")
+
+
+def _write_files(estimate: Estimate, trace: str | None, html: str | None) -> None:
+    """Write the files asked for and name them on standard error: standard output may be JSON."""
+    # Loaded when asked for: predictions without files do not wait for it.
+    if trace:
+        from kernelcast.runtime.views.chrome_trace import write_chrome_trace
+
+        write_chrome_trace(estimate, Path(trace))
+        click.echo(f"wrote {trace}: open it in ui.perfetto.dev or chrome://tracing", err=True)
+    if html:
+        from kernelcast.runtime.views.estimate_page import write_page
+
+        write_page(estimate, Path(html))
+        click.echo(f"wrote {html}", err=True)
+
+
+def _print_next(estimate: Estimate, *, has_page: bool) -> None:
+    if estimate.memory.fits is False:
+        batch = prod(getattr(estimate.parallelism, name) for name in SAMPLES)
+        words = given_words(
+            "bundle", "hardware", "model_name", "sequence_length", "gpus_per_node", "fabric", "stack"
+        )
+        devices = ("--gpus", estimate.parallelism.world_size, "--global-batch", batch)
+        print_next((command_line("search", *words, *devices), "layouts that fit"))
+        return
+    draws = () if has_page else ((typed_again("--html", "step.html"), "draw the step"),)
+    print_next(*draws, (typed_again("--explain", "gemm"), "explain an operator's time"))

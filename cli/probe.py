@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from kernelcast.cli.measuring_options import device_option, threads_option
-from kernelcast.cli.options import json_option
-from kernelcast.cli.terminal import print_json, say
+from kernelcast.cli.options import Shown, json_option
+from kernelcast.cli.terminal import say
 from kernelcast.collector.machine.peaks import measure_peaks
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
@@ -21,11 +21,11 @@ FORMAT = "kernelcast.fingerprints/1"
 @device_option
 @threads_option
 @json_option
-def probe(device: str, threads: int, as_json: bool) -> None:
-    """Show what decides speed here: the compute, fabric and software fingerprints, and peaks of the device.
+def probe(device: str, threads: int) -> Shown:
+    """Show this machine's compute, fabric and software fingerprints, and the measured peaks of the device.
 
-    Fingerprints are the keys of everything that is measured. They contain no host name, user, serial or address. Peaks
-    are measured, in a second or two; no fingerprint contains them.
+    Fingerprints are the keys of all measurements. They contain no host name, user name, serial number or address. The
+    peaks are measured in a second or two and are not part of a fingerprint.
 
     \b
     kernelcast probe
@@ -34,21 +34,21 @@ def probe(device: str, threads: int, as_json: bool) -> None:
     where = resolve_device(device)
     found, peaks = probe_machine(where, threads=threads), measure_peaks(where, threads=threads)
     parts = values_of(found, "compute", "fabric", "software")
-    if as_json:
-        document = {
-            name: {"digest": part.digest, "description": part.description, "fields": part.to_dict()}
-            for name, part in parts.items()
-        }
-        print_json({"format": FORMAT, **document, "peaks": asdict(peaks)})
-        return
-    for name, part in parts.items():
-        say(f"{name:9} {part.digest}  {part.description}")
-        for field, value in part.to_dict().items():
-            if value not in ("", 0, [], False):
-                say(f"  {field:21} {_readable(value)}")
+    document = {
+        name: {"digest": part.digest, "description": part.description, "fields": part.to_dict()}
+        for name, part in parts.items()
+    }
 
-    rates = ", ".join(f"{amount(rate, 'FLOP/s')} {dtype}" for dtype, rate in peaks.flops_per_s.items())
-    say(f"measured  matrix products {rates}; copies {amount(peaks.memory_bytes_per_s, 'B/s')}")
+    def show() -> None:
+        for name, part in parts.items():
+            say(f"{name:9} {part.digest}  {part.description}")
+            for field, value in part.to_dict().items():
+                if value not in ("", 0, [], False):
+                    say(f"  {field:21} {_readable(value)}")
+        rates = ", ".join(f"{amount(rate, 'FLOP/s')} {dtype}" for dtype, rate in peaks.flops_per_s.items())
+        say(f"measured  GEMMs {rates}; copies {amount(peaks.memory_bytes_per_s, 'B/s')}")
+
+    return Shown({"format": FORMAT, **document, "peaks": asdict(peaks)}, show)
 
 
 def _readable(value: Any) -> str:

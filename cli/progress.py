@@ -1,4 +1,4 @@
-"""Shows how far long work is and how long it may still take: a bar on a terminal, else a line now and then."""
+"""Progress and remaining time of long work: a bar on a terminal, else a line now and then."""
 
 import sys
 import time
@@ -18,9 +18,9 @@ from rich.progress import (
 from kernelcast.cli.terminal import is_quiet
 
 _SECONDS_BETWEEN_LINES = 20.0
-# One regressor or one sample may take minutes: the estimate looks back over all of the work, not its last 30 s.
+# One regressor or sample may take minutes: the estimate averages over all work, not the last 30 s.
 _ESTIMATE_PERIOD_S = 24 * 3600.0
-_LEAST_SHARE = 0.1  # of the work, before lines tell an estimate
+_LEAST_SHARE = 0.1  # of the work, before an estimate is printed
 
 Report = Callable[[int, int, str], None]
 
@@ -66,7 +66,7 @@ def _lines(title: str) -> Report:
         now = time.monotonic()
         if done == total or now - last > _SECONDS_BETWEEN_LINES:
             last = now
-            # Assumes equal pieces of work; not from the first few.
+            # Assumes equal pieces of work.
             known = _LEAST_SHARE <= done / total < 1
             left = f", about {span((now - started) / done * (total - done))} left" if known else ""
             click.echo(f"{title}: {done} of {total}{left}", err=True)

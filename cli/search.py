@@ -10,27 +10,26 @@ from kernelcast.cli import completion
 from kernelcast.cli.estimate_text import headline, warnings_text
 from kernelcast.cli.frameworks import as_option, check_alone, layout_words, print_layout
 from kernelcast.cli.intent_options import rank_by_option
-from kernelcast.cli.intent_text import training_text
+from kernelcast.cli.intent_text import in_days, training_text
 from kernelcast.cli.options import (
     F,
-    RenamedOption,
+    Shown,
     bundle_option,
     chosen_bundle,
     field_options,
+    given_fields,
     given_words,
+    json_option,
     memory_options,
     model_option,
     no_calibration_option,
     print_notes,
-    take_memory,
     warnings_option,
 )
-from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import (
     command_line,
     is_quiet,
-    print_json,
     print_next,
     title,
     typed_again,
@@ -54,7 +53,6 @@ from kernelcast.runtime.request.fields import (
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
-from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
 from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.step.partition import counts_text
@@ -62,27 +60,26 @@ from kernelcast.runtime.views.formatting import gibibytes, percent, rate, second
 
 _LONG_S = 3.0
 
-# What a prediction of the best layout is asked with, beside the layout.
+# Options of a prediction of the best layout, in addition to the layout.
 _AS_PREDICTED = (
     "bundle", "hardware", "model_name", "sequence_length", "gpus_per_node", "fabric", "stack", "timeline",
     "bucket_entries", "no_calibration",
 )  # fmt: skip
 
 _SEQUENCE = {"true": (True,), "false": (False,), "both": (False, True)}
-_FORMER = {"on": "true", "off": "false"}
 
 
 def _sequence(
     _context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[bool, ...] | None:
-    found = None if text is None else _SEQUENCE.get(_FORMER.get(text, text))
+    found = None if text is None else _SEQUENCE.get(text)
     if text is not None and found is None:
         raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected true, false or both")
     return found
 
 
 def _limit_options(function: F) -> F:
-    """One option for each field of a layout: the values that are allowed."""
+    """One option for each field of a layout: its allowed values."""
     for name, field in reversed(list(LIMITS.items())):
         if name == "sequence_parallel":
             kind: dict[str, Any] = {
@@ -97,9 +94,10 @@ def _limit_options(function: F) -> F:
             values = ",".join(map(str, few_values(field)))
             default = USUAL.get(name) or values or "any"
             kind = {"metavar": "LIST" if values else "NUMBERS", "help": f"{field.help}  [default: {default}]"}
+        for old in field.old:
+            function = click.option(option_name(old), old, hidden=True, **kind)(function)
         # A question names the field `schedules`; on the command line it is `--schedule`, as everywhere.
-        old = [option_name(one) for one in (*field.old, *([name] if name != field.name else []))]
-        function = click.option(option_name(field.name), name, cls=RenamedOption, old=old, **kind)(function)
+        function = click.option(option_name(field.name), name, **kind)(function)
     return function
 
 
@@ -107,7 +105,9 @@ def _limit_options(function: F) -> F:
 @bundle_option
 @model_option
 @field_options(REQUEST["sequence_length"])
-@click.option("--gpus", required=True, metavar="LIST", help="Devices, all of which are used: 64, or 64,128.")
+@click.option(
+    "--gpus", required=True, metavar="LIST", help="Number of devices, all of them used: 64, or 64,128."
+)
 @field_options(
     REQUEST["global_batch"],
     REQUEST["gpus_per_node"],
@@ -122,11 +122,11 @@ def _limit_options(function: F) -> F:
 @_limit_options
 @field_options(*SHARED.values(), REQUEST["bucket_entries"], SEARCH["top"])
 @no_calibration_option
-@click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
+@click.option("--pareto", is_flag=True, help="Also show the Pareto front of time and memory.")
 @as_option
 @warnings_option
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON ({SEARCH_FORMAT}).")
-@click.option("--dask", "scheduler", metavar="ADDRESS", help="Share the work over a Dask cluster's workers.")
+@click.option("--dask", "scheduler", metavar="ADDRESS", help="Distribute the search over a Dask cluster.")
+@json_option
 def search_(
     *,
     bundle: str | None,
@@ -137,20 +137,18 @@ def search_(
     pareto: bool,
     framework: str | None,
     lists_warnings: bool,
-    as_json: bool,
     scheduler: str | None,
     tokens: int | None,
     **options: Any,
-) -> None:
-    """Find the fastest layouts: every valid one is evaluated, those that do not fit into memory are left out.
+) -> Shown:
+    """Find the fastest layouts: evaluates every valid layout and drops those that exceed the memory.
 
     \b
     kernelcast search --bundle here.kcast --model llama-2-7b --gpus 64 --global-batch 512
     """
-    check_alone(framework, as_json=as_json, pareto=pareto)
+    check_alone("as_json", "pareto")
     path = chosen_bundle(bundle, hardware)
-    memory = take_memory(options, any_size=True)
-    given = {name: value for name, value in options.items() if value is not None} | memory
+    given = given_fields(options, any_size=True)
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
     software = find_stack(given.pop("stack")) if "stack" in given else None
     given = given if software is None else software.fill(given)
@@ -164,25 +162,32 @@ def search_(
             result = search(estimator, question, report=report)
         else:
             result = _on_dask(scheduler, estimator, question, report)
-    if as_json:
-        print_json(found.with_notes(result.to_dict(tokens=tokens)))
-    if result.best is None:
-        raise DataError(result.why_nothing())
-    if framework is not None:
-        print_layout(framework, result.best.estimate)
-    elif not as_json:
+    best = result.best
+
+    def show() -> None:
+        if best is None:
+            return
+        if framework is not None:
+            print_layout(framework, best.estimate)
+            return
         click.echo(
             render(result, pareto=pareto, tokens=tokens, is_brief=is_quiet(), lists_warnings=lists_warnings)
         )
-        layout = layout_words(result.best.parallelism, also=() if software is None else software.options)
+        layout = layout_words(best.parallelism, also=() if software is None else software.options)
         print_next(
-            (command_line("predict", *given_words(*_AS_PREDICTED), *layout), "the parts of the best layout"),
-            (typed_again("--as", "megatron-lm"), "the best layout as arguments"),
+            (command_line("predict", *given_words(*_AS_PREDICTED), *layout), "components of the best layout"),
+            (typed_again("--as", "megatron-lm"), "the best layout as Megatron-LM arguments"),
         )
+
+    return Shown(
+        found.with_notes(result.to_dict(tokens=tokens)),
+        show,
+        error=None if best is not None else DataError(result.why_nothing()),
+    )
 
 
 def _late_progress(stack: ExitStack) -> Report:
-    """Shows progress once a search takes long, where rich is installed; most are over before that."""
+    """Shows progress of long searches, if rich is installed."""
     begin = time.monotonic()
     shown: Report | None = None
 
@@ -214,7 +219,7 @@ def render(
     is_brief: bool = False,
     lists_warnings: bool = False,
 ) -> str:
-    """A result as readable text: the best layout, the best few, the front if asked for, what was searched, warnings."""
+    """A result as text: the best layout, the table of layouts, the Pareto front if asked for, counts, warnings."""
     best = result.best
     if best is None:
         return result.why_nothing()
@@ -234,7 +239,7 @@ def render(
         sections.append(title("Pareto front of time and memory", _table(result.front, tokens)))
     if result.counts.unanswered:
         problems = "; ".join(result.problems)
-        sections.append(warning(f"{result.counts.unanswered:,} layouts have no answer: {problems}"))
+        sections.append(warning(f"{result.counts.unanswered:,} layouts could not be predicted: {problems}"))
     if not is_brief and (lines := warnings_text(best.estimate, each=lists_warnings)):
         sections.append(f"Of the best layout:\n{lines}")
     return "\n\n".join(sections)
@@ -242,12 +247,12 @@ def render(
 
 _EVERY_DEGREE = (*DEGREES, *EXPERT_DEGREES)
 _ALWAYS = ("pp", "tp", "dp")
-# Left out first where a table is too wide: what others imply, or what is the same for most.
+# Left out first if a table is too wide: columns that others imply, or that rarely differ.
 _OPTIONAL = ("TFLOP/s per device", "layers", "doubtful", "tokens/s per device", "MFU", "seq.", "ZeRO")
 
 
 def _table(answers: tuple[Answer, ...], tokens: int | None) -> str:
-    """A row per layout. What all of them have in common stands above, degrees of 1 nowhere."""
+    """A row per layout. Values that all layouts share stand above the table; degrees that are always 1 are left out."""
     columns = _columns(answers, tokens)
     common = [
         name for name in ("recompute", "ZeRO", "seq.") if len(answers) > 1 and len(set(columns[name])) == 1
@@ -301,5 +306,5 @@ def _searched(result: SearchResult) -> str:
     counts = result.counts
     looked = f"{counts.evaluated:,} evaluated"
     if result.question.timeline == "simulate":
-        looked += f" ({counts.simulated:,} simulated, {counts.pruned:,} ruled out by a lower bound)"
+        looked += f" ({counts.simulated:,} simulated, {counts.pruned:,} pruned by a lower bound)"
     return f"{counts.layouts:,} layouts: {looked}, {counts.out_of_memory:,} out of memory; {result.seconds:.1f} s"

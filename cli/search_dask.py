@@ -1,4 +1,4 @@
-"""A search shared over the workers of a Dask cluster: the bundle's bytes go to them, what they found comes back."""
+"""A search distributed over a Dask cluster: workers get the bundle and shards, and return their best layouts."""
 
 import time
 from collections.abc import Iterator

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import bundle_option, check_one, chosen_bundle, no_calibration_option, time_option
-from kernelcast.cli.sizes import parse_size
+from kernelcast.cli.options import (
+    bundle_option,
+    check_one,
+    chosen_bundle,
+    no_calibration_option,
+    parse_size,
+    time_option,
+)
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import shown
@@ -27,7 +33,7 @@ def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> i
 
 
 def _body(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    # A number alone was bytes.
+    # A plain number is bytes.
     size_bytes = parse_size(f"{text}B" if text.isdecimal() else text, name="--max-body")
     if size_bytes > _LARGEST_BODY:
         raise UsageError(f"--max-body is {shown(text)}, expected at most 1GiB")
@@ -36,45 +42,47 @@ def _body(_context: click.Context, _parameter: click.Parameter, text: str) -> in
 
 @click.command("serve")
 @bundle_option
-@click.option("--socket", "socket_path", metavar="PATH", help="Unix socket to answer on.")
-@click.option("--listen", metavar="ADDRESS:PORT", help="Or an address of this machine: 127.0.0.1:8642.")
-@click.option("--allow-remote", is_flag=True, help="Let --listen name an address that other machines reach.")
+@click.option("--socket", "socket_path", metavar="PATH", help="Unix socket to listen on.")
+@click.option(
+    "--listen",
+    metavar="ADDRESS:PORT",
+    help="Address of this machine to listen on instead, such as 127.0.0.1:8642.",
+)
+@click.option(
+    "--allow-remote", is_flag=True, help="Allow --listen to name an address that other machines can reach."
+)
 @click.option(
     "--socket-mode",
     default="0660",
-    show_default=True,
     callback=_mode,
     metavar="MODE",
-    help="Permissions of the socket: who may ask.",
+    help="Permissions of the socket.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
-    help="Threads that compute.  [default: this machine's cores, at most 4]",
+    help="Compute threads.  [default: this machine's cores, at most 4]",
 )
 @click.option(
     "--waiting",
     type=click.IntRange(0, 100_000),
     default=_DEFAULTS.waiting,
-    show_default=True,
-    help="Questions that may wait for a thread; more are answered 503.",
+    help="Requests that may wait for a thread; further ones are answered with 503.",
 )
 @click.option(
     "--max-body",
     metavar="SIZE",
     callback=_body,
     default=f"{_DEFAULTS.max_body_bytes >> 20}MiB",
-    show_default=True,
-    help="Size of one request's body, at most.",
+    help="Maximum size of a request body.",
 )
 @click.option(
     "--max-search",
     type=click.IntRange(0),
     default=_DEFAULTS.max_search_layouts,
-    show_default=True,
-    help="Layouts that one search may have.",
+    help="Maximum number of layouts of one search.",
 )
-@time_option("--time-limit", "time_limit", _DEFAULTS.time_s, "What one answer may take.", most="1h")
+@time_option("--time-limit", "time_limit", _DEFAULTS.time_s, "Maximum time of one answer.", most="1h")
 @no_calibration_option
 def serve(
     *,
@@ -91,9 +99,9 @@ def serve(
     time_limit: float,
     no_calibration: bool,
 ) -> None:
-    """Keep a bundle warm and answer /predict, /walltime and /search over HTTP (docs/serve.md).
+    """Keep a bundle loaded and answer /predict, /walltime and /search over HTTP (docs/serve.md).
 
-    The site's file counts as in walltime. SIGHUP reloads bundle and site, SIGTERM ends the server.
+    The site file applies as in walltime. SIGHUP reloads bundle and site file, SIGTERM ends the server.
 
     \b
     kernelcast serve --bundle here.kcast --socket /run/kernelcast/socket
@@ -113,7 +121,7 @@ def serve(
     listener = _listener(socket_path, listen, socket_mode, allow_remote)
     if listen is not None and allow_remote and not is_quiet():
         click.echo(
-            "kernelcast: warning: --allow-remote: whoever reaches this address may ask; there are no passwords",
+            "kernelcast: warning: --allow-remote: requests to this address need no password",
             err=True,
         )
     run(

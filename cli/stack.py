@@ -1,24 +1,38 @@
-"""`kernelcast stack`: each of its verbs is in a file of its own, imported when it is used."""
+"""`kernelcast stack`: list and fit."""
 
-from collections.abc import Mapping
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kernelcast.cli.lazy import LazyGroup, Verb
+from kernelcast.cli.options import FILE, Shown, bundle_option, chosen_bundle, json_option, runs_fabric_option
+from kernelcast.cli.tables import print_table, signed_percent, table_of, text_table
+from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.output_file import write_pieces
+from kernelcast.runtime.request.field_types import read_decimal
+from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named, stack_toml
+from kernelcast.runtime.views.formatting import percent
 
-VERBS: Mapping[str, Verb] = {
-    "list": Verb("stack_list", "list_", "", "List the software stacks that ship."),
-    "fit": Verb("stack_fit", "fit", "", "Fit a stack's factors to measured steps."),
-}
+if TYPE_CHECKING:
+    from kernelcast.validate.stack_runs import FittedStack, StackScore
+    from kernelcast.validate.steps import Score
+
+FORMAT = "kernelcast.stack/1"
+_KERNELS = LAYOUT["attention_kernel"].kind.values[1:]
+_NORMAL_95 = 1.6448536269514722
 
 
-@click.group(cls=LazyGroup, verbs=VERBS)
+@click.group()
 def stack() -> None:
-    """What training software does to sums of operators: factors of attention and of all else that computes, and the
-    share of collectives beside computing that shows.
+    """Fit and list software stacks: how training software changes the sum of operator times.
 
-    Fitted once to a few measured steps, they are carried to any hardware and fabric: predict, search, walltime,
-    serve and validate steps take a stack as --stack.
+    A stack has a factor for attention, a factor for all other compute, and the exposed share of overlapped collectives.
+    Fitted once to a few measured steps, it applies to any hardware and fabric: predict, search, walltime, serve and
+    validate steps take it as --stack.
 
     \b
     kernelcast stack list
@@ -26,3 +40,184 @@ def stack() -> None:
     kernelcast predict --hardware h100-sxm --model llama-2-7b --dp 8 --zero 3 --micro-batch 1 --global-batch 64 \\
       --stack ours.toml
     """
+
+
+@stack.command("list", short_help="List the software stacks that ship.")
+@json_option
+def list_() -> Shown:
+    """List the software stacks that ship, with 90 % intervals of their factors and mean absolute errors.
+
+    \b
+    kernelcast stack list
+    """
+    found = [stack_named(name) for name in shipped_stacks()]
+    return Shown([asdict(one) for one in found], lambda: _show_list(found))
+
+
+def _show_list(found: list[Stack]) -> None:
+    print_table(
+        [(one, _factors(one)) for one in found],
+        ("name", lambda row: row[0].name),
+        ("attention", lambda row: row[1][0]),
+        ("other compute", lambda row: row[1][1]),
+        ("exposed share", lambda row: row[1][2]),
+        ("residual", lambda row: percent(row[0].residual)),
+        ("steps", lambda row: f"{row[0].steps or '-'}"),
+        ("before", lambda row: percent(row[0].error_before)),
+        ("left out", lambda row: percent(row[0].error_left_out)),
+    )
+    for one in found:
+        say(f"\n{one.name}: {one.software}")
+
+
+def _factors(one: Stack) -> list[str]:
+    """The factors, each with its 90 % interval if it has one."""
+    texts = []
+    for index, name in enumerate(NAMES):
+        value, log_variance = getattr(one, name), one.log_covariance[index][index]
+        most = 1.0 if name == "exposed_share" else math.inf
+        width = math.exp(_NORMAL_95 * math.sqrt(log_variance))
+        interval = f" ({value / width:.3f} to {min(most, value * width):.3f})" if log_variance else ""
+        texts.append(f"{value:.3f}{interval}")
+    return texts
+
+
+@stack.command(short_help="Fit a stack's factors to measured steps.")
+@click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=FILE)
+@bundle_option
+@runs_fabric_option
+@click.option(
+    "--fix",
+    "fixed",
+    metavar="FACTOR=VALUE",
+    multiple=True,
+    help=f"Set a factor instead of fitting it ({', '.join(NAMES)}); repeatable.",
+)
+@click.option(
+    "--name", default="", metavar="NAME", help="Name of the stack.  [default: that of the file written]"
+)
+@click.option(
+    "--software",
+    default="",
+    metavar="TEXT",
+    help="Description of the software.  [default: that of the runs files]",
+)
+@click.option(
+    "--kernel",
+    type=click.Choice(_KERNELS),
+    help="Kernel of fused attention in the steps.  [default: not stated]",
+)
+@click.option("--output", "-o", type=FILE, help="Write the stack (TOML).  [default: only report]")
+@json_option
+def fit(
+    *,
+    paths: tuple[Path, ...],
+    bundle: str | None,
+    hardware: str | None,
+    fabric: str,
+    fixed: tuple[str, ...],
+    name: str,
+    software: str,
+    kernel: str | None,
+    output: Path | None,
+) -> Shown:
+    """Fit the factors of a software stack to measured steps.
+
+    RUNS are files of measured steps (TOML, docs/validation.md). Steps are predicted on the hardware and fabric that
+    their file names, unless others are given. left out: cross-validated errors, with factors fitted without steps of
+    the same model (with a single model, without steps of the same layout).
+
+    \b
+    kernelcast stack fit site.toml -o ours.toml
+    kernelcast stack fit site.toml --fix attention=1
+    """
+    from kernelcast.validate.stack_runs import fit_stack  # imported here: list does without it
+
+    given = bundle is not None or hardware is not None
+    found = fit_stack(
+        paths,
+        name=name or (output.stem if output is not None else "fitted"),
+        software=software,
+        kernel=kernel,
+        fixed=dict(map(_fixed, fixed)),
+        bundle=chosen_bundle(bundle, hardware) if given else "",
+        fabric=fabric,
+    )
+    if output is not None:
+        write_pieces(output, [stack_toml(found.stack)])
+
+    def show() -> None:
+        say(_text(found))
+        if output is not None:
+            say(f"{one_line(str(output))}: written")
+
+    return Shown(_document(found), show)
+
+
+def _fixed(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    value = read_decimal(number)
+    if value is None:
+        raise UsageError(f"--fix is {shown(text)}, expected a factor and its value, such as attention=1")
+    return name, float(value)
+
+
+def _document(found: "FittedStack") -> dict[str, object]:
+    return {
+        "format": FORMAT,
+        "stack": asdict(found.stack),
+        "helps": found.helps,
+        "left_out_by": found.left_out_by,
+        "before": asdict(found.before),
+        "after": asdict(found.after),
+        "scores": [{"before": asdict(one.before), "left_out": asdict(one.left_out)} for one in found.scores],
+        "left_out_steps": [{"runs_file": name, **step.to_dict()} for name, step in found.left_out_steps],
+        "unpredicted": [{"label": label, "reason": reason} for label, reason in found.unpredicted],
+    }
+
+
+def _text(found: "FittedStack") -> str:
+    stack = found.stack
+    factors = [
+        (factor, text, "set" if factor in stack.fixed else "fitted")
+        for factor, text in zip(NAMES, _factors(stack), strict=True)
+    ]
+    lines = [f"{one_line(label)}: not used, {one_line(why)}" for label, why in found.unpredicted]
+    sections = [
+        f"{stack.name}: {stack.software}\n{stack.steps} steps of {', '.join(one.file for one in stack.runs)}",
+        text_table(("factor", "value (90 % interval)", ""), factors),
+        f"residual {percent(stack.residual)}; mean absolute error {percent(found.before.mean_abs_error or 0)} before, "
+        f"{percent(found.after.mean_abs_error or 0)} after",
+    ]
+    if is_quiet():
+        return "\n\n".join((sections[1], _verdict(found)))
+    if found.scores:
+        sections.append(_left_out(found.left_out_by, found.scores))
+    return "\n\n".join([*sections, *lines, _verdict(found)])
+
+
+def _left_out(by: str, scores: "tuple[StackScore, ...]") -> str:
+    return table_of(
+        scores,
+        (by, lambda one: one.before.model),
+        ("steps", lambda one: f"{one.before.steps}"),
+        ("error before", lambda one: signed_percent(one.before.mean_error or 0)),
+        ("absolute", lambda one: percent(one.before.mean_abs_error or 0)),
+        ("in interval", lambda one: _inside(one.before)),
+        ("left out", lambda one: signed_percent(one.left_out.mean_error or 0)),
+        ("absolute", lambda one: percent(one.left_out.mean_abs_error or 0)),
+        ("in interval", lambda one: _inside(one.left_out)),
+        ("half-width", lambda one: percent(one.left_out.median_half_width or 0)),
+    )
+
+
+def _inside(score: "Score") -> str:
+    return f"{score.inside} of {score.predicted}"
+
+
+def _verdict(found: "FittedStack") -> str:
+    if found.helps is None:
+        return "With one layout cross-validation is not possible: whether the stack helps with others is not known."
+    if found.helps:
+        return f"The stack helps: it reduces the error of steps of a {found.left_out_by} that was left out."
+    return f"The stack does NOT help: it does not reduce the error of steps of a {found.left_out_by} that was left out."

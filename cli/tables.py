@@ -1,9 +1,10 @@
-"""Plain-text tables for a terminal or a file: aligned columns, nothing but spaces and one rule.
+"""Plain-text tables for a terminal or a file: aligned columns, spaces and one rule.
 
-A table that is wider than its reader's terminal gives way in this order: heads are broken at blanks, optional columns
-left out (and named), texts broken, and at last every row stands alone, a line for each column.
+A table wider than the terminal is narrowed step by step: headers are wrapped, optional columns dropped (and named),
+texts wrapped; at last each row becomes a block with a line per column.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,15 +12,17 @@ from itertools import islice
 from textwrap import wrap
 from typing import TypeVar
 
+import click
+
 from kernelcast.cli import terminal
-from kernelcast.runtime.views.formatting import seconds
+from kernelcast.runtime.views.formatting import percent, seconds
 
 T = TypeVar("T")
 
 _GAP = "  "
 _ROWS_FOR_WIDTHS = 1_000
 _LEAST_TEXT = 12
-"""Columns that a text is not made narrower than."""
+"""Least width of a wrapped text."""
 
 
 def text_table(
@@ -30,11 +33,10 @@ def text_table(
     width: int | None = None,
     optional: Sequence[str] = (),
 ) -> str:
-    """A table of texts. Columns whose every cell looks like a number are set flush right.
+    """A table of texts. Columns of numbers are aligned right.
 
-    `width` are its columns at most (the terminal's if None); `optional` the heads of columns that are left out where it
-    is wider, the first one first. Returns lines joined by newlines, without trailing spaces; headers alone when there
-    are no rows.
+    `width` is its maximum width (the terminal's if None); `optional` names columns to drop if it is wider, in this
+    order. Returns lines joined by newlines, without trailing spaces; only headers if there are no rows.
     """
     room = (width or terminal.width()) - len(indent)
     shape = _shaped(headers, rows, room, optional)
@@ -50,24 +52,30 @@ def table_of(
     indent: str = "",
     optional: Sequence[str] = (),
 ) -> str:
-    """A table with a row for each of some values: every column is a head, and what it shows of a value."""
+    """A table with a row per value; a column is a header and a function from value to text."""
     cells = [[text(row) for _, text in columns] for row in rows]
     return text_table([head for head, _ in columns], cells, indent=indent, optional=optional)
 
 
-def percent(share: float | None, digits: int = 1) -> str:
-    """`1.2 %`; a dash where it is not known."""
-    return "-" if share is None else f"{share:.{digits}%}".replace("%", " %")
+def print_table(
+    rows: Iterable[T],
+    *columns: tuple[str, Callable[[T], str]],
+    indent: str = "",
+    optional: Sequence[str] = (),
+) -> None:
+    """Print `table_of` the same arguments."""
+    click.echo(table_of(rows, *columns, indent=indent, optional=optional))
 
 
 def signed_percent(share: float | None, digits: int = 1) -> str:
-    """`+1.2 %`; a dash where it is not known."""
-    return "-" if share is None else f"{share:+.{digits}%}".replace("%", " %")
+    """`+1.2 %`; a dash for None."""
+    sign = "+" if share is not None and 0 <= share < math.inf else ""
+    return sign + percent(share, digits=digits)
 
 
-def component_table(rows: Iterable[tuple[str, float, float | None]]) -> str:
-    """Components of a step: name, predicted and measured seconds, and the error."""
-    return table_of(
+def print_components(rows: Iterable[tuple[str, float, float | None]]) -> None:
+    """Print components of a step: name, predicted and measured seconds, and the error."""
+    print_table(
         rows,
         ("component", lambda row: row[0]),
         ("predicted", lambda row: seconds(row[1])),
@@ -78,7 +86,7 @@ def component_table(rows: Iterable[tuple[str, float, float | None]]) -> str:
 
 
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], *, width: int) -> Iterator[str]:
-    """The lines of a table of any length, as its rows come; the first thousand decide how wide columns are."""
+    """Lines of a table of any length, one by one; the first thousand rows set the column widths."""
     rest = iter(rows)
     first = list(islice(rest, _ROWS_FOR_WIDTHS))
     shape = _shaped(headers, first, width, ())
@@ -88,7 +96,7 @@ def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], *, width:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """How a table is set: its columns, and which are flush right; without `widths` each has a line of its own."""
+    """Layout of a table: columns, widths, alignment; without `widths`, each cell has a line of its own."""
 
     headers: tuple[str, ...]
     columns: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""What people read on a terminal: lines no wider than it, headings and warnings that stand out, what to do next.
+"""Output for people: lines wrapped to the terminal, headings, warnings, next steps.
 
-click leaves colours out where the output is no terminal, `coloured` where NO_COLOR is set.
+click drops colours if the output is not a terminal, `coloured` if NO_COLOR is set.
 """
 
 import os
@@ -16,19 +16,19 @@ import click
 from kernelcast.runtime.json_text import json_text
 
 MOST_TEXT = 100
-"""Columns of running text at most, and of all output that goes to no terminal, unless COLUMNS says another number."""
+"""Maximum width of running text, and of all output that goes to no terminal, unless COLUMNS is set."""
 _LEAST = 40
 _LABEL = 10
 _QUIET, _TYPED = "kernelcast.quiet", "kernelcast.typed"
 _UNIT = re.compile(
     r"(?<=[0-9]) (?=(?:%|×|days|h|min|m?s|µs|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP/s|Gbit/s)(?![A-Za-z]))"
 )
-"""The blank between a number and its unit, at which no line is broken."""
+"""The blank between a number and its unit, where no line is broken."""
 _UNLIMITED = 1 << 20
 
 
 def width() -> int:
-    """Columns of the terminal, or what COLUMNS says; 100 where the output goes elsewhere."""
+    """Columns of the terminal, or COLUMNS; 100 if the output is not a terminal."""
     return max(_LEAST, shutil.get_terminal_size((MOST_TEXT, 24)).columns)
 
 
@@ -37,12 +37,12 @@ def _text_width() -> int:
 
 
 def data_width() -> int:
-    """Columns of rows that programs may read: not limited where the output is no terminal."""
+    """Columns of rows that programs may read: unlimited if the output is not a terminal."""
     return width() if sys.stdout is not None and sys.stdout.isatty() else _UNLIMITED
 
 
 def wrapped(text: str, *, begin: str = "", indent: str = "  ") -> str:
-    """`begin` and a text, broken at blanks; lines after the first begin with `indent`."""
+    """`begin` and a text, wrapped at blanks; `indent` starts the lines after the first."""
     lines = wrap(
         begin + _UNIT.sub("\N{NO-BREAK SPACE}", text),
         _text_width(),
@@ -54,26 +54,26 @@ def wrapped(text: str, *, begin: str = "", indent: str = "  ") -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print running text: lines that are too long are broken, and go on two columns further in."""
+    """Print running text; long lines are wrapped, with an indent of two."""
     for line in text.split("\n"):
         inside = line[: len(line) - len(line.lstrip())]
         click.echo(wrapped(line.strip(), begin=inside, indent=f"{inside}  "), err=err)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """A line for each label and text, texts flush with each other."""
+    """A line for each label and text, texts aligned."""
     known = list(rows)
     size = max(_LABEL, *(len(label) + 2 for label, _ in known))
     return "\n".join(wrapped(text, begin=label.ljust(size), indent=" " * size) for label, text in known)
 
 
 def heading(text: str) -> str:
-    """A line that stands out."""
+    """A bold line."""
     return click.style(text, bold=True)
 
 
 def title(text: str, under: str) -> str:
-    """A section: its heading, and what stands under it."""
+    """A section: its heading and body."""
     return f"{heading(wrapped(text))}\n{under}"
 
 
@@ -83,7 +83,7 @@ def warning(text: str) -> str:
 
 
 def note(text: str, *, err: bool = False) -> None:
-    """Print running text that is not the answer: nothing with --quiet."""
+    """Print running text unless --quiet is given."""
     if not is_quiet():
         say(text, err=err)
 
@@ -94,7 +94,7 @@ def print_json(document: object) -> None:
 
 
 def coloured() -> bool | None:
-    """False where NO_COLOR is set (no-color.org) or the terminal is a dumb one, else None: on a terminal."""
+    """False if NO_COLOR is set (no-color.org) or the terminal is dumb, else None: colours on a terminal."""
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
@@ -113,18 +113,18 @@ QUIET = click.Option(
     is_flag=True,
     expose_value=False,
     callback=_set_quiet,
-    help="The answer alone: no details, warnings, progress, or what to do next.",
+    help="Print only the answer: no details, warnings, progress or next steps.",
 )
 """The option that every command has (cli/lazy.py)."""
 
 
 def remember_typed(context: click.Context, words: Iterable[str]) -> None:
-    """Keep what was typed after `kernelcast`, for `typed_again`."""
+    """Keep the words typed after `kernelcast`, for `typed_again`."""
     context.meta[_TYPED] = tuple(words)
 
 
-def typed_again(*more: str, without: Collection[str] = ()) -> str:
-    """The command that runs as it was typed, with further words, and without some options and their values."""
+def typed_words(*, without: Collection[str] = ()) -> list[str]:
+    """The running command as typed after `kernelcast`, without some options and their values."""
     context = click.get_current_context()
     words = iter(context.meta.get(_TYPED) or (context.info_name or "",))
     kept = []
@@ -133,18 +133,23 @@ def typed_again(*more: str, without: Collection[str] = ()) -> str:
             next(words, None)
         elif word.partition("=")[0] not in without:
             kept.append(word)
-    return command_line(*kept, *more)
+    return kept
+
+
+def typed_again(*more: str, without: Collection[str] = ()) -> str:
+    """The running command as typed, with more words, and without some options and their values."""
+    return command_line(*typed_words(without=without), *more)
 
 
 def command_line(*words: object) -> str:
-    """A command of kernelcast, as a shell takes it."""
+    """A kernelcast command, quoted for a shell."""
     return shlex.join(["kernelcast", *map(str, words)])
 
 
 def print_next(*steps: tuple[str, str]) -> None:
-    """What a reader may do next: commands, each with what it does; nothing with --quiet.
+    """Print suggested next commands, each with its purpose; nothing with --quiet.
 
-    Commands are there to be copied: each stands whole on a line of its own, however long it is.
+    Commands are meant to be copied, so they are never wrapped.
     """
     if is_quiet() or not steps:
         return

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import PATH, RenamedOption, count_option, json_option
+from kernelcast.cli.options import PATH, Shown, count_option, json_option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet, print_json, say
-from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
@@ -24,7 +24,7 @@ REPORT_FORMAT = "kernelcast.trace_report/1"
 DIFF_FORMAT = "kernelcast.trace_difference/1"
 _LONGEST_NAME = 70
 
-_top_option = count_option("--top", 15, "Rows of tables that may be long.")
+_top_option = count_option("--top", 15, "Maximum number of rows of a table.")
 _run_option = click.option(
     "--run", "run_id", default="", metavar="ID", help="Start of the run's id.  [default: all]"
 )
@@ -32,7 +32,7 @@ _run_option = click.option(
 
 @click.group()
 def trace() -> None:
-    """Ask the traces of real runs where a step's time goes.
+    """Report, compare and export traces of real runs.
 
     \b
     kernelcast trace report rank0.json.gz rank1.json.gz
@@ -42,28 +42,18 @@ def trace() -> None:
     """
 
 
-@trace.command(short_help="Where the steps' time goes.")
+@trace.command(short_help="Show where the time of a step goes.")
 @click.argument("traces", nargs=-1, required=True, metavar="DB|TRACE...", type=PATH)
 @_run_option
 @_top_option
-@click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
-@click.option(
-    "--html",
-    "page_path",
-    cls=RenamedOption,
-    old=["--page"],
-    metavar="FILE",
-    type=PATH,
-    help="Write a page of HTML too.",
-)
+@click.option("--partial", is_flag=True, help="Read a truncated trace as far as it goes.")
+@click.option("--html", "page_path", metavar="FILE", type=PATH, help="Also write an HTML page.")
 @json_option
-def report(
-    traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_path: Path | None, as_json: bool
-) -> None:
-    """Show where the time of the steps goes: compute, exposed communication, copies, idle by cause; what takes it.
+def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_path: Path | None) -> Shown:
+    """Show where the time of a step goes: compute, exposed communication, copies, idle time by cause, longest kernels.
 
-    Takes a database, or traces and folders of ranks, which are read into a temporary one: the ranks of a job are one
-    run. Every instant of a device counts once; times are means over the marked steps of all ranks.
+    Takes a database, or traces and folders of traces, which are read into a temporary database; the ranks of a job are
+    one run. Each instant of a device is counted once. Times are means over the annotated steps of all ranks.
 
     \b
     kernelcast trace report profiles/ --html report.html
@@ -79,30 +69,31 @@ def report(
         reports = [trace_report(database, run, top=top) for run in runs]
         if page_path is not None:
             write_trace_page(database, reports[0], page_path)
-    if as_json:
-        print_json({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]})
-        return
-    for one in reports:
-        _show(one)
-    if page_path is not None:
-        say(f"{page_path}: page written")
+
+    def show() -> None:
+        for one in reports:
+            _show(one)
+        if page_path is not None:
+            say(f"{page_path}: page written")
+
+    return Shown({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}, show)
 
 
-@trace.command(short_help="What became slower between two runs.")
+@trace.command(short_help="Compare two traced runs.")
 @click.argument("a", metavar="A", type=PATH)
 @click.argument("b", metavar="B", type=PATH)
 @click.option(
-    "--run-a", default="", metavar="ID", help="Start of the run's id in A, where A is a database of several."
+    "--run-a", default="", metavar="ID", help="Start of the run's id in A, if A holds several runs."
 )
 @click.option(
-    "--run-b", default="", metavar="ID", help="Start of the run's id in B, where B is a database of several."
+    "--run-b", default="", metavar="ID", help="Start of the run's id in B, if B holds several runs."
 )
 @_top_option
 @json_option
-def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, as_json: bool) -> None:
-    """Compare two traced runs, per step and rank: what takes longer in B, what is new, what is gone.
+def diff(a: Path, b: Path, run_a: str, run_b: str, top: int) -> Shown:
+    """Compare two traced runs, per step and rank: kernels that are slower in B, new, or gone.
 
-    A and B are each a database, a trace, or a folder of ranks.
+    A and B are each a database, a trace, or a folder of traces.
 
     \b
     kernelcast trace diff before.json.gz after.json.gz
@@ -111,20 +102,17 @@ def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, as_json: bool) -> N
         compared = compare_traces(
             one, _only_run(one, run_a, "--run-a"), two, _only_run(two, run_b, "--run-b")
         )
-    if as_json:
-        print_json(_difference(compared))
-    else:
-        _show_difference(compared, top)
+    return Shown(_difference(compared), lambda: _show_difference(compared, top))
 
 
-@trace.command(short_help="A stored trace as a Chrome trace.")
+@trace.command(short_help="Export a stored trace as a Chrome trace.")
 @click.argument("database_path", metavar="DB|TRACE", type=PATH)
-@click.option("-o", "--output", "target", required=True, metavar="FILE", type=PATH, help="The file to write.")
+@click.option("-o", "--output", "target", required=True, metavar="FILE", type=PATH, help="File to write.")
 @_run_option
-@click.option("--rank", type=int, help="Rank to export, where the run has several.")
-@click.option("--step", default="", help="Only this step: its name, or the number in it.")
+@click.option("--rank", type=int, help="Rank to export, if the run has several.")
+@click.option("--step", default="", help="Only this step, by name or number.")
 def export(database_path: Path, target: Path, run_id: str, rank: int | None, step: str) -> None:
-    """Write a rank's events as a Chrome trace, which ui.perfetto.dev opens and `ingest` reads.
+    """Export a rank's events as a Chrome trace, for ui.perfetto.dev or ingest.
 
     \b
     kernelcast trace export bench.db --rank 1 --step 5 -o step.json

@@ -8,58 +8,58 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import FILE, PATH, RenamedOption, database_option, id_option, json_option
-from kernelcast.cli.prior import prior_option, read_prior
+from kernelcast.cli.measuring_options import prior_option, read_prior
+from kernelcast.cli.options import FILE, PATH, Shown, database_option, id_option, json_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import table_of, text_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_json, print_next, say
+from kernelcast.cli.tables import print_table, text_table
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
-from kernelcast.runtime.views.formatting import amount, percent
+from kernelcast.runtime.views.formatting import amount, percent, table_texts
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
-from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.train.report.figures import TrainingFigures, figures, table_rows
 from kernelcast.train.report.page import check_directory, write_report
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.table import columns
 
 seed_option = click.option(
     "--seed",
     type=click.IntRange(0, LARGEST_SEED),
     default=DEFAULT_SEED,
-    show_default=True,
     help="Seed of the splits and the trees.",
+)
+
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Number of fitting processes; 0 for one per core, if that is faster.",
 )
 
 
 @click.command()
-@database_option("The database with the measurements.")
-@click.option("-o", "--output", required=True, type=FILE, help="The bundle.")
+@database_option("Database with the measurements.")
+@click.option("-o", "--output", required=True, type=FILE, help="Bundle to write.")
 @click.option(
     "--statistic",
     type=click.Choice(STATISTICS),
-    help="Which time of the repetitions: 10th percentile, or the paper's mean of the middle five.  "
-    "[default: quiet, where all samples have repetitions]",
+    help="Time of a sample: quiet, the 10th percentile of its repetitions, or the paper's mean of the middle five.  "
+    "[default: quiet, if all samples have repetitions]",
 )
-@click.option("--dtype", default="", metavar="NAME", help="Which dtype, where several were measured.")
-@id_option("hardware", "Start of a hardware id, where the database holds several.")
-@id_option("software", "Start of a software id, where the database holds several.")
-@id_option("fabric", "Start of a fabric id, where the database holds several.")
-@click.option("--traces", is_flag=True, help="Also train on what was ingested from traces of real runs.")
+@click.option("--dtype", default="", metavar="NAME", help="Dtype to train on, if several were measured.")
+@id_option("hardware", "Start of the hardware id, if the database holds several.")
+@id_option("software", "Start of the software id, if the database holds several.")
+@id_option("fabric", "Start of the fabric id, if the database holds several.")
+@click.option("--traces", is_flag=True, help="Also train on samples ingested from traces of real runs.")
 @seed_option
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Processes that fit at once; 0, as by default: one per core, where that pays.",
-)
+@jobs_option
 @click.option(
     "--from",
     "earlier_path",
     metavar="OLD",
     type=FILE,
-    help="Take over the regressors of an earlier bundle whose rows and settings have not changed.",
+    help="Reuse regressors of an earlier bundle whose rows and settings are unchanged.",
 )
 @prior_option
 @click.option(
@@ -67,16 +67,14 @@ seed_option = click.option(
     "report_directory",
     metavar="DIR",
     type=PATH,
-    help="Write a page with tables and plots there (DIR/index.html).",
+    help="Write a page with tables and plots to DIR/index.html.",
 )
 @click.option(
     "--compare-with",
     "reference_directory",
-    cls=RenamedOption,
-    old=["--reference"],
     metavar="DIR",
     type=PATH,
-    help="Compare with the errors that the method's authors published in DIR.",
+    help="Folder with the errors published by the method's authors, to compare with.",
 )
 @json_option
 def train(
@@ -87,12 +85,11 @@ def train(
     prior: str | None,
     report_directory: Path | None,
     reference_directory: Path | None,
-    as_json: bool,
     **asked: Any,
-) -> None:
+) -> Shown:
     """Fit one regressor per operator and direction, export each to ONNX, and write them as one bundle.
 
-    Their errors are recorded in the database too (view predictor_error).
+    Validation errors are also stored in the database (view predictor_error).
 
     \b
     kernelcast train --db bench.db -o here.kcast
@@ -116,40 +113,38 @@ def train(
         )
     found = figures(trained, reference)
     page = write(found) if write else None
-    if as_json:
-        print_json(found.to_dict())
-        return
-    _show(found, is_brief=is_quiet())
-    if reference and all(
-        role.reference_error is None for operator in found.operators for role in operator.roles
-    ):
-        say(f"reference {reference.directory}: has no error of these operators in {trained.manifest.dtype}")
-    if page:
-        say(f"report: {page}")
-    example = ("--model", "llama-3.2-1b", "--micro-batch", 1, "--micro-batches", 8)
-    print_next(
-        (command_line("predict", "--bundle", output, *example), "or another model: kernelcast models"),
-        (command_line("bundle", "info", output), "what was fitted, and how well"),
-    )
+
+    def show() -> None:
+        _show(found, is_brief=is_quiet())
+        errors = [role.reference_error for operator in found.operators for role in operator.roles]
+        if reference and not any(error is not None for error in errors):
+            say(f"reference {reference.directory}: no errors of these operators in {trained.manifest.dtype}")
+        if page:
+            say(f"report: {page}")
+        example = ("--model", "llama-3.2-1b", "--micro-batch", 1, "--micro-batches", 8)
+        print_next(
+            (command_line("predict", "--bundle", output, *example), "other models: kernelcast models"),
+            (command_line("bundle", "info", output), "regressors and their errors"),
+        )
+
+    return Shown(found.to_dict(), show)
 
 
 def show_training(trained: Trained, *, is_brief: bool = False) -> None:
-    """Print the error table, what was left out, and the means; the means alone if `is_brief`."""
+    """Print the error table, skipped operators and mean errors; only the means if `is_brief`."""
     _show(figures(trained), is_brief=is_brief)
 
 
 def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
     if not is_brief:
-        table = columns(found)
-        cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
         optional = ("size", "form", "algorithm", "coverage", "range")
-        click.echo(text_table([column.heading for column in table], list(cells), optional=optional))
+        click.echo(text_table(*table_texts(table_rows(found)), optional=optional))
         show_doubts(found)
     show_loads(found)
     if found.trained.prior is not None:
         say(f"prior: {found.trained.prior.name}; times are scaled by {found.trained.prior.scaled_by}")
         if carried := [one.name for one in found.operators if one.is_carried]:
-            say(f"carried over, without a point of their own: {'; '.join(carried)}")
+            say(f"taken from the prior, without points of their own: {'; '.join(carried)}")
     taken = sum(one.selected is None and one.prior is None for one in found.operators)
     say(
         f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
@@ -158,29 +153,28 @@ def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
 
 
 def show_loads(found: TrainingFigures) -> None:
-    """Print under which load the operators were measured, and the ratio of both where there are both."""
+    """Print the load under which operators were measured, and the ratio of both loads if both were."""
     if any(operator.entry.load for operator in found.operators):
         say(f"load of the device: {found.trained.manifest.loads} (of regressors)")
     if ratios := found.trained.load_ratios:
-        table = table_of(
+        print_table(
             ratios,
             ("operator", lambda one: one.operator),
             (
                 "direction",
                 lambda one: f"{one.direction}{f' ×{n}' if (n := one.processes_per_node) > 1 else ''}",
             ),
-            ("measured both ways", lambda one: f"{one.workloads:,}"),
+            ("measured under both", lambda one: f"{one.workloads:,}"),
             ("sustained / burst", lambda one: f"{one.median:.3f}"),
             ("80 % of them", lambda one: f"{one.low:.3f} to {one.high:.3f}"),
         )
-        click.echo(table)
 
 
 def show_doubts(found: TrainingFigures) -> None:
-    """Print what a training left out and found doubtful, and mean errors beside that of the operators."""
+    """Print skipped operators, doubtful samples and mean errors of groups of rows."""
     trained = found.trained
     for skipped in trained.skipped:
-        say(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
+        say(f"left out: {skipped}")
     if trained.without_quiet:
         say(
             f"statistic: {trained.manifest.statistic}, as {trained.without_quiet:,} of {trained.samples:,} samples "
@@ -188,17 +182,16 @@ def show_doubts(found: TrainingFigures) -> None:
         )
     if doubts := doubts_text(trained.doubts, trained.samples):
         say(f"doubtful: {doubts}")
-    for note in found.notes:
-        say(f"note: {note.operator} ({note.direction}): {note.text}")
+    for note in trained.notes:
+        say(f"note: {note}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
         say(
-            f"rows that a regressor does not follow: {sum(outliers):,} of {found.rows:,}, in {len(outliers)} "
-            "regressors (--json names them)"
+            f"outliers: {sum(outliers):,} of {found.rows:,} rows, in {len(outliers)} regressors (--json lists them)"
         )
     for name, value in (
         ("mean error of collectives", found.mean_collective_error),
         ("mean error of the reference", found.mean_reference_error),
-        ("mean error on sizes beyond those fitted", found.mean_extrapolation_error),
+        ("mean error on extrapolated sizes", found.mean_extrapolation_error),
         ("held-out rows within their 90 % interval", found.mean_coverage),
     ):
         if value is not None:
@@ -214,7 +207,7 @@ def _coverage(one: HeldOut) -> str:
     if one.kind == "role":
         return share
     if math.isinf(one.doublings):
-        return f"{share} farther outside"
+        return f"{share} further outside"
     return f"{share} up to {one.doublings:g} doubling{'s' if one.doublings > 1 else ''} outside"
 
 

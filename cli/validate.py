@@ -1,4 +1,4 @@
-"""`kernelcast validate`: each of its verbs is in a file of its own, imported when it is used."""
+"""`kernelcast validate`: its verbs are imported when they are used."""
 
 from collections.abc import Mapping
 
@@ -6,42 +6,25 @@ import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
 
+# fmt: off
 VERBS: Mapping[str, Verb] = {
-    "published": Verb(
-        "validate_published",
-        "published",
-        "train",
-        "Predict steps that the method's authors published, from their data.",
-    ),
-    "fabrics": Verb(
-        "validate_fabrics",
-        "fabrics",
-        "train",
-        "Predict published collectives from descriptions of their fabrics.",
-    ),
-    "prior": Verb(
-        "validate_prior",
-        "prior",
-        "train",
-        "Predict a device's operators from a few of its points and another device.",
-    ),
-    "steps": Verb(
-        "validate_steps", "steps", "all", "Score predictions against training steps that others measured."
-    ),
-    "add": Verb("validate_add", "add", "all", "Add your own measured steps to those that are scored."),
-    "errors": Verb(
-        "validate_errors",
-        "errors",
-        "all",
-        "What sums of operators get wrong in measured steps, by source.",
-    ),
+    "published": Verb("validate_published", "published", "train",
+                      "Predict steps published by the method's authors, from their operator data."),
+    "fabrics": Verb("validate_fabrics", "fabrics", "train",
+                    "Predict published collectives from descriptions of their fabrics."),
+    "prior": Verb("validate_prior", "prior", "train",
+                  "Predict a device's operators from a few of its points and another device."),
+    "steps": Verb("validate_steps", "steps", "all", "Score predictions against training steps measured by others."),
+    "add": Verb("validate_steps", "add", "all", "Add your own measured steps to those that are scored."),
+    "errors": Verb("validate_errors", "errors", "all", "Show errors of sums of operators in measured steps."),
     "run": Verb("validate_run", "run", "collector", "Train on this machine and compare with predictions."),
 }
+# fmt: on
 
 
 @click.group(cls=LazyGroup, verbs=VERBS)
 def validate() -> None:
-    """Predict training steps and collectives that were measured, and print predicted, measured and error.
+    """Compare predictions with measured training steps and collectives.
 
     \b
     kernelcast validate steps

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import FILE, json_option
-from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import print_json
+from kernelcast.cli.options import FILE, Shown, json_option
+from kernelcast.cli.tables import print_table, signed_percent, text_table
 from kernelcast.runtime.answers.step_errors import StepErrors
 from kernelcast.runtime.errors import DataError, one_line, shown_path
+from kernelcast.runtime.views.formatting import percent
 from kernelcast.validate.step_errors import step_errors, step_errors_toml
 
 FORMAT = "kernelcast.step-errors/1"
 _LEVELS = (0.05, 0.5, 0.95)
 
 
-@click.command(short_help="What sums of operators get wrong in measured steps: what intervals are made of.")
+@click.command(short_help="Show errors of sums of operators in measured steps.")
 @click.option("--output", "-o", type=FILE, help="Write the table (TOML).")
 @json_option
-def errors(output: Path | None, as_json: bool) -> None:
+def errors(output: Path | None) -> Shown:
     """Predict the measured steps that ship, and show quantiles of measured / predicted by source and timeline.
 
-    The interval of a step is drawn from them, every source weighing the same (docs/trust.md, A step). With --output
-    runtime/shipped/step_errors.toml they take the place of those that ship.
+    Intervals of steps are drawn from these ratios, with equal weight per source (docs/trust.md, A step). --output
+    runtime/shipped/step_errors.toml replaces the table that ships.
 
     \b
     kernelcast validate errors
@@ -35,32 +35,23 @@ def errors(output: Path | None, as_json: bool) -> None:
             output.write_text(step_errors_toml(found), encoding="utf-8")
         except OSError as error:
             raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
-    if as_json:
-        print_json({"format": FORMAT, **asdict(found)})
-        return
-    click.echo(_shown(found))
-    if output is not None:
-        click.echo(f"\n{one_line(str(output))}: written")
+
+    def show() -> None:
+        _show(found)
+        if output is not None:
+            click.echo(f"\n{one_line(str(output))}: written")
+
+    return Shown({"format": FORMAT, **asdict(found)}, show)
 
 
-def _shown(found: StepErrors) -> str:
+def _show(found: StepErrors) -> None:
     sources = [
-        (
-            one.timeline,
-            one.name,
-            f"{one.steps}",
-            f"{one.unsteady or '-'}",
-            *_ratios(StepErrors(sources=(one,))),
-        )
+        (one.timeline, one.name, f"{one.steps}", f"{one.unsteady or '-'}", StepErrors(sources=(one,)))
         for one in found.sources
     ]
     sources += [
-        (timeline, "all, weighing the same", "", "", *_ratios(found.of(timeline)))
+        (timeline, "all, equal weights", "", "", found.of(timeline))
         for timeline in dict.fromkeys(one.timeline for one in found.sources)
-    ]
-    carried = [
-        (one.stack, one.name, f"{one.steps}", signed_percent(math.expm1(one.log_error)))
-        for one in found.carried
     ]
     heads = (
         "timeline",
@@ -71,15 +62,16 @@ def _shown(found: StepErrors) -> str:
         "measured / predicted, median",
         "95 %",
     )
-    return "\n".join(
-        (
-            text_table(heads, sources),
-            "",
-            "Stacks on other devices than those that they were fitted to:",
-            text_table(("stack", "source", "steps", "measured / predicted - 1, mean"), carried),
-            f"root mean square {percent(found.carried_spread)}",
-        )
+    click.echo(text_table(heads, [(*cells, *_ratios(errors)) for *cells, errors in sources]))
+    click.echo("\nStacks on other devices than they were fitted to:")
+    print_table(
+        found.carried,
+        ("stack", lambda one: one.stack),
+        ("source", lambda one: one.name),
+        ("steps", lambda one: f"{one.steps}"),
+        ("measured / predicted - 1, mean", lambda one: signed_percent(math.expm1(one.log_error))),
     )
+    click.echo(f"root mean square {percent(found.carried_spread)}")
 
 
 def _ratios(found: StepErrors) -> list[str]:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import FILE, json_option
-from kernelcast.cli.prior import read_prior
+from kernelcast.cli.measuring_options import read_prior
+from kernelcast.cli.options import FILE, Shown, json_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import table_of
-from kernelcast.cli.terminal import is_quiet, print_json
+from kernelcast.cli.tables import print_table
+from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.store import Database
@@ -42,19 +42,18 @@ def numbers(text: str) -> tuple[int, ...]:
 @click.option(
     "--points",
     default="5,20",
-    show_default=True,
     metavar="N[,N...]",
     callback=lambda context, parameter, value: numbers(value),
-    help="How many points of each operator correct the prior.",
+    help="Points per operator that correct the prior.",
 )
 @click.option(
     "--without",
     multiple=True,
     metavar="OPERATOR[:ROLE]",
-    help="Leave this out; may be given several times.",
+    help="Leave this operator out; repeatable.",
 )
 @click.option(
-    "--draws", type=click.IntRange(1, 100), default=5, show_default=True, help="Different rows held out."
+    "--draws", type=click.IntRange(1, 100), default=5, help="Number of random draws of held-out rows."
 )
 @json_option
 def prior(
@@ -63,12 +62,11 @@ def prior(
     points: tuple[int, ...],
     without: tuple[str, ...],
     draws: int,
-    as_json: bool,
-) -> None:
-    """Predict operators that DB holds of a device from another device's bundle and a few points of DB.
+) -> Shown:
+    """Predict the operators of the device in DB from another device's bundle and a few points of DB.
 
-    A fifth of the rows is held out. Points are chosen as collect compute --prior chooses them, or at random; compared
-    with a regressor of random points alone.
+    A fifth of the rows is held out. Points are chosen as by collect compute --prior, or at random; the baseline is a
+    regressor of random points without a prior.
 
     \b
     kernelcast validate prior a100-sxm gh200.db --points 5,20
@@ -79,14 +77,11 @@ def prior(
         found = validate_prior(
             bundle, database, points=points, without=without, draws=draws, on_progress=report
         )
-    if as_json:
-        print_json(found.to_dict())
-        return
-    _show(found)
+    return Shown(found.to_dict(), lambda: _show(found))
 
 
 def _show(found: PriorValidation) -> None:
-    table = table_of(
+    print_table(
         [(one, one.to_dict()) for one in (found.uncorrected, *found.found)],
         ("points", lambda row: str(row[0].points)),
         ("way", lambda row: row[0].way if row[0].points else "prior alone"),
@@ -97,7 +92,6 @@ def _show(found: PriorValidation) -> None:
         ("in 90 %", lambda row: percent(row[1]["coverage"])),
         ("calls", lambda row: f"{row[0].minutes:.1f} min" if row[0].points else "-"),
     )
-    click.echo(table)
     count = len(found.uncorrected.operators)
     click.echo(
         f"{found.prior} → {found.target}, scaled by {found.scaled_by}: {count} operators and directions, "

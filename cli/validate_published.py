@@ -5,61 +5,45 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import FILE, PATH, RenamedOption, json_option
+from kernelcast.cli.options import FILE, PATH, Shown, json_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import percent, signed_percent, table_of, text_table
-from kernelcast.cli.terminal import is_quiet, print_json, say
-from kernelcast.cli.train import seed_option, show_doubts
+from kernelcast.cli.tables import print_table, signed_percent, text_table
+from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.train import jobs_option, seed_option, show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.estimate.doubts import warning_lines
-from kernelcast.runtime.views.formatting import seconds
+from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.validate.comparison import ComparedRun
 from kernelcast.validate.published import Published, published_runs, validate_published
 
 
-@click.command(short_help="Predict steps that the method's authors published, from their data.")
+@click.command(short_help="Predict steps published by the method's authors, from their operator data.")
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option(
     "--runs",
     "runs_name",
     metavar="FILE",
     default="",
-    help="Measured steps (TOML), or a site whose steps ship.  [default: the site named like DIR]",
+    help="Measured steps (TOML), or a site whose steps ship.  [default: the name of DIR]",
 )
-@click.option(
-    "--db",
-    "database_path",
-    metavar="FILE",
-    type=FILE,
-    help="Keep the imported rows in this database.",
-)
-@click.option("-o", "--output", type=FILE, help="Keep the trained bundle.")
+@click.option("--db", "database_path", metavar="FILE", type=FILE, help="Database for the imported rows.")
+@click.option("-o", "--output", type=FILE, help="Bundle to write.")
 @click.option(
     "--from",
     "earlier_path",
-    cls=RenamedOption,
-    old=["--bundle"],
     metavar="OLD",
     type=FILE,
-    help="Take over the regressors of a bundle kept earlier, where rows and settings have not changed.",
+    help="Reuse regressors of an earlier bundle whose rows and settings are unchanged.",
 )
-@click.option("--dtype", default="", metavar="NAME", help="Which dtype, where DIR holds several.")
+@click.option("--dtype", default="", metavar="NAME", help="Dtype to use, if DIR holds several.")
 @seed_option
-@click.option(
-    "--jobs", type=click.IntRange(min=0), default=0, help="Processes that fit at once; 0: one per core."
-)
+@jobs_option
 @json_option
-def published(
-    directory: Path,
-    runs_name: str,
-    earlier_path: Path | None,
-    as_json: bool,
-    **asked: Any,
-) -> None:
-    """Predict training steps that were measured and published, from the operators measured at the same site.
+def published(directory: Path, runs_name: str, earlier_path: Path | None, **asked: Any) -> Shown:
+    """Predict published training steps from operators measured at the same site.
 
-    DIR is a site's folder of the method's authors' data. It is imported, regressors are trained on it (minutes), and
-    every step is predicted by the paper's closed form and by simulation, without calibration.
+    DIR is a site's folder of the data of the method's authors. The data is imported, regressors are trained on it
+    (minutes), and every step is predicted by the paper's closed form and by simulation, without calibration.
 
     \b
     kernelcast validate published Perlmutter
@@ -82,10 +66,7 @@ def published(
             on_train=on_train,
             on_imply=on_imply,
         )
-    if as_json:
-        print_json(found.to_dict())
-        return
-    _show(found)
+    return Shown(found.to_dict(), lambda: _show(found))
 
 
 def _show(found: Published) -> None:
@@ -106,9 +87,9 @@ def _show(found: Published) -> None:
         for run in found.runs
     ]
     means = (
-        percent(found.mean_abs_error, 2),
-        percent(found.mean_abs_simulated_error, 2),
-        percent(found.mean_abs_published_error, 2),
+        percent(found.mean_abs_error, digits=2),
+        percent(found.mean_abs_simulated_error, digits=2),
+        percent(found.mean_abs_published_error, digits=2),
     )
     inside = [run.is_inside for run in found.runs if run.is_inside is not None]
     held = f"{sum(inside)} of {len(inside)} inside" if inside else ""
@@ -132,7 +113,7 @@ def _show(found: Published) -> None:
     taken = f" ({found.taken_over} taken over)" if found.taken_over else ""
     say(
         f"{len(trained.manifest.regressors)} regressors{taken}, "
-        f"mean validation error {percent(found.mean_validation_error, 2)}"
+        f"mean validation error {percent(found.mean_validation_error, digits=2)}"
     )
 
 
@@ -140,7 +121,8 @@ def _show_components(run: ComparedRun) -> None:
     components = run.components()
     if all(one.measured_s is None for one in components):
         return
-    table = table_of(
+    say(f"\n{run.run.label}")
+    print_table(
         components,
         ("component", lambda one: one.name),
         ("predicted", lambda one: seconds(one.predicted_s)),
@@ -149,8 +131,6 @@ def _show_components(run: ComparedRun) -> None:
         ("published error", lambda one: signed_percent(one.published_error, 2)),
         indent="  ",
     )
-    say(f"\n{run.run.label}")
-    click.echo(table)
     for line in warning_lines(run.closed_form.doubts):
         say(f"  note: {line}")
     if run.implied_step_s is not None:

@@ -9,7 +9,7 @@ import click
 from kernelcast.cli.measuring_options import device_option, dtype_option, threads_option
 from kernelcast.cli.options import (
     FILE,
-    RenamedOption,
+    Shown,
     bundle_path_option,
     count_option,
     database_option,
@@ -18,8 +18,8 @@ from kernelcast.cli.options import (
     time_option,
 )
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import component_table, table_of
-from kernelcast.cli.terminal import is_quiet, note, print_json, say
+from kernelcast.cli.tables import print_components, print_table
+from kernelcast.cli.terminal import is_quiet, note, say
 from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
@@ -36,35 +36,28 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 
 @click.command("run")
 @bundle_path_option
-@database_option("The database for the steps; created if missing.")
+@database_option("Database for the steps; created if missing.")
 @click.option(
     "--config",
     "config_path",
     type=FILE,
-    help="Configurations: here, modern, or a file like validate/here.toml.  [default: here]",
+    help="Configurations: here, modern, or a file in the format of validate/here.toml.  [default: here]",
 )
-@count_option("--repetitions", 3, "Repetitions of the whole validation.")
-@count_option("--steps", 20, "Timed steps of a configuration in each repetition.")
-@click.option("--only", multiple=True, metavar="PP-TP-DP", help="Train only these layouts; may be repeated.")
+@count_option("--repetitions", 3, "Repetitions of the validation.")
+@count_option("--steps", 20, "Timed steps per configuration and repetition.")
+@click.option("--only", multiple=True, metavar="PP-TP-DP", help="Train only this layout; repeatable.")
 @device_option
 @dtype_option
 @threads_option
 @click.option(
     "--max-processes",
     type=click.IntRange(min=1),
-    help="Refuse layouts with more.  [default: cores / threads, or devices with CUDA]",
+    help="Refuse layouts with more processes.  [default: cores / threads, or CUDA devices]",
 )
-@time_option("--timeout", "timeout_s", 300, "End workers after this time without a finished turn.")
+@time_option("--timeout", "timeout_s", 300, "Abort after this time without a finished turn.")
 @no_calibration_option
-@click.option("--again", is_flag=True, help="Train again what the database already has.")
-@click.option(
-    "--by-operator",
-    "with_operators",
-    cls=RenamedOption,
-    old=["--operators"],
-    is_flag=True,
-    help="Show every operator's time in the step.",
-)
+@click.option("--again", is_flag=True, help="Train configurations again that the database already holds.")
+@click.option("--by-operator", "with_operators", is_flag=True, help="Show each operator's time in the step.")
 @json_option
 def run(
     *,
@@ -78,13 +71,12 @@ def run(
     max_processes: int | None,
     no_calibration: bool,
     with_operators: bool,
-    as_json: bool,
     **asked: Any,
-) -> None:
-    """Train models in several layouts and print predicted and measured components with errors.
+) -> Shown:
+    """Train models in several layouts, and compare predicted with measured components.
 
-    Steps are stored as soon as they are measured; those that the database has for this hardware and software are not
-    trained again. Predictions are compared with the fastest step.
+    Steps are stored as soon as they are measured. Configurations that the database already holds for this hardware and
+    software are not trained again. Predictions are compared with the fastest step.
 
     \b
     kernelcast validate run --bundle here.kcast --db bench.db
@@ -103,15 +95,16 @@ def run(
         progress("training") as report,
     ):
         result = validate_run(database, config, estimator, keys_of, options, report)
-    if as_json:
-        print_json(result.to_dict())
-        return
-    for job in result.jobs:
-        if not is_quiet():
-            _show_components(job)
-        if with_operators:
-            _show_operators(job)
-    _show_summary(result)
+
+    def show() -> None:
+        for job in result.jobs:
+            if not is_quiet():
+                _show_components(job)
+            if with_operators:
+                _show_operators(job)
+        _show_summary(result)
+
+    return Shown(result.to_dict(), show)
 
 
 def _most_processes(device_type: str, asked: int | None, threads: int) -> tuple[int, str]:
@@ -139,7 +132,7 @@ def _title(job: ComparedJob) -> str:
 
 def _show_components(job: ComparedJob) -> None:
     say(f"\n{_title(job)}")
-    click.echo(component_table(job.components()))
+    print_components(job.components())
     for line in warning_lines(job.simulated.doubts):
         say(f"  note: {line}")
 
@@ -147,7 +140,7 @@ def _show_components(job: ComparedJob) -> None:
 def _show_operators(job: ComparedJob) -> None:
     operators = job.operators()
     rest_s = [one.measured_s for one in operators if one.share < _LEAST_SHARE and not one.calls]
-    table = table_of(
+    print_table(
         [one for one in operators if one.share >= _LEAST_SHARE or one.calls],
         ("operator", lambda one: one.name if one.known else f"({one.name})"),
         ("direction", lambda one: one.direction),
@@ -159,14 +152,13 @@ def _show_operators(job: ComparedJob) -> None:
         ("ms in the step", lambda one: f"{1e3 * (one.predicted_s - one.measured_s):+.2f}"),
         indent="  ",
     )
-    click.echo(table)
     if rest_s:
-        say(f"  and {len(rest_s)} kernels of no operator, {1e3 * sum(rest_s):.2f} ms together")
+        say(f"  and {len(rest_s)} kernels of no operator, {1e3 * sum(rest_s):.2f} ms in total")
     if job.traced is not None:
         traced_s, gaps_s = job.traced
         say(
-            f"  traced step {seconds(traced_s)}, {traced_s / job.minimum_s - 1:+.1%} against the fastest one without "
-            f"profiler; nothing ran in {gaps_s / traced_s:.1%} of it, within passes"
+            f"  traced step {seconds(traced_s)}, {traced_s / job.minimum_s - 1:+.1%} against the fastest step without "
+            f"profiler; {gaps_s / traced_s:.1%} of it is idle, within passes"
         )
 
 
@@ -175,7 +167,8 @@ def _per_call(time_s: float, calls: int) -> str:
 
 
 def _show_summary(result: RunReport) -> None:
-    table = table_of(
+    say("\nstep time, predicted from the operators' times against the fastest real step")
+    print_table(
         result.jobs,
         ("configuration", _title),
         ("predicted", lambda job: seconds(job.simulated.step_time_s)),
@@ -188,8 +181,6 @@ def _show_summary(result: RunReport) -> None:
         ("noise", lambda job: "-" if job.noise is None else f"{job.noise:.1%}"),
         indent="  ",
     )
-    say("\nstep time, predicted from the operators' times against the fastest real step")
-    click.echo(table)
     say(
         f"mean of absolute errors {result.mean_abs_error:.1%}, worst {result.worst.error:+.1%} "
         f"({_title(result.worst)})"

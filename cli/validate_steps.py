@@ -1,4 +1,4 @@
-"""`kernelcast validate steps`."""
+"""`kernelcast validate steps` and `kernelcast validate add`."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,49 +6,45 @@ from typing import Any
 
 import click
 
-from kernelcast.cli import completion
-from kernelcast.cli.options import FILE, bundle_option, chosen_bundle, json_option, runs_fabric_option
-from kernelcast.cli.tables import percent, signed_percent, text_table
-from kernelcast.cli.terminal import is_quiet, print_json, say
-from kernelcast.runtime.bundle.calibration import TIMELINES
-from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind, unknown_field
+from kernelcast.cli.options import (
+    FILE,
+    Shown,
+    bundle_option,
+    chosen_bundle,
+    field_options,
+    json_option,
+    runs_fabric_option,
+)
+from kernelcast.cli.tables import signed_percent, text_table
+from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind
+from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.stack import find_stack
-from kernelcast.runtime.views.formatting import seconds
+from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
-from kernelcast.validate.own_runs import known_runs
+from kernelcast.validate.own_runs import add_runs, known_runs
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
 
-@click.command(short_help="Score predictions against training steps that others measured.")
+@click.command(short_help="Score predictions against training steps measured by others.")
 @click.argument("paths", metavar="[RUNS]...", nargs=-1, type=FILE)
 @bundle_option
 @runs_fabric_option
-@click.option(
-    "--stack", metavar="NAME|FILE", shell_complete=completion.stack_names, help=OPTIONS["stack"].help
-)
-@click.option(
-    "--timeline",
-    type=click.Choice(TIMELINES),
-    default=OPTIONS["timeline"].default,
-    help=OPTIONS["timeline"].help,
-)
+@field_options(OPTIONS["stack"], OPTIONS["timeline"])
 @click.option(
     "--picture",
     type=FILE,
-    help="Draw predicted against measured steps, and errors by size and layout (.png, .svg or .pdf).",
+    help="Plot predicted against measured steps, and errors by size and layout (.png, .svg or .pdf).",
 )
 @click.option(
     "--with",
     "changes",
     metavar="FIELD=VALUE",
     multiple=True,
-    help="Set a field of what training software does for every step; may be given several times.",
+    help="Set a field of the training software for every step; repeatable.",
 )
-@click.option(
-    "--effects", is_flag=True, help="Show what each such field does to the errors, one after the other."
-)
+@click.option("--effects", is_flag=True, help="Show the effect of each such field on the errors.")
 @click.option("--each", is_flag=True, help="Show every step.")
 @json_option
 def steps(
@@ -57,20 +53,18 @@ def steps(
     hardware: str | None,
     fabric: str,
     stack: str | None,
-    timeline: TimelineKind,
+    timeline: TimelineKind | None,
     picture: Path | None,
     changes: tuple[str, ...],
     effects: bool,
     each: bool,
-    as_json: bool,
-) -> None:
-    """Predict training steps that others measured, and score the predictions by model.
+) -> Shown:
+    """Predict training steps measured by others, and score the predictions by model.
 
-    RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship and those that were added
-    (`validate add`). Each is predicted with
-    the hardware and the fabric that it names, unless others are given. Nothing is fitted to the steps, but perhaps a
-    --stack was, which the output then says; in the intervals, steps of whoever measured them have no part. Exit code 1
-    where no step can be predicted.
+    RUNS are files of measured steps (TOML, docs/validation.md); by default, those that ship and those added with
+    validate add. Steps are predicted on the hardware and fabric that their file names, unless others are given. Nothing
+    is fitted to the steps; if the --stack was, the output notes it. Intervals exclude errors of the same source. Exit
+    status 1 if no step can be predicted.
 
     \b
     kernelcast validate steps
@@ -84,35 +78,52 @@ def steps(
         if given or fabric or stack or changes or each:
             raise UsageError("--effects is given with another option, expected only runs files and --json")
         options = option_effects(paths)
-        click.echo(json_text(to_dict(options), indent=2) if as_json else _effects(options))
-        return
+        return Shown(to_dict(options), lambda: click.echo(_effects(options)))
     found = score_steps(
         paths or known_runs(),
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,
         stack=None if stack is None else find_stack(stack),
-        timeline=timeline,
+        timeline=timeline or OPTIONS["timeline"].default,
         changed=_changed(changes),
     )
     document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
     if picture is not None:
         _draw(picture, document)
-    if as_json:
-        print_json(document)
-    else:
-        say("\n\n".join(shown_file(one, each) for one in found))
-    if all(step.estimate is None for one in found for step in one.steps):
-        raise SystemExit(1)
+    unpredicted = all(step.estimate is None for one in found for step in one.steps)
+    return Shown(
+        document,
+        lambda: say("\n\n".join(_file_text(one, each) for one in found)),
+        status=1 if unpredicted else 0,
+    )
+
+
+@click.command(short_help="Add your own measured steps to those that are scored.")
+@click.argument("path", metavar="RUNS", type=FILE)
+@click.option("--replace", is_flag=True, help="Replace an added file of the same name.")
+def add(path: Path, replace: bool) -> None:
+    """Check a file of measured steps (TOML, docs/validation.md), predict them, and keep a copy.
+
+    From then on, validate steps without files, its --picture and make scoreboard include them. The copy is stored in
+    the folder $KERNELCAST_RUNS, by default ~/.local/share/kernelcast/runs; delete it there to remove it. Nothing leaves
+    this machine, and nothing is fitted to the steps.
+
+    \b
+    kernelcast validate add ours.toml
+    """
+    found = add_runs(path, replace=replace)
+    click.echo(_file_text(found.scored))
+    click.echo(f"\n{one_line(str(found.path))}: {'added' if found.is_new else 'already there'}")
 
 
 def _draw(path: Path, document: dict[str, Any]) -> None:
-    # Only here: matplotlib takes long to import, and is an extra.
+    # Imported here: matplotlib is slow to import, and an extra.
     from kernelcast.validate.scoreboard import sources_of
     from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
 
     sources = [one for one in sources_of(document) if one.points]
     if not sources:
-        raise UsageError("there is nothing to draw: no step can be predicted")
+        raise UsageError("--picture has nothing to plot: no step can be predicted")
     panels = [Panel(title="", column=column, sources=sources) for column in COLUMNS]
     draw(path, [panels])
 
@@ -155,7 +166,7 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def shown_file(found: ScoredFile, each: bool = False) -> str:
+def _file_text(found: ScoredFile, each: bool = False) -> str:
     """A file's scores as text; with `each` every step."""
     file = found.file
     over = f" over {found.fabric}" if found.fabric else ""
@@ -164,9 +175,7 @@ def shown_file(found: ScoredFile, each: bool = False) -> str:
         lines.append(f"ran with {file.stack}")
     if found.stack is not None:
         fitted = (
-            " (NOTE: fitted to these very steps; kernelcast stack fit leaves steps out)"
-            if found.is_fitted
-            else ""
+            " (NOTE: fitted to these steps; kernelcast stack fit cross-validates)" if found.is_fitted else ""
         )
         lines.append(f"stack {found.stack}{fitted}")
     lines.append(_scores(found.scores))
@@ -219,8 +228,8 @@ def _each(steps: tuple[ScoredStep, ...]) -> str:
 
 
 def _table(columns: dict[str, list[str]]) -> str:
-    """A table without the columns that say nothing."""
-    kept = {head: cells for head, cells in columns.items() if any(cell != "-" for cell in cells)}
+    """A table without its empty columns."""
+    kept = {head: cells for head, cells in columns.items() if any(cell not in ("-", "–") for cell in cells)}
     return text_table(list(kept), list(zip(*kept.values(), strict=True)))
 
 

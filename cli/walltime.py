@@ -1,4 +1,4 @@
-"""`kernelcast walltime`: how long a job takes, in the words of a person or of a scheduler."""
+"""`kernelcast walltime`: the time limit of a job, for people and for schedulers."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ from kernelcast.cli.terminal import facts, heading, is_quiet, say
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import needs_extra, one_line, shown
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.request.fields import renamed
 from kernelcast.runtime.views.formatting import between, seconds
 from kernelcast.walltime import (
     Answer,
@@ -65,7 +66,7 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     "--asked",
     callback=_asked,
     metavar="TIME",
-    help="A time limit that the job has; warns when it is too short.",
+    help="Time limit of the job; warns if it is too short.",
 )
 @click.option(
     "--slurm",
@@ -73,19 +74,19 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     multiple=True,
     callback=_slurm_options,
     metavar="NAME=VALUE",
-    help="What the job asks of Slurm: nodes=2, gpus-per-node=4 …  [default: the script's #SBATCH lines]",
+    help="Slurm options of the job: nodes=2, gpus-per-node=4, …  [default: the script's #SBATCH lines]",
 )
 @click.option(
     "--untrusted",
     is_flag=True,
-    help="JOB comes from another user: it may name no files, and none in its folder are read.",
+    help="JOB comes from another user: it cannot name files, and none in its folder are read.",
 )
 @click.option(
     "--k8s",
     is_flag=True,
-    help="JOB is a Kubernetes manifest: print it with the time limits of its Jobs.",
+    help="JOB is a Kubernetes manifest: print it with time limits set in its Jobs.",
 )
-@click.option("--overwrite", is_flag=True, help="With --k8s: replace time limits that Jobs have.")
+@click.option("--overwrite", is_flag=True, help="With --k8s: replace existing time limits.")
 @click.option("--output", "-o", type=PATH, metavar="FILE", help="With --k8s: write the manifest to FILE.")
 @no_calibration_option
 @click.option(
@@ -93,10 +94,9 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     "form",
     type=click.Choice(["table", "slurm", "seconds", "json"]),
     default="table",
-    show_default=True,
-    help="slurm: a time limit rounded up to the minute; json: kernelcast.walltime/2.",
+    help="slurm: time limit rounded up to the minute; json: kernelcast.walltime/2.",
 )
-@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option("--json", "form", flag_value="json", help="Same as --format json.")
 def walltime(
     *,
     job: str | None,
@@ -110,25 +110,26 @@ def walltime(
     form: str,
     **fields: str | None,
 ) -> None:
-    """Predict how long a job takes, and what to ask the scheduler for.
+    """Predict how long a job takes, and the time limit to request.
 
-    JOB is a batch script with #KERNELCAST lines (kernelcast.toml beside it counts too), a .toml job file, a
-    folder with a kernelcast.toml, or - for a script on standard input; without JOB, kernelcast.toml here
-    counts. Options go before #KERNELCAST lines, these before kernelcast.toml, and that before the site's file.
+    JOB is a batch script with #KERNELCAST lines, a .toml job file, a folder with a kernelcast.toml, or - for a script
+    on standard input; by default, kernelcast.toml in the current folder. Options override #KERNELCAST lines; these
+    override kernelcast.toml in the script's folder, which overrides the site file.
 
     \b
     kernelcast walltime train.sbatch --tokens 1e9 --price 2.50
     kernelcast walltime --k8s job.yaml | kubectl apply -f -
     """
     _check_k8s(k8s)
+    given = renamed({name: text for name, text in fields.items() if text is not None}, JOB_FIELDS)
     if k8s:
         with needs_extra("--k8s", "k8s"):
             from kernelcast.cli.walltime_k8s import rewrite_file
-        rewrite_file(job, options=fields, overwrite=overwrite, output=output)
+        rewrite_file(job, options=given, overwrite=overwrite, output=output)
         return
-    described = _job(job, fields, untrusted)
+    described = _job(job, given, untrusted)
     if described.off:
-        raise UsageError(f"{job}: #KERNELCAST off stands in it, expected a job that wants a prediction")
+        raise UsageError(f"{job}: contains #KERNELCAST off, expected a job with prediction enabled")
     options = {**described.slurm_options, **slurm_options}
     if job is None:
         options = {**slurm_environment(os.environ), **options}
@@ -140,12 +141,12 @@ def walltime(
     )
     click.echo(_RENDERERS[form](found))
     for line in () if is_quiet() else found.warnings:
-        # What reads another form reads lines.
+        # Only tables are wrapped: programs read the other formats line by line.
         (say if form == "table" else click.echo)(f"kernelcast: warning: {one_line(line)}", err=True)
 
 
 def _check_k8s(k8s: bool) -> None:
-    """Refuse options that mean nothing here, which would otherwise be passed over in silence."""
+    """Refuse options that would be ignored with or without --k8s."""
     context = click.get_current_context()
     meaningless = (
         ("asked", "slurm_options", "untrusted", "no_calibration", "form") if k8s else ("overwrite", "output")
@@ -158,7 +159,7 @@ def _check_k8s(k8s: bool) -> None:
             )
 
 
-def _job(job: str | None, fields: dict[str, str | None], untrusted: bool) -> Job:
+def _job(job: str | None, fields: dict[str, str], untrusted: bool) -> Job:
     if job == STDIN:
         text = decoded(sys.stdin.buffer.read(MAX_HEAD_BYTES))
         folder = None if untrusted else Path.cwd()
@@ -171,7 +172,7 @@ def _job(job: str | None, fields: dict[str, str | None], untrusted: bool) -> Job
 
 
 def render(found: Answer) -> str:
-    """An answer as readable text: the time limit, what is held, and what it follows from."""
+    """An answer as text: the time limit, node-hours and cost, and the settings they follow from."""
     times, estimate = found.walltime, found.estimate
     layout = estimate.parallelism
     jobs = f" for each of {times.jobs} jobs" if times.jobs > 1 else ""

@@ -22,7 +22,7 @@ STDIN = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """A manifest's text with time limits in it, and what to tell its user."""
+    """A manifest's text with time limits set, and notes for the user."""
 
     text: str
     notes: tuple[str, ...]
@@ -107,20 +107,18 @@ def _limit_s(job: KubernetesJob, found: Answer) -> int:
 
 
 def _check(text: str, *, name: str, count: int, limits: Mapping[str, int]) -> None:
-    """What was written must read as what was meant, however strange the file was."""
+    """Check that the written text reads back with the intended limits, whatever the file looked like."""
     try:
         manifests = read_manifests(text, name=name)
         jobs = [KubernetesJob.read(manifest.value(), where=manifest.where) for manifest in manifests]
         written = {job.where: job.limits() for job in jobs if job is not None and job.where in limits}
         for manifest in manifests:
             if any(where.startswith(manifest.where) for where in limits):
-                manifest.limited(1, where=manifest.where)  # finds what is given twice
+                manifest.limited(1, where=manifest.where)  # raises if a key is given twice
     except (UsageError, DataError):
         manifests, written = [], {}
     if len(manifests) != count or written != {where: [limit, limit] for where, limit in limits.items()}:
-        raise DataError(
-            f"{name}: written in a way that a time limit cannot be put in, expected plain mappings"
-        )
+        raise DataError(f"{name}: a time limit cannot be inserted, expected plain mappings")
 
 
 def _read(source: str) -> tuple[str, Path]:

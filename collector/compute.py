@@ -1,4 +1,4 @@
-"""`collect compute`: runs a plan's operators one by one on one device, and stores each as soon as it is measured."""
+"""`collect compute`: measures a plan's operators one by one on one device, and stores each result at once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from kernelcast.store.doubts import flagged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Told after every point: how many of how many, and which operator came last."""
+    """Reported after every point: points done, points in total, and the last operator."""
 
     done: int
     total: int
@@ -34,7 +34,7 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Collected:
-    """What a collection did, in points (an operator at a workload); those measured may be `flagged` as doubtful."""
+    """Counts of points (an operator at a workload) in a collection; measured ones may be `flagged` as doubtful."""
 
     measured: int = 0
     already_there: int = 0
@@ -44,7 +44,7 @@ class Collected:
     first_failure: str = ""
 
     def count(self, samples: Sequence[Sample]) -> None:
-        """Add a point, from its samples."""
+        """Count a point by its samples."""
         statuses = {sample.status for sample in samples}
         if Status.FAILED in statuses:
             self.failed += 1
@@ -60,7 +60,7 @@ class Collected:
 
 
 class Collection:
-    """A plan as it is measured here: the place, the load, this machine's fingerprints, and what is run.
+    """A plan on this machine: place, load and fingerprints, and the measuring of points.
 
     Raises:
         UsageError: unknown device or dtype.
@@ -76,7 +76,7 @@ class Collection:
         self.keys = probe(self.place.device, threads=settings.threads)
 
     def run(self, processes: int = 1) -> Run:
-        """The run that samples measured with so many processes belong to."""
+        """The run of samples measured with `processes` processes."""
         return own_run(
             "collect compute",
             self.keys,
@@ -96,9 +96,9 @@ class Collection:
         processes: int = 1,
         expected: Sequence[Point] = (),
     ) -> None:
-        """Measure points; the samples of each are stored before the next one is asked for.
+        """Measure points; the samples of each are stored before the next point is drawn.
 
-        `expected` are those among the points that are known beforehand.
+        `expected` are the points that are known beforehand.
         """
         torch.manual_seed(self.plan.seed)
         run_id = database.add_run(run, self.keys.compute, None, self.keys.software)
@@ -132,7 +132,7 @@ def collect_compute(
 ) -> Collected:
     """Measure every point that the database does not hold yet for this hardware and software.
 
-    Points are those of `plan`, or the given `points` of its ranges.
+    The points are the plan's, or the given `points` from its ranges.
 
     Raises:
         UsageError: unknown device, dtype or operator, or more processes than there are devices or cores.
@@ -161,7 +161,7 @@ def collect_compute(
 
 
 def what_to_measure(plan: Plan, settings: Settings) -> list[Point]:
-    """What a collection measures; callers can ask before they make a database.
+    """The points of a collection; callers can ask before they create a database.
 
     Raises:
         UsageError: unknown device, dtype or operator, a plan without shapes for one, or more processes than there are
@@ -179,21 +179,21 @@ def what_to_measure(plan: Plan, settings: Settings) -> list[Point]:
     return compute_points(plan, settings.operators)
 
 
-def measured(database: Database, run: Run, load: Load | None = None) -> set[PointKey]:
-    """Points that the database holds already: of the hardware, fabric, software and conditions of `run`, and `load`."""
+def measured_points(database: Database, run: Run, load: Load | None = None) -> set[PointKey]:
+    """Points in the database with the hardware, fabric, software and conditions of `run`, and under `load`."""
     return database.measured_points(
         run.compute_id, run.software_id, fabric_id=run.fabric_id, conditions=run.conditions, load=load
     )
 
 
 def known_points(database: Database, run: Run, again: Again, load: Load | None = None) -> set[PointKey]:
-    """Points that a collection leaves out: what the database holds, unless that is to be measured again.
+    """Points that a collection skips: points in the database that are not to be measured again.
 
     A point is flagged when measuring it again could clear a flag on every sample.
     """
     if again == "all":
         return set()
-    known = measured(database, run, load)
+    known = measured_points(database, run, load)
     if again == "no":
         return known
     rows = database.read_samples(

@@ -1,6 +1,6 @@
-"""Ctrl-C waits for the end of a measurement: a profiler that is interrupted while it collects may crash the process.
+"""Ctrl-C waits for the end of a measurement: interrupting the profiler while it collects may crash the process.
 
-SIGTERM, which a scheduler sends when a job's time is over, is treated in the same way.
+SIGTERM, which a scheduler sends at the end of a job's time, is handled in the same way.
 """
 
 import signal
@@ -12,8 +12,8 @@ from types import FrameType
 
 @contextmanager
 def terminations_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt meanwhile, unless somebody else handles it."""
-    # Only the main thread may set handlers, and a caller's own is left alone.
+    """Let SIGTERM raise KeyboardInterrupt inside the block, unless it has another handler."""
+    # Only the main thread may set handlers; a caller's own handler stays.
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -27,10 +27,10 @@ def terminations_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold what would raise KeyboardInterrupt back until the block has ended, then raise it; a second one at once.
+    """Delay KeyboardInterrupt to the end of the block; a second signal raises it at once.
 
     Raises:
-        KeyboardInterrupt: SIGINT came meanwhile, or SIGTERM within `terminations_interrupt`.
+        KeyboardInterrupt: SIGINT arrived during the block, or SIGTERM within `terminations_interrupt`.
     """
     held = []
     if threading.current_thread() is threading.main_thread():

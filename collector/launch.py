@@ -14,21 +14,21 @@ from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.runtime.errors import DataError
 
 PARENT_PIPE = "KERNELCAST_PARENT_PIPE"
-"""Tells quiet_torchrun that its standard input is a pipe from the process that launched it: it ends with that one."""
+"""Set where quiet_torchrun's standard input is a pipe from its parent process, with which it ends."""
 
 ONE_VOICE = "KERNELCAST_ONE_VOICE"
-"""Tells workers whose output is shown that those who lost others leave the message to quiet_torchrun."""
+"""Set where workers' output is shown: a worker that lost its peers leaves the message to quiet_torchrun."""
 
 LOST_PEERS = 75
-"""Exit status of such a worker."""
+"""Exit status of a worker that lost its peers."""
 
 _LAST_LINES = 3
 # `[rank0]: ValueError: …` at the start of a line is the end of a worker's traceback.
 _ERROR_LINE = re.compile(r"(\[rank\d+\]: )?(?P<error>[\w.]*(Error|Exception): \S.*)")
-# What quiet_torchrun says of a worker that could not say anything itself.
+# quiet_torchrun's message about a worker that could not print its own.
 _ENDED_LINE = re.compile(r"process \d+ (was ended by|ended with) ")
 
-# torchrun puts every worker into a session of its own and, told to end, kills after 30 s those that do not obey.
+# torchrun gives every worker its own session and, when terminated, kills them after 30 s.
 _GRACE_S = 40
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -42,12 +42,12 @@ def run_workers(
     timeout_s: float,
     progress: Callable[[], bool] | None = None,
 ) -> None:
-    """Run `python -m MODULE ARGUMENTS` in `processes` processes under torchrun; each computes with `threads` threads.
+    """Run `python -m MODULE ARGUMENTS` in `processes` processes under torchrun, each with `threads` threads.
 
-    `progress` is asked all the while whether something new was done; the timeout then begins anew.
+    `progress` is polled; where it returns True, the timeout restarts.
 
     Raises:
-        DataError: a worker failed (its last words are quoted) or the timeout ran out; all of them are ended.
+        DataError: a worker failed (its last lines are quoted) or timed out; all workers are ended.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         status = _launch(module, arguments, processes, threads, timeout_s, output, progress)
@@ -56,15 +56,15 @@ def run_workers(
         if status != 0:
             output.seek(0)
             raise DataError(
-                f"{module}: exit status {status} on {processes} process(es): {_last_words(output.read())}"
+                f"{module}: exit status {status} on {processes} process(es): {_error_lines(output.read())}"
             )
 
 
 def show_workers(module: str, arguments: Sequence[str], *, processes: int, threads: int) -> int:
-    """Like `run_workers`, without a timeout and with output and errors shown as they come; answers the exit status.
+    """Like `run_workers` without a timeout, with output and errors shown at once; returns the exit status.
 
     Raises:
-        KeyboardInterrupt: SIGINT or SIGTERM came; the workers are ended.
+        KeyboardInterrupt: SIGINT or SIGTERM arrived; the workers are ended.
     """
     with terminations_interrupt():
         status = _launch(module, arguments, processes, threads, None, None, more={ONE_VOICE: "1"})
@@ -81,7 +81,7 @@ def _launch(
     progress: Callable[[], bool] | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> int | None:
-    """Exit status of torchrun, None when the timeout ran out."""
+    """Exit status of torchrun; None at the timeout."""
     command = [
         sys.executable,
         "-m",
@@ -93,10 +93,10 @@ def _launch(
         *arguments,
     ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **more}
-    # In a session of its own: an interrupt from the terminal comes to this process alone, which then ends all others.
+    # In its own session: an interrupt from the terminal reaches only this process, which then ends all others.
     launcher = subprocess.Popen(
         command,
-        # Killed outright, this process can end nobody: its end of the pipe then closes, and the launcher ends itself.
+        # If this process is killed, its end of the pipe closes and the launcher ends itself.
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=None if output is None else subprocess.STDOUT,
@@ -114,7 +114,7 @@ def _launch(
 def _wait(
     launcher: subprocess.Popen[bytes], timeout_s: float | None, progress: Callable[[], bool] | None
 ) -> int | None:
-    """Exit status, None when the timeout ran out."""
+    """Exit status; None at the timeout."""
     if timeout_s is None:
         return launcher.wait()
     deadline = time.monotonic() + timeout_s
@@ -130,7 +130,7 @@ def _wait(
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
-    """End the launcher and, through it, every worker that it started."""
+    """End the launcher and, through it, its workers."""
     if launcher.poll() is None:
         launcher.terminate()
         try:
@@ -140,11 +140,11 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
             launcher.wait()
 
 
-def _last_words(output: str) -> str:
-    """The workers' own error lines, each once, without the frames of their tracebacks."""
+def _error_lines(output: str) -> str:
+    """The distinct error lines of the workers, without tracebacks."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [found["error"] for line in lines if (found := _ERROR_LINE.match(line))]
-    # A worker that lost another reports it too; the one that failed first gives the reason.
+    # Workers that lost a peer report that too; the first failure is the cause.
     causes = [error for error in errors if "by peer" not in error]
     causes = causes or [line for line in lines if _ENDED_LINE.match(line)] or lines
     return " | ".join(dict.fromkeys(causes[-_LAST_LINES:]))[:500] or "no output"

@@ -1,11 +1,35 @@
-"""The run of what is measured here, by this code."""
+"""The run of measurements on this machine with this code, whose digest it carries."""
 
+import hashlib
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.machine.probe import Fingerprints
+from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS
 from kernelcast.store import Run, utc_now
+
+# Files that a sample's time depends on.
+_MEASURING = (
+    "benches/*.py",
+    "communication/collectives.py",
+    "communication/layouts.py",
+    "communication/peers.py",
+    "communication/timing.py",
+    "functions/*.py",
+    "measuring/*.py",
+    "traces/*.py",
+    "training/*.py",
+)
+
+
+def code_digest() -> str:
+    """Digest of the source files that determine the measured code and its timing."""
+    digest = hashlib.sha256()
+    for pattern in _MEASURING:
+        for path in sorted(Path(__file__).parent.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:DIGEST_HEX_DIGITS]
 
 
 def own_run(command: str, keys: Fingerprints, *, has_fabric: bool = True, **more: Any) -> Run:

@@ -1,4 +1,4 @@
-"""torchrun without its own warnings and tracebacks: its workers say what went wrong, it says which were lost."""
+"""torchrun without its warnings and tracebacks: workers report their errors, torchrun reports lost workers."""
 
 import logging
 import os
@@ -15,12 +15,12 @@ from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, PARENT_PIPE
 # torchrun waits 30 s after its SIGTERM; timestamps are whole seconds.
 _TORCHRUN_GRACE_S = 25
 
-# Of a worker that said itself what was wrong, or left that to another one.
+# Statuses of a worker that printed its error, or left that to another one.
 _SPOKEN = (1, 2, 130)
 
 
 def main() -> None:
-    """Take torchrun's arguments; exit with 1 where a worker failed or this process was told to end."""
+    """Take torchrun's arguments; exit with 1 where a worker failed or this process was terminated."""
     logging.disable(logging.CRITICAL)
     if os.environ.get(PARENT_PIPE):
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _own_statuses(error: ChildFailedError) -> dict[int, int]:
-    """Exit statuses by worker, without those that torchrun killed because they did not obey its SIGTERM."""
+    """Exit statuses by worker, without workers that torchrun killed because they ignored its SIGTERM."""
     failures = error.failures.values()
     killing_s = min(failure.timestamp for failure in failures) + _TORCHRUN_GRACE_S
     return {
@@ -50,9 +50,9 @@ def _own_statuses(error: ChildFailedError) -> dict[int, int]:
 
 
 def cause_of(statuses: dict[int, int]) -> str:
-    """What ended the workers, from their exit statuses by number; empty where one of them has said it."""
+    """The cause of the workers' end, from their exit statuses; empty where a worker has reported it."""
     for rank, status in sorted(statuses.items()):
-        # SIGTERM is what torchrun ends the others with.
+        # torchrun ends the other workers with SIGTERM.
         if status < 0 and -status != signal.SIGTERM:
             return f"process {rank} was ended by {signal.Signals(-status).name}"
     lost = LOST_PEERS in statuses.values()

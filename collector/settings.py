@@ -1,4 +1,4 @@
-"""What a collection is asked for beside its plan."""
+"""Settings of a collection other than its plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 
 Again: TypeAlias = Literal["no", "all", "flagged"]
-"""What is measured once more of what a database already holds."""
+"""Which points of a database are measured again."""
 
 _DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,
@@ -24,12 +24,12 @@ _DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a plan is measured, and which of its `operators` (all where none is named).
+    """How a plan is measured, and which of its `operators` (empty: all).
 
-    Each of `processes` is a level: that number of processes of this node run an operator at once, one of which is
-    measured (companions.py). `load` is the plan's unless it is given (load.py); what was measured under the other one
-    does not count as held. Collectives have neither. `again` measures what is held once more, all of it or what was
-    flagged; older samples stay.
+    Each of `processes` is a level: that number of processes on this node run an operator at once, and one of them is
+    measured (companions.py). `load` overrides the plan's (load.py); samples under another load do not count as
+    measured. Collectives have neither. `again` repeats points that are already measured, all or only flagged ones;
+    older samples stay.
     """
 
     device: str = "auto"
@@ -43,10 +43,10 @@ class Settings:
     site: str = ""
 
     def place(self) -> Place:
-        """Where it is measured.
+        """Device and precision.
 
         Raises:
-            UsageError: the dtype or the device is unknown, or the device is not there.
+            UsageError: the dtype or the device is unknown, or the device is missing.
         """
         if self.dtype not in _DTYPES:
             raise UsageError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(_DTYPES)}")

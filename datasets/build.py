@@ -65,11 +65,11 @@ class Tables:
             parsed = read_simumax(paths, commit=commit)
         else:
             parsed = read_liger(paths)
-        parsed.batches = [
+        parsed.runs = [
             replace(batch, samples=[one for one in batch.samples if self._counts(one)])
-            for batch in parsed.batches
+            for batch in parsed.runs
         ]
-        parsed.batches = [batch for batch in parsed.batches if batch.samples]
+        parsed.runs = [batch for batch in parsed.runs if batch.samples]
         return parsed
 
     def _counts(self, sample: Sample) -> bool:

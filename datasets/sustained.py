@@ -49,7 +49,7 @@ def lines() -> str:
         law = OPERATORS["gemm_float8_block" if in_float8 else "gemm"]
         samples = [
             one
-            for batch in tables.read().batches
+            for batch in tables.read().runs
             for one in batch.samples
             if one.operator == law.name and one.time_us and min(one.vector) >= FEWEST_TOKENS
         ]

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from kernelcast.collector.plans.plan import load_plan
 from kernelcast.collector.training.job import TrainingJob, require_trainable
-from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.errors import shown, shown_path
-from kernelcast.runtime.request.fields import require_integer, unknown_field
+from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.errors import error_context, shown, shown_path
+from kernelcast.runtime.request.fields import require_integer
+from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.toml_text import read_toml
 
 # Splits and trees take seeds of 32 bits; more steps than that never end.
@@ -39,13 +40,11 @@ class DemoConfig:
         source = path if path else Path(str(files("kernelcast.demo").joinpath("demo.toml")))
         where, expected = shown_path(path) if path else "demo.toml", "a demo configuration (TOML)"
         document = read_toml(source, where=where, expected=expected)
-        try:
+        with error_context(where):
             config = cls._from(document)
             if path:
-                config = replace(config, plan=_beside(path.parent, config.plan))
+                config = replace(config, plan=_in_folder(path.parent, config.plan))
             load_plan(config.plan)  # a wrong one is then an error that names this file
-        except (UsageError, DataError) as error:
-            raise type(error)(f"{where}: {error}") from error
         return config
 
     @classmethod
@@ -74,8 +73,8 @@ class DemoConfig:
         )
 
 
-def _beside(folder: Path, plan: str) -> str:
-    """The plan's file in `folder` if it exists; else as given: a plan that ships, or a path from the working folder."""
+def _in_folder(folder: Path, plan: str) -> str:
+    """The plan's file in `folder` if it exists, else the plan as given: shipped, or a path from the working folder."""
     try:
         return str(folder / plan) if (folder / plan).is_file() else plan
     except (OSError, ValueError):  # too long a name, a null byte
@@ -90,13 +89,11 @@ def _model(values: dict[str, Any]) -> ModelConfig:
 
 def _layout(model: ModelConfig, pp: int, job: dict[str, Any]) -> Parallelism:
     """One layout, checked before measuring, which takes minutes."""
-    try:
+    with error_context(f"job with {shown(pp)} pipeline stages"):
         layout = Parallelism(
             pp=pp, tp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
         )
         TrainingJob(model=model, parallelism=layout)
-    except UsageError as error:
-        raise UsageError(f"job with {shown(pp)} pipeline stages: {error}") from error
     return layout
 
 

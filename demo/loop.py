@@ -6,9 +6,9 @@ from pathlib import Path
 
 from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.own_run import own_run
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.measured import MeasuredJob, measured_jobs
-from kernelcast.collector.training.steps import Effort, Turn, train_jobs
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
+from kernelcast.collector.training.job_result import JobResult, job_results
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.demo.config import DemoConfig
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.store import Database, MeasuredStep, utc_now
@@ -23,7 +23,7 @@ class Comparison:
     """One layout: the prediction from operators' quiet times, and the real steps."""
 
     estimate: Estimate
-    steps: MeasuredJob
+    steps: JobResult
 
     @property
     def label(self) -> str:
@@ -65,14 +65,16 @@ def train_layouts(
 
     turns = train_jobs(
         jobs,
-        effort=Effort(rounds=config.rounds, warm_up_steps=config.warm_up_steps, steps=config.timed_steps),
+        effort=TrainingEffort(
+            rounds=config.rounds, warm_up_steps=config.warm_up_steps, steps=config.timed_steps
+        ),
         seed=config.seed,
         threads=THREADS,
         on_turn=on_turn,
     )
     return [
         Comparison(estimate=estimate, steps=steps)
-        for estimate, steps in zip(estimates, measured_jobs(jobs, turns), strict=True)
+        for estimate, steps in zip(estimates, job_results(jobs, turns), strict=True)
     ]
 
 

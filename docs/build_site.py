@@ -44,7 +44,7 @@ def staged(text: str, folder: Path) -> str:
         if target.parent == ROOT and target.name in BESIDE:
             return f"[{found[1]}]({target.name.lower()}{anchor})"
         if target.parent == DOCS and target.suffix == ".md":
-            # On a site nobody sees names of files.
+            # A site does not show names of files.
             words = _title(target) if found[1] == found[2] and target.exists() else found[1]
             return f"[{words}]({target.name}{anchor})"
         if any(target.match(str(DOCS / pattern)) for pattern in _ASSETS):

@@ -1,6 +1,6 @@
 """Traces of a made-up training run on two devices, for the pages that show questions to traces.
 
-Two steps of two layers; rank 1's products take a quarter longer, gradients are reduced beside the backward pass, the
+Two steps of two layers; rank 1's products take a quarter longer, gradient reduction overlaps the backward pass, the
 last all-reduce is exposed, and the host is late after the data of a step was loaded.
 """
 

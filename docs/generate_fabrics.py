@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kernelcast.docs.markdown import filled
 from kernelcast.runtime.hardware.fabric_file import DEFAULTS
-from kernelcast.validate.markdown import filled
 
 PAGE = Path(__file__).resolve().parent / "fabrics.md"
 
 
 def page(text: str, result: dict[str, Any] | None) -> str:
-    """The page with its tables made anew; results stay as they are without a new one."""
+    """The page with its tables written again; results stay as they are without a new one."""
     text = filled(text, "defaults", _defaults())
     return text if result is None else filled(text, "results", _results(result))
 

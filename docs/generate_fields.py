@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from kernelcast.docs.markdown import table
 from kernelcast.runtime.request.fields import LAYOUT, MEMORY, OPTIONS, SEARCH, SEQUENCE_LENGTH, WISHES, Field
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values
-from kernelcast.validate.markdown import table
 
 PAGE = Path(__file__).resolve().parent / "fields.md"
 

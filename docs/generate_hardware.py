@@ -7,7 +7,8 @@ import tomllib
 from math import exp
 from pathlib import Path
 
-from kernelcast.cli.hardware import known_operators
+from kernelcast.docs.markdown import filled
+from kernelcast.runtime.answers.known_operators import known_operators
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
 from kernelcast.runtime.catalogue.transfer_errors import TransferError, transfer_errors
@@ -16,7 +17,6 @@ from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.hardware.sustained import sustained, sustained_origin
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.shipped import ATTENTION_KERNELS
-from kernelcast.validate.markdown import filled
 
 FOLDER = Path(__file__).resolve().parent
 PAGE, PICTURE = FOLDER / "hardware.md", FOLDER / "transfer.png"
@@ -26,7 +26,7 @@ _OVER = "flash-2"
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables written again."""
     for name, content in (
         ("devices", _devices()),
         ("known", _known()),
@@ -50,7 +50,7 @@ def _devices() -> str:
 
 
 def _sustained() -> str:
-    """What long matrix products reach, a line per device of which it is known or assumed."""
+    """What long matrix products reach, a line per device with a known or assumed rate."""
     lines = [
         "| device | peak, TFLOP/s | sustained | short ones up to | from | products |",
         "|---|---|---|---|---|---|",
@@ -92,7 +92,7 @@ def _known() -> str:
 
 
 def _kernels() -> str:
-    """Kernels of what was measured, and times of all over those of FlashAttention 2, which every source has."""
+    """Measured kernels, and the ratio of every kernel's time to FlashAttention 2, which every source has."""
     table = tomllib.loads(ATTENTION_KERNELS.read_text(encoding="utf-8"))
     lines = ["| measured | forward | backward | how it is known |", "|---|---|---|---|"]
     for name, row in table["measured"].items():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.docs.json_examples import documents
-from kernelcast.validate.markdown import table
+from kernelcast.docs.markdown import table
 
 DOCS = Path(__file__).resolve().parent
 PAGE, WORDS = DOCS / "json.md", DOCS / "json.toml"
@@ -119,7 +119,7 @@ class Reference:
                 )
 
     def _is_leaf(self, form: str, path: str) -> bool:
-        """Whether a path needs words: items have those of their list, and tables those of their keys."""
+        """Whether a path needs words: items take their list's words, tables their keys' words."""
         below = path
         while (form, f"{below}[]") in self.types:
             below += "[]"

@@ -5,19 +5,19 @@ python docs/generate_models.py
 
 from pathlib import Path
 
+from kernelcast.docs.markdown import filled, table
 from kernelcast.runtime.request.fields import MODEL
 from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.models.families import FAMILIES, REFUSED, TEXT_PART
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
-from kernelcast.validate.markdown import filled, table
 
 PAGE = Path(__file__).resolve().parent / "models.md"
 _OF_ALL = frozenset.intersection(*(frozenset(family.fields) for family in FAMILIES.values()))
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables written again."""
     for name, content in (
         ("built in", _built_in()),
         ("fields", _fields()),
@@ -70,7 +70,7 @@ def _families() -> str:
         for name, family in FAMILIES.items()
     ]
     rows += [(f"`{name}`", f"its `text_config`, by default as `{kind}`") for name, kind in TEXT_PART.items()]
-    return _table(("model_type", "read beside the sizes"), rows)
+    return _table(("model_type", "read in addition to the sizes"), rows)
 
 
 def _refused() -> str:

@@ -28,7 +28,7 @@ def pages() -> list[Path]:
 
 
 def page(text: str) -> str:
-    """A page whose marked blocks were run anew.
+    """A page whose marked blocks were run again.
 
     Raises:
         SystemExit: a command failed, or one that should be refused was not.

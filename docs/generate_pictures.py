@@ -20,12 +20,12 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from kernelcast.docs.headless_explorer import FLAGS
-from kernelcast.store.questions import QUESTIONS
+from kernelcast.store.questions import measurement_questions
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 KERNELCAST = [sys.executable, "-m", "kernelcast.cli.main"]
-# The light one has a pipeline whose passes can be told apart.
+# The light one has a pipeline whose passes can be distinguished.
 EXPLORED = {
     "light": "#batch=64&schedule=1f1b&zero=1&price=2.5",
     "dark": "#hardware=b200-sxm&model=mixtral-8x22b&batch=256",
@@ -87,7 +87,7 @@ def report(browser: Any, folder: Path) -> None:
 def datasette(browser: Any, folder: Path) -> None:
     """A question in SQL, asked in the browser."""
     shutil.copy(ROOT / "tests" / "data" / "small.db", folder / "small.db")
-    [name] = [one.name for one in QUESTIONS if one.title == UPGRADE]
+    [name] = [one.name for one in measurement_questions() if one.title == UPGRADE]
     with server("db", "serve", str(folder / "small.db"), "--port", "0") as line:
         page = browser.new_page(viewport={"width": 1100, "height": 830})
         page.goto(f"{line.split(': ', 1)[1].split(' ')[0]}small/{name}")
@@ -159,7 +159,7 @@ def store(name: str, shot: Path) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Those that are named, or all."""
+    """Make the named pictures, or all."""
     if unknown := [name for name in names if name not in PICTURES]:
         sys.exit(f"{unknown[0]}: no such picture, expected {', '.join(PICTURES)}")
     with sync_playwright() as playwright:

@@ -18,7 +18,7 @@ _COMMAND = re.compile(r"^\$ (?:.*<<'END'\n(?:.*\n)*?END\n|(?:.*\\\n)*.*\n)", re.
 
 
 def page(text: str) -> str:
-    """The page with the output of every command made anew."""
+    """The page with the output of every command run again."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         for shown in ("docs", "tests", "demo"):

@@ -5,10 +5,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernelcast.runtime.views.markup import Markup, element
-from kernelcast.store.schema import empty_database
-from kernelcast.store.schema_comments import documented
-from kernelcast.validate.markdown import table
+from kernelcast.docs.markdown import table
+from kernelcast.runtime.views.page import Markup, element
+from kernelcast.store.schema import documented, empty_database
 
 DOCS = Path(__file__).resolve().parent
 PAGE, PICTURE = DOCS / "schema.md", DOCS / "schema.svg"

@@ -9,18 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernelcast.validate.markdown import percent
-from kernelcast.validate.scoreboard import Point, coverage, half_width, mean_abs, sources_of
-from kernelcast.validate.scoreboard_picture import Panel, draw
-from kernelcast.validate.scoreboard_tables import (
+from kernelcast.docs.markdown import percent
+from kernelcast.docs.scoreboard_tables import (
     Board,
+    coverage,
+    half_width,
     intervals,
     kinds,
+    mean_abs,
     memory,
     own_predictors,
     sources,
     targets,
 )
+from kernelcast.validate.scoreboard import Point, sources_of
+from kernelcast.validate.scoreboard_picture import Panel, draw
 
 _percent, _whole = partial(percent, digits=1), partial(percent, digits=0)
 FOLDER = Path(__file__).resolve().parent
@@ -88,7 +91,7 @@ def summary(found: Board) -> list[str]:
         f"{_percent(mean_abs(every))}, and {_percent(mean_abs(stacked))} with a stack left out by model.",
         f"- Of the paper's five steps on 16 to 128 A100: {_percent(closed)} closed form, {_percent(paper)} simulated "
         f"(its own prediction: 5.0 %){trained}.",
-        f"- 90 % intervals hold {_whole(coverage(found.plain))} of the steps, every source weighing the same, at "
+        f"- 90 % intervals hold {_whole(coverage(found.plain))} of the steps, sources equally weighted, at "
         f"a median half-width of {_percent(half_width(found.plain))}.",
     ]
 

@@ -1,4 +1,4 @@
-"""Write docs/sql.md: every question of store/questions.py with its answer from tests/data/small.db, and of made-up
+"""Write docs/sql.md: every question of store/questions.sql with its answer from tests/data/small.db, and of made-up
 traces (`make docs`).
 """
 
@@ -8,9 +8,7 @@ from tempfile import TemporaryDirectory
 from kernelcast.cli.tables import text_table
 from kernelcast.docs import example_traces
 from kernelcast.store.querying import answer
-from kernelcast.store.question import Question
-from kernelcast.store.questions import QUESTIONS
-from kernelcast.store.trace_questions import TRACE_QUESTIONS
+from kernelcast.store.questions import Question, measurement_questions, trace_questions
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "tests" / "data" / "small.db"
@@ -21,8 +19,8 @@ _BEGIN = """\
 
 A kernelcast database is a SQLite file that documents itself: `schema.sql` has a comment per table and column, and the
 file contains them ([schema.md](schema.md)). Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette
-(`kernelcast db serve` shows the questions below). The answers are those of `tests/data/small.db`, which was measured on
-a virtual machine with 2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a
+(`kernelcast db serve` shows the questions below). The answers are from `tests/data/small.db`, which was measured on a
+virtual machine with 2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a
 test asks every question again.
 
 An `operator` is what is timed, such as `gemm`; a `role` is why a step calls it, such as `qkv` or `mlp_up` (the paper's
@@ -36,9 +34,9 @@ that it was measured for, or none.
 _TRACES = """
 # Questions to traces
 
-`kernelcast ingest` stores everything that ran in a trace, event by event (ingesting.md). The answers below are those of
-a made-up run of two ranks on H100s (`docs/example_traces.py`): rank 1 computes a quarter slower, and the last
-all-reduce of a step is exposed. Views have a row per trace; `trace_id` and `run_id` select one, `real_run` lists them.
+`kernelcast ingest` stores all events of a trace (ingesting.md). The answers below are from a made-up run of two ranks
+on H100s (`docs/example_traces.py`): rank 1 computes a quarter slower, and the last all-reduce of a step is exposed.
+Views have a row per trace; `trace_id` and `run_id` select one, `real_run` lists them.
 """
 
 _END = """\
@@ -66,9 +64,11 @@ _WIDTH = 1_000  # of a page, which scrolls
 
 def page(database: Path, traces: Path) -> str:
     """The whole page, from a database of measurements and one of traces."""
-    contents = "".join(f"- [{q.title}](#{_anchor(q.title)})\n" for q in (*QUESTIONS, *TRACE_QUESTIONS))
-    questions = "".join(_section(question, database) for question in QUESTIONS)
-    of_traces = "".join(_section(question, traces) for question in TRACE_QUESTIONS)
+    contents = "".join(
+        f"- [{q.title}](#{_anchor(q.title)})\n" for q in (*measurement_questions(), *trace_questions())
+    )
+    questions = "".join(_section(question, database) for question in measurement_questions())
+    of_traces = "".join(_section(question, traces) for question in trace_questions())
     return f"{_BEGIN}{contents}\n{questions}{_TRACES}{of_traces}{_END}"
 
 
@@ -87,4 +87,4 @@ def _section(question: Question, database: Path) -> str:
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:
         PAGE.write_text(page(DATABASE, example_traces.database(Path(folder))), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {len(QUESTIONS) + len(TRACE_QUESTIONS)} questions")
+    print(f"{PAGE.relative_to(ROOT)}: {len(measurement_questions()) + len(trace_questions())} questions")

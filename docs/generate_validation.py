@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernelcast.validate.markdown import percent, table
+from kernelcast.docs.markdown import percent, table
 
 signed = partial(percent, is_signed=True)
 ROOT = Path(__file__).resolve().parent.parent

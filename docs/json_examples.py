@@ -30,8 +30,8 @@ from kernelcast.runtime.shipped import BUNDLES, FABRICS
 from kernelcast.runtime.stack import stack_named
 from kernelcast.runtime.views.pictures import pictures
 from kernelcast.serve.catalogue import catalogue, model_fields
-from kernelcast.serve.choosing import layout_choices
 from kernelcast.serve.limits import Limits
+from kernelcast.serve.predicting import layout_choices
 from kernelcast.serve.searching import compact_layouts
 from kernelcast.serve.warm import Warm
 from kernelcast.store import Database, Run, Sample
@@ -139,7 +139,7 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _warnings(_: Path) -> Iterator[dict[str, Any]]:
-    """Kinds of warnings that no answer from what ships has."""
+    """Kinds of warnings that no answer from shipped files has."""
     gemm = read_bundle(BUNDLES / "a100-sxm.kcast").entries[_GEMM]
     cpu = ComputeFingerprint(kind="cpu", device_name="Example", cores=2, threads=1)
     found = (
@@ -278,7 +278,7 @@ def _validation(folder: Path) -> Iterator[dict[str, Any]]:
         extended=(Extended(**errors),),
         across=(Across(operator="all_reduce", sizes=(size,)),),
     ).to_dict()
-    # What is kept of runs has no operators: thousands of lines.
+    # Kept runs have no operators: thousands of lines.
     times: dict[str, Any] = {"calls": 2, "predicted_s": 1.0, "measured_s": 1.1, "share": 0.5}
     one = ComparedOperator(name="gemm", direction="forward", known=True, **times)
     yield {"format": RUN_FORMAT, "runs": [{"operators": [one.to_dict()]}]}

@@ -43,7 +43,7 @@ SAMPLES = """
 
 
 def cut(source: Path, target: Path) -> None:
-    """Write the small database; what is there is replaced."""
+    """Write the small database over an existing one."""
     with (
         foreign_database(source) as big,
         unfinished_file(target) as unfinished,

@@ -50,7 +50,7 @@ class Model(nn.Module):
 
 
 def train(folder: Path, before_step: Callable[[], None] = lambda: None) -> None:
-    """Train six steps, of which the last three are traced into `folder`."""
+    """Train six steps, and trace the last three into `folder`."""
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     device = torch.device("cuda", dist.get_rank()) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_num_threads(1)

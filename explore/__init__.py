@@ -1,1 +1,1 @@
-"""What ships, a database and traces in the browser: pages beside `serve`'s answers (docs/explore.md)."""
+"""The explorer: shipped bundles, a database and traces in the browser, on top of `serve` (docs/explore.md)."""

@@ -1,4 +1,4 @@
-"""The explorer's files, as they lie in the package: read once, answered with digests and a policy."""
+"""The explorer's static files: read once from the package, served with ETags and a content security policy."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from kernelcast.runtime.errors import shown
-from kernelcast.runtime.views.stylesheet import COLOURS
+from kernelcast.runtime.views.page import asset_text
 
 FOLDER = Path(__file__).parent / "assets"
 COLOURS_NAME = "colours.css"
@@ -33,13 +33,13 @@ HEADERS = {
 
 
 def asset_routes(pages: Mapping[str, str]) -> list[Route]:
-    """The page at / and its files under /assets/; nothing but what the package holds can be asked for.
+    """The page at / and its files under /assets/; only files of the package are served.
 
     `pages` are titles of other pages by path, for the navigation.
     """
     files = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in sorted(FOLDER.rglob("*.*"))}
     files = {name: content for name, content in files.items() if Path(name).suffix in _TYPES}
-    files[COLOURS_NAME] = COLOURS.encode()
+    files[COLOURS_NAME] = asset_text(COLOURS_NAME).encode()
     answers = {name: _Asset(name, content) for name, content in files.items()}
 
     async def index(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The database or the traces that the explorer was started with, as pages beside the explorer's own."""
+"""Pages of the database or the traces that the explorer was started with."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,8 +13,7 @@ from starlette.routing import Route
 
 from kernelcast.explore.files import HEADERS
 from kernelcast.runtime.errors import DataError, needs_extra, shown
-from kernelcast.runtime.views.markup import Markup, element
-from kernelcast.runtime.views.page import document, section, table
+from kernelcast.runtime.views.page import Markup, document, element, section, table
 
 if TYPE_CHECKING:
     from kernelcast.store import Database
@@ -25,29 +24,29 @@ _SHORT = 12  # of a run's id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """Pages of what was given: their routes, and their titles by path."""
+    """Routes of the pages, and their titles by path."""
 
     routes: Sequence[Route] = ()
     pages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> str:
-        """The path to begin with."""
+        """The path of the first page."""
         return next(iter(self.pages), "/")
 
 
 def open_material(paths: Sequence[Path], stack: ExitStack) -> Material:
-    """Read what was given; `stack` removes what is only needed meanwhile.
+    """Pages of a database or of traces; `stack` removes temporary files at its end.
 
     Raises:
-        UsageError: a package that reads it is not installed; names its extra.
+        UsageError: a required package is not installed; names its extra.
         DataError: a file is missing, damaged, or neither a database nor a trace.
     """
     with needs_extra("explore DB|TRACE", "serve,collector"):
-        from kernelcast.collector.ingest.opened import is_database, opened_traces
+        from kernelcast.collector.ingest.open_traces import is_database, opened_traces
         from kernelcast.store.trace_report import traced_runs
     has_database = len(paths) == 1 and is_database(paths[0])
-    # Every request opens the file anew: a connection belongs to one thread, and others may add rows meanwhile.
+    # Every request opens the file anew: a connection belongs to one thread, and other processes may add rows.
     database = stack.enter_context(opened_traces(paths))
     try:
         runs = traced_runs(database)

@@ -1,18 +1,123 @@
 """The kinds of error that a user can meet: one line that names the thing, what was found and what was expected."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
+from typing import Self
 
 _LONGEST = 80
 _KIB, _MIB, _GIB, _TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _LONGEST_PATH = 255  # as long as one name in it can be
 
 
+class Missing(Enum):
+    """Marks a missing value."""
+
+    MISSING = "missing"
+
+
 class KernelcastError(Exception):
-    """Base of every error that kernelcast raises on purpose; `exit_code` is what the command line returns."""
+    """Base of every error that kernelcast raises on purpose; `exit_code` is what the command line returns.
+
+    An error about a field has data, from which its line is rendered: `field`, the value `found` (`Missing` where there
+    is none) and `expected`, in words that a sentence can end with. `subject` replaces the field's name in the line
+    (`2 · cp`). An error of any other form has a `text`, and still its field where it is about one. Callers add where
+    the field stands, from the inside to the outside: `at` the enclosing field or index, `within` what was read.
+
+    >>> str(UsageError(field="tp", found=3, expected="a divisor of 8").at("stages", 2).within("file a.toml"))
+    'file a.toml: stages[2].tp is 3, expected a divisor of 8'
+    """
 
     exit_code = 1
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        field: str = "",
+        found: object = Missing.MISSING,
+        expected: str = "",
+        subject: str = "",
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.found, self.expected, self.subject = found, expected, subject
+        self._named = 1 if field else 0  # keys that a text names itself
+        self.steps: tuple[str | int, ...] = (field,) if field else ()
+        """From the outermost place to the value: places, fields and indices."""
+
+    @property
+    def field(self) -> str:
+        """The field that it is about, of what was read; empty where it is about none."""
+        keys = self._places_and_keys()[1]
+        return str(keys[0]) if keys else ""
+
+    @property
+    def path(self) -> str:
+        """Where the value stands in what was read: `tp`, `stages[2].tp`."""
+        return _path(self._places_and_keys()[1])
+
+    @property
+    def message(self) -> str:
+        """The line without what was read."""
+        if self.text:
+            return self.text
+        found = "missing" if self.found is Missing.MISSING else shown_value(self.found)
+        line = f"{self.subject or self.path or 'the value'} is {found}"
+        return f"{line}, expected {self.expected}" if self.expected else line
+
+    def __str__(self) -> str:
+        places, keys = self._places_and_keys()
+        if (self.text or self.subject) and (outer := _path(keys[: len(keys) - self._named])):
+            places.append(outer)
+        return ": ".join((*places, self.message))
+
+    def at(self, *keys: str | int) -> Self:
+        """The same error, about a field or an item inside of these."""
+        self.steps = (*keys, *self.steps)
+        return self
+
+    def within(self, *places: str) -> Self:
+        """The same error, found in what is named here, outermost first; its line begins with that, once."""
+        if self.steps[: len(places)] != places:
+            self.steps = (*map(_Place, places), *self.steps)
+        return self
+
+    def _places_and_keys(self) -> tuple[list[str], list[str | int]]:
+        """The places with the fields between them, and the keys after the last one."""
+        places: list[str] = []
+        keys: list[str | int] = []
+        for step in self.steps:
+            if isinstance(step, _Place):
+                places += [*filter(None, [_path(keys)]), step]
+                keys = []
+            else:
+                keys.append(step)
+        return places, keys
+
+    @classmethod
+    def of(cls, error: "KernelcastError") -> Self:
+        """An error of this class with the data of another one."""
+        new = cls(error.text)
+        new.__dict__.update(error.__dict__)
+        return new
+
+
+class _Place(str):
+    """What was read, of a chain of fields and indices."""
+
+    __slots__ = ()
+
+
+def _path(keys: Iterable[str | int]) -> str:
+    path = ""
+    for key in keys:
+        if isinstance(key, int) or (path and not key.isidentifier()):
+            path += f"[{shown(key)}]"
+        else:
+            path += f".{key}" if path else key
+    return path
 
 
 class UsageError(KernelcastError):
@@ -23,6 +128,28 @@ class UsageError(KernelcastError):
 
 class DataError(KernelcastError):
     """What was read is missing, damaged or does not hold what is needed (exit code 1)."""
+
+
+@contextmanager
+def error_context(
+    *where: str, at: str | int = "", kind: type[KernelcastError] | None = None
+) -> Iterator[None]:
+    """Errors raised inside are `at` this field and `within` these places, and of class `kind` where one is given.
+
+    >>> with error_context("file a.toml", "run 3"):
+    ...     raise UsageError(field="tp", found=3, expected="a divisor of 8")
+    Traceback (most recent call last):
+    kernelcast.runtime.errors.UsageError: file a.toml: run 3: tp is 3, expected a divisor of 8
+    """
+    try:
+        yield
+    except KernelcastError as error:
+        if at != "":
+            error.at(at)
+        error.within(*where)
+        if kind is None or isinstance(error, kind):
+            raise
+        raise kind.of(error) from error
 
 
 @contextmanager
@@ -56,6 +183,19 @@ def shown(value: object) -> str:
         # A number above the interpreter's limit of digits, perhaps deep inside; or endless nesting.
         kind = "a number" if isinstance(value, int) else f"a {type(value).__name__}"
         return f"{kind} too long to show"
+
+
+def shown_value(value: object) -> str:
+    """A value as JSON and TOML have it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else shown(value)
+
+
+def either(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
@@ -27,10 +27,8 @@ def check_target(path: Path, option: str) -> None:
         UsageError: its folder does not exist or may not be written, or it is nothing that can be written to.
     """
     shown = one_line(str(path))
-    try:
+    with error_context(f"{option} {shown}", kind=UsageError):
         target = _target(path)
-    except DataError as error:
-        raise UsageError(f"{option} {shown}: {error}") from error
     if target is None:
         return
     folder = target.parent
@@ -56,7 +54,8 @@ def check_writable(path: Path, name: str) -> None:
     except OSError as error:
         raise DataError(f"{name}: cannot be written ({error.strerror})") from error
     except DataError as error:
-        raise DataError(f"{name}: {error}") from error
+        error.within(name)
+        raise
 
 
 def write_pieces(path: Path, pieces: Iterable[str]) -> None:
@@ -83,7 +82,8 @@ def _write(path: Path, pieces: Iterable[bytes], name: str) -> None:
     except OSError as error:
         raise DataError(f"{name}: cannot be written ({error.strerror or error})") from error
     except DataError as error:
-        raise DataError(f"{name}: {error}") from error
+        error.within(name)
+        raise
 
 
 def _target(path: Path) -> Path | None:

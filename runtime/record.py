@@ -1,22 +1,118 @@
-"""Dataclasses as plain values and back: exactly their fields, of exactly their types."""
+"""Dataclasses as plain values and back: exactly their fields, each of its type and within its bounds.
+
+The one reader of TOML and JSON into dataclasses. Annotations give the types and bounds of fields:
+`rows: Annotated[int, at_least(1)]`.
+"""
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime
 from enum import Enum
 from functools import cache
 from types import NoneType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
-from kernelcast.runtime.errors import DataError, shown
+from kernelcast.runtime.errors import DataError, KernelcastError, either
+from kernelcast.runtime.spelling import unknown_field
+
+WITH_DEFAULT = ("*",)
+"""In place of the names of `OPTIONAL`: every field that has a default."""
+
+
+@runtime_checkable
+class Bound(Protocol):
+    """Which values of a type are accepted, and in words."""
+
+    @property
+    def expected(self) -> str: ...
+
+    def accepts(self, value: Any, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A bound by a function."""
+
+    accepts: Callable[[Any], object]
+    expected: str
+
+
+def at_least(low: float) -> Check:
+    """Finite numbers from `low`."""
+    return Check(lambda value: low <= value < math.inf, f"at least {low:g}")
+
+
+def above(low: float) -> Check:
+    """Finite numbers above `low`."""
+    return Check(lambda value: low < value < math.inf, f"a number above {low:g}")
+
+
+def between(low: float, high: float) -> Check:
+    """Numbers from `low` to `high`."""
+    return Check(lambda value: low <= value <= high, f"{low:g} to {high:g}")
+
+
+def one_of(values: Iterable[str]) -> Check:
+    """Some texts."""
+    known = tuple(values)
+    return Check(lambda value: value in known, either(known))
+
+
+HEX = Check(re.compile("[0-9a-f]+").fullmatch, "hex digits")
+NAME = Check(re.compile("[A-Za-z0-9_.+-]+").fullmatch, "a name such as float32")
+ONE_LINE = Check(lambda text: bool(text) and text.isprintable(), "a text on one line")
+FRACTION = Check(at_least(0).accepts, "a fraction, 0 or more")
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+MOMENT = Check(_is_moment, "ISO 8601 with a time zone")
 
 
 class Record:
-    """Base of dataclasses that files hold. `OPTIONAL` are fields that are left out where they have their default."""
+    """Base of dataclasses that files hold. `OPTIONAL` are fields that are left out where they have their default.
+
+    Raises:
+        DataError: a value is out of its bounds.
+    """
 
     __slots__ = ()
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name, bound in _bounds(type(self)):  # type: ignore[arg-type]  # classes are hashable
+            value = getattr(self, name)
+            if value is not None:
+                self.require(name, bound.accepts(value), bound.expected)
+
+    def require(self, name: str, holds: object, expected: str) -> None:
+        """Refuse the value of a field.
+
+        Raises:
+            DataError: it does not hold.
+        """
+        if not holds:
+            raise DataError(field=name, found=getattr(self, name), expected=expected)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON and TOML have them."""
@@ -27,7 +123,7 @@ class Record:
         """Inverse of `to_dict`.
 
         Raises:
-            DataError: a field is missing, unknown, of another type or out of bounds.
+            DataError: a field is missing, unknown, of another type or out of bounds; its path names it.
         """
         return read_record(cls, values)
 
@@ -37,11 +133,11 @@ R = TypeVar("R", bound=Record)
 
 def record_values(record: Record) -> dict[str, Any]:
     """The fields of a record as plain values."""
-    own = {one.name: one.default for one in fields(record)}  # type: ignore[arg-type]
+    optional = _optional(type(record))  # type: ignore[arg-type]
     return {
-        name: plain(getattr(record, name))
-        for name, default in own.items()
-        if name not in record.OPTIONAL or getattr(record, name) != default
+        one.name: plain(getattr(record, one.name))
+        for one in fields(record)  # type: ignore[arg-type]
+        if one.name not in optional or getattr(record, one.name) != optional[one.name]
     }
 
 
@@ -56,118 +152,176 @@ def plain(value: object) -> Any:
     return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def read_record(kind: type[R], values: object, *, where: str = "", path: str = "") -> R:
-    """A record of plain values. Errors begin with `where`, without it with the class's name in words; names of fields
-    with `path`.
+def read_record(kind: type[R], values: object) -> R:
+    """A record of plain values.
 
     Raises:
-        DataError: a field is missing, unknown, of another type or out of bounds.
+        DataError: a field is missing, unknown, of another type or out of bounds; its path names it.
     """
-    where = where or re.sub(r"(?<!^)([A-Z])", r" \1", kind.__name__).lower()
-    if not isinstance(values, Mapping):
-        raise DataError(f"{where}: expected a table, found {type(values).__name__}")
-    known = _fields(kind)  # type: ignore[arg-type]  # classes are hashable
-    for name in values:
-        if name not in known:
-            raise DataError(
-                f"{where}: field {shown(f'{path}{name}')} is unknown, expected some of {', '.join(known)}"
-            )
-    found: dict[str, Any] = {}
-    for name, field in known.items():
-        if name in values:
-            try:
-                found[name] = field.read(values[name])
-            except _OtherType as error:
-                raise DataError(f"{where}: {path}{name} {error}") from None
-            except DataError as error:
-                raise DataError(f"{where}: {error}") from error
-        elif name not in kind.OPTIONAL:
-            raise DataError(f"{where}: {path}{name} is missing, expected {field.expected}")
+    found, optional = read_fields(kind, values), _optional(kind)  # type: ignore[arg-type]
+    for name, value_type in _types(kind).items():  # type: ignore[arg-type]
+        if name not in found and name not in optional:
+            raise DataError(field=name, expected=value_type.expected)
     return kind(**found)
 
 
-class _OtherType(Exception):
-    """What was found and expected; begins with `is` or, of an item of a list, with `holds`."""
+def read_fields(kind: type[Record], values: object) -> dict[str, Any]:
+    """The values that are given for some fields of a record; bounds are those of the whole record.
+
+    Raises:
+        DataError: a field is unknown or of another type; its path names it.
+    """
+    if not isinstance(values, Mapping):
+        raise DataError(found=values, expected="a table")
+    types = _types(kind)  # type: ignore[arg-type]
+    check_names(values, types)
+    return {name: _read_at(name, types[name], value) for name, value in values.items()}
+
+
+def check_names(values: Iterable[Any], known: Iterable[str]) -> None:
+    """Check the names of a table's fields.
+
+    Raises:
+        DataError: one is unknown; suggests the nearest.
+    """
+    names = list(known)
+    for name in values:
+        if name not in names:
+            raise DataError.of(unknown_field(name, names))
 
 
 class _Type(NamedTuple):
-    """A type of values: its name in words, and what reads a plain value."""
+    """A type of values: one and several of them in words, and what reads a plain value."""
 
     expected: str
+    several: str
     read: Callable[[Any], Any]
 
 
+def _read_at(key: str | int, value_type: _Type, value: object) -> Any:
+    try:
+        return value_type.read(value)
+    except KernelcastError as error:
+        error.at(key)
+        raise
+
+
 @cache
-def _fields(kind: type[Record]) -> dict[str, _Type]:
+def _types(kind: Any) -> dict[str, _Type]:
     types = get_type_hints(kind)
-    return {one.name: _type(types[one.name]) for one in fields(kind)}  # type: ignore[arg-type]
+    return {one.name: _type(types[one.name]) for one in fields(kind)}
+
+
+@cache
+def _bounds(kind: Any) -> tuple[tuple[str, Bound], ...]:
+    """Bounds of the fields that have one."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        (one.name, bound)
+        for one in fields(kind)
+        for bound in getattr(hints[one.name], "__metadata__", ())
+        if isinstance(bound, Bound)
+    )
+
+
+@cache
+def _optional(kind: Any) -> dict[str, Any]:
+    """Defaults of the fields that may be left out."""
+    return {
+        one.name: one.default if one.default_factory is MISSING else one.default_factory()
+        for one in fields(kind)
+        if one.name in kind.OPTIONAL
+        or (kind.OPTIONAL is WITH_DEFAULT and (one.default, one.default_factory) != (MISSING, MISSING))
+    }
 
 
 @cache
 def _type(kind: Any) -> _Type:
     arguments, origin = get_args(kind), get_origin(kind)
+    if origin is Annotated:
+        return _type(arguments[0])
+    if kind is Any:
+        return _Type("a value", "values", lambda value: value)
     if NoneType in arguments:
-        [other] = (_type(one) for one in arguments if one is not NoneType)
-        return _or_null(other)
+        others = [one for one in arguments if one is not NoneType]
+        return _or_null(_type(others[0])) if len(others) == 1 else _type(Any)
     if origin is tuple:
         return _list(_type(arguments[0]), None if arguments[-1] is Ellipsis else len(arguments))
+    if origin is Literal:
+        return _choice({one: one for one in arguments})
     if origin is not None:
-        return _exactly("a table", dict)
+        return _table(_type(arguments[1]))
     if issubclass(kind, Record):
-        return _Type("a table", lambda value: value if isinstance(value, kind) else kind.from_dict(value))
+        return _Type(
+            "a table", "tables", lambda value: value if isinstance(value, kind) else kind.from_dict(value)
+        )
     if issubclass(kind, Enum):
-        return _choice(kind)
+        # A member without a text means that nothing is stated, and stands nowhere.
+        return _choice({one.value: one for one in kind if one.value})
     if kind is float:
-        return _exactly("a number", int, float, then=_as_float)
-    return _exactly({str: "a text", int: "a whole number", bool: "true or false"}[kind], kind)
+        return _Type("a number", "numbers", _exactly("a number", int, float, then=_as_float))
+    one, several = {
+        str: ("a text", "texts"),
+        int: ("a whole number", "whole numbers"),
+        bool: ("true or false", "true or false"),
+    }[kind]
+    return _Type(one, several, _exactly(one, kind))
 
 
 def _or_null(other: _Type) -> _Type:
+    expected = f"{other.expected} or null"
+
     def read(value: Any) -> Any:
         try:
             return None if value is None else other.read(value)
-        except _OtherType as error:
-            raise _OtherType(f"{error} or null") from None
+        except KernelcastError as error:
+            if not error.steps:  # the value itself, not one inside of it
+                error.expected = expected
+            raise
 
-    return _Type(f"{other.expected} or null", read)
+    return _Type(expected, f"{other.several} or null", read)
 
 
-def _exactly(expected: str, *types: type, then: Callable[[Any], Any] = lambda value: value) -> _Type:
+def _exactly(
+    expected: str, *types: type, then: Callable[[Any], Any] = lambda value: value
+) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) not in types:
-            raise _OtherType(f"is {shown(value)}, expected {expected}")
+            raise DataError(found=value, expected=expected)
         return then(value)
 
-    return _Type(expected, read)
+    return read
 
 
 def _list(item: _Type, length: int | None) -> _Type:
-    one = item.expected.removeprefix("a ")
-    several = re.sub("^list", "lists", one) if one.startswith("list of") else f"{one}s"
-    expected = f"a list of {several}" if length is None else f"a list of {length} {several}"
+    expected = f"a list of {item.several}" if length is None else f"a list of {length} {item.several}"
 
     def read(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) != (len(value) if length is None else length):
-            raise _OtherType(f"is {shown(value)}, expected {expected}")
-        try:
-            return tuple(map(item.read, value))
-        except _OtherType as error:
-            raise _OtherType(re.sub("^is", "holds", str(error))) from None
+        if not isinstance(value, list | tuple) or (length is not None and len(value) != length):
+            raise DataError(found=value, expected=expected)
+        return tuple(_read_at(index, item, one) for index, one in enumerate(value))
 
-    return _Type(expected, read)
+    return _Type(expected, f"lists of {item.several}", read)
 
 
-def _choice(kind: type[Enum]) -> _Type:
-    """A member by its value; one that is empty is not stated, and stands nowhere."""
-    members = {one.value: one for one in kind if one.value}
-    expected = " or ".join(members)
+def _table(item: _Type) -> _Type:
+    def read(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise DataError(found=value, expected="a table")
+        return {name: _read_at(name, item, one) for name, one in value.items()}
 
-    def read(value: Any) -> Enum:
+    return _Type("a table", "tables", read)
+
+
+def _choice(members: Mapping[str, Any]) -> _Type:
+    expected = either(members)
+
+    def read(value: Any) -> Any:
         if not isinstance(value, str) or value not in members:
-            raise _OtherType(f"is {shown(value)}, expected {expected}")
+            raise DataError(found=value, expected=expected)
         return members[value]
 
-    return _Type(expected, read)
+    return _Type(expected, f"texts ({expected})", read)
 
 
 def _as_float(value: int | float) -> float:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+from kernelcast.runtime.errors import UsageError, shown
+
 _ALIKE = 0.8
 _SHORTEST = 3  # degrees have two letters, and one other letter makes another degree
 _LONGEST = 80
@@ -36,6 +38,25 @@ def nearest_names(name: str, known: Iterable[str]) -> list[str]:
         return "".join(ours) == "".join(theirs)
 
     return sorted(filter(is_meant, known), key=lambda other: (-_likeness(name[:_LONGEST], other), other))
+
+
+def unknown_field(name: object, known: Iterable[str], *, path: str = "") -> UsageError:
+    """The error about a field that does not exist; suggests the one that was probably meant. `path` encloses it."""
+    names = list(known)
+    near = nearest_names(name, names) if isinstance(name, str) else []
+    hint = f" (did you mean {near[0]}?)" if near else f", known are {', '.join(names)}"
+    return UsageError(f"field {shown(f'{path}{name}' if isinstance(name, str) else name)} is unknown{hint}")
+
+
+def unknown(what: str, name: object, known: Iterable[str], *, instead: str = "") -> UsageError:
+    """The error about a name that nothing has; `what` is also the field that asks for it, `instead` what works too.
+
+    >>> str(unknown("hardware", "h100-smx", ["h100-sxm", "gh200"]))
+    "hardware 'h100-smx' is unknown, nearest is h100-sxm"
+    """
+    names = list(known)
+    words = alternatives(name, names) if isinstance(name, str) else f"known are {', '.join(names)}"
+    return UsageError(f"{what} {shown(name)} is unknown, {words}{instead and f'; {instead}'}", field=what)
 
 
 def alternatives(name: str, known: Iterable[str]) -> str:

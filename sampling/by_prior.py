@@ -1,4 +1,4 @@
-"""A few points of a plan beside a prior: `collect compute --prior NAME --points N`, and what they take."""
+"""A few points of a plan to correct a prior: `collect compute --prior NAME --points N`, and their cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from kernelcast.train.prior_points import MOST_CANDIDATES, answered, most_tellin
 class PriorPlan:
     """Points to measure: `points` of each operator that the prior has, which `corrected` names.
 
-    `apart` are the other operators: nothing is known of them, so they get as many as a first fit of their own needs.
+    `apart` are the operators that the prior lacks: they get enough points for a first fit of their own.
     """
 
     points: tuple[Point, ...]
@@ -36,8 +36,8 @@ def points_by_prior(
 ) -> PriorPlan:
     """Choose `count` points of every planned operator among the shapes of the plan's ranges that fit in memory.
 
-    The same plan, prior and count give the same points, so that an interrupted collection can be resumed. Operators
-    take turns.
+    The same plan, prior and count give the same points, so an interrupted collection can be resumed. Operators take
+    turns.
 
     Raises:
         UsageError: an operator is unknown, or the plan has no shape for one.
@@ -67,14 +67,14 @@ def points_by_prior(
 
 
 def calls_us(prior: Prior, op: Operator, vectors: Array) -> Array | None:
-    """Time of a call in all directions, [rows] in µs, as the prior has it; None where it lacks one."""
+    """Time of a call in all directions by the prior, [rows] in µs; None where it lacks a direction."""
     keys = answered(prior, op)
     known = {key[1] for key in keys} | {part for _, whole in keys for part in op.sums.get(whole, ())}
     if not known.issuperset(op.directions):
         return None
     total = np.zeros(len(vectors))
     for _, direction in keys:
-        # A sum counts where its parts are not known apart.
+        # A sum counts where its parts are not known separately.
         if not any((op.name, part) in keys for part in op.sums.get(direction, ())):
             total += prior.predicted_us((op.name, direction), vectors)
     return total
@@ -88,7 +88,7 @@ def collect_by_prior(
     settings: Settings,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> tuple[Collected, PriorPlan]:
-    """Measure `count` points of every operator, chosen for the prior `bundle`; gives what was chosen too.
+    """Measure `count` points of every operator, chosen for the prior `bundle`; also returns the chosen points.
 
     Raises:
         UsageError: as `collect_compute`.

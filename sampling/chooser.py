@@ -1,6 +1,6 @@
-"""Measures what helps most first: which operator, and which of its workloads, is worth the next seconds.
+"""Chooses the operator and the workload that are worth the next seconds of measuring.
 
-The state is what was measured: a chooser that is made from a database goes on where an interrupted one was.
+Its only state is the measurements: a chooser made from a database continues where an interrupted one stopped.
 """
 
 import time
@@ -14,20 +14,20 @@ from kernelcast.collector.plans.plan import Plan, distinct_points, planned_opera
 from kernelcast.collector.plans.plan_memory import point_bytes
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.sampling.committee import best_member
-from kernelcast.sampling.cost import Cost, Times
+from kernelcast.sampling.cost import Cost
 from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads
-from kernelcast.sampling.known import tables_of
+from kernelcast.sampling.stored_times import Times, tables_of
 from kernelcast.store import Sample, Status
 from kernelcast.train.dataset import Array
 
 MOST_CANDIDATES = 1200
 FEWEST_FOR_AN_ERROR = 8
-"""Workloads of an operator below which its error is not estimated; `train` needs as many."""
+"""Workloads of an operator before its error is estimated; `train` needs the same number."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OperatorState:
-    """One operator's candidates and what is known of them. `error` is cross-validated, None before there are rows."""
+    """One operator's candidates and their known times. `error` is cross-validated; None before there are rows."""
 
     op: Operator
     points: list[Point]
@@ -59,16 +59,16 @@ class OperatorState:
 class Chooser:
     """Hands out points until every operator's error is under `target`, all points are used, or the budget is spent.
 
-    Gives up an operator that fails or is not supported at nearly all shapes tried.
+    An operator that fails or is unsupported at nearly all shapes tried is given up.
 
     Args:
         plan: candidates are the shapes of its ranges.
-        cost: what measuring takes.
-        times: what is known already.
+        cost: seconds that measuring a point takes.
+        times: times already known.
         budget_s: seconds from now; below `needed_s` (until each operator has an error), operators are finished one by
             one.
         target: cross-validated mean relative error, a fraction, at which an operator is done.
-        memory_bytes: candidates that need more are left out; `too_large` are the operators without any other.
+        memory_bytes: candidates that need more are left out; `too_large` are operators without a candidate left.
 
     Raises:
         UsageError: an operator is unknown, or the plan has no shape for one.
@@ -97,7 +97,7 @@ class Chooser:
         for state in self.states.values():
             self._learn(state)
         self.needed_s = sum(state.needed_s for state in self.states.values())
-        # Some operators known well are of more use than none.
+        # A few operators with an error are more useful than none.
         self._one_by_one = self.needed_s > budget_s
 
     @property
@@ -107,13 +107,13 @@ class Chooser:
 
     @property
     def mean_error(self) -> float | None:
-        """Mean of the operators' errors; None before there is one for each that has candidates."""
+        """Mean of the operators' errors; None until every operator with candidates has one."""
         errors = [state.error for state in self.states.values() if state.error is not None]
         waiting = any(s.error is None and not s.is_exhausted for s in self.states.values())
         return None if waiting or not errors else float(np.mean(errors))
 
     def next(self) -> Point | None:
-        """The next point to measure; None when there is no more to do or no more time."""
+        """The next point to measure; None when nothing is left or time is up."""
         open_states = [s for s in self.states.values() if not s.is_exhausted and not self._is_done(s)]
         while open_states:
             state = max(open_states, key=self._worth)
@@ -122,7 +122,7 @@ class Chooser:
             if not state.queue:
                 self._choose(state, left_s)
             if not state.queue:
-                open_states.remove(state)  # one of another operator may still fit
+                open_states.remove(state)  # a point of another operator may still fit
                 continue
             number = state.queue.pop(0)
             state.tried.add(number)
@@ -138,9 +138,8 @@ class Chooser:
                 found = state.times.setdefault((sample.operator, Direction(sample.direction)), {})
                 found[sample.vector] = time_us
         if state.error is None and len(state.tried) >= FIRST_ROWS * (1 + state.known):
-            state.tried |= set(
-                range(len(state.points))
-            )  # hardly a shape has a time: go on with other operators
+            # Hardly any shape has a time: go on with other operators.
+            state.tried |= set(range(len(state.points)))
             state.queue.clear()
         if not state.queue:
             self._learn(state)
@@ -149,8 +148,8 @@ class Chooser:
         return state.error is not None and state.error < self.target and not state.queue
 
     def _worth(self, state: OperatorState) -> float:
-        """Expected gain per second: first the space is filled, evenly; then error × its share that a batch removes."""
-        if state.error is None:  # in rotation, so that drift of the machine affects all operators equally
+        """Expected gain per second: first fill the space evenly; then the error times the share a batch removes."""
+        if state.error is None:  # in rotation: drift of the machine then affects all operators equally
             tries = 1 + len(state.tried)
             return 1e9 * tries if self._one_by_one else 1e9 / tries
         return self._gain(state)
@@ -159,11 +158,11 @@ class Chooser:
         assert state.error is not None
         remaining = [n for n in range(len(state.points)) if n not in state.tried]
         seconds = float(np.mean(state.seconds[remaining])) if remaining else 1.0
-        # Errors fall about as one over the root of the rows.
+        # Errors fall about as 1 / √rows.
         return (state.error - self.target) / (2 * state.known * seconds)
 
     def _choose(self, state: OperatorState, left_s: float) -> None:
-        """Fill the queue with what can be measured in the time left, if there is any."""
+        """Fill the queue with points that can be measured in the time left."""
         numbers = [n for n in range(len(state.points)) if n in state.tried or state.seconds[n] <= left_s]
         if len(numbers) == len(state.tried):
             return

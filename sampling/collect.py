@@ -1,4 +1,4 @@
-"""`collect compute --budget`: the chooser and the collector together."""
+"""`collect compute --budget`: measures the points that the chooser picks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError
 from kernelcast.sampling.chooser import Chooser
 from kernelcast.sampling.cost import cost_of_measuring
-from kernelcast.sampling.known import known_times
-from kernelcast.store import Database, Sample
+from kernelcast.sampling.stored_times import stored_times
+from kernelcast.store import Database, Run, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """The result of a budget: `errors` are (operator, cross-validated error or None, workloads known)."""
+    """The result of a budget: `errors` are (operator, cross-validated error or None, known workloads)."""
 
     collected: Collected
     errors: tuple[tuple[str, float | None, int], ...]
@@ -49,7 +49,7 @@ def collect_within(
     on_short: Callable[[float], None] = lambda needed_s: None,
     on_too_large: Callable[[tuple[str, ...], int], None] = lambda operators, memory_bytes: None,
 ) -> Reached:
-    """Measure what helps most within a budget of seconds; `target` ends an operator early. See `Chooser`.
+    """Measure the most useful points within a budget of seconds; `target` ends an operator early. See `Chooser`.
 
     Before measuring, `on_short` gets the seconds until each operator has the workloads that `train` needs, if they
     exceed the budget; `on_too_large` gets the operators without a shape that fits in memory, and the memory in bytes.
@@ -59,21 +59,8 @@ def collect_within(
         DataError: no shape of any operator fits in memory.
     """
     collection = Collection(plan, settings)
-    place, run = collection.place, collection.run()
-    times = known_times(database, run, settings.dtype, collection.load)
-    # The first product starts torch's threads, which stay where they begin.
-    with bound(own_cores(0, 1, threads=settings.threads) if place.device.type == "cpu" else ()):
-        cost = cost_of_measuring(place, times, load=collection.load)
-    memory_bytes = device_memory_bytes(place.device)
-    chooser = Chooser(
-        plan,
-        settings.operators,
-        cost=cost,
-        times=times,
-        budget_s=budget_s,
-        target=target,
-        memory_bytes=memory_bytes,
-    )
+    run, memory_bytes = collection.run(), device_memory_bytes(collection.place.device)
+    chooser = _chooser(database, collection, run, budget_s=budget_s, target=target, memory_bytes=memory_bytes)
     if len(chooser.too_large) == len(chooser.states):
         raise DataError(
             f"plan {plan.name}: no shape of {', '.join(chooser.too_large)} fits in {memory_bytes / 2**30:.1f} GiB"
@@ -97,11 +84,30 @@ def collect_within(
             )
         )
 
-    if (first := chooser.next()) is not None:  # a run that measures nothing is none
+    if (first := chooser.next()) is not None:  # no run without a measurement
         collection.measure(database, run, chain([first], iter(chooser.next, None)), measured_one)
     return Reached(
         collected=collected,
         errors=tuple((name, state.error, state.known) for name, state in chooser.states.items()),
         mean_error=chooser.mean_error,
         elapsed_s=chooser.elapsed_s,
+    )
+
+
+def _chooser(
+    database: Database, collection: Collection, run: Run, *, budget_s: float, target: float, memory_bytes: int
+) -> Chooser:
+    settings, place = collection.settings, collection.place
+    times = stored_times(database, run, settings.dtype, collection.load)
+    # The first product starts torch's threads, which stay on the cores where they begin.
+    with bound(own_cores(0, 1, threads=settings.threads) if place.device.type == "cpu" else ()):
+        cost = cost_of_measuring(place, times, load=collection.load)
+    return Chooser(
+        collection.plan,
+        settings.operators,
+        cost=cost,
+        times=times,
+        budget_s=budget_s,
+        target=target,
+        memory_bytes=memory_bytes,
     )

@@ -1,6 +1,6 @@
-"""A committee of small regressors: where they disagree, and how far they are off on rows they were not fitted to.
+"""A committee of small regressors: where they disagree, and their cross-validated error.
 
-Its members are the forms that `train` tries, with few trees, so that asking them costs far less than a measurement.
+The members have the forms that `train` tries, with few trees: asking them costs far less than a measurement.
 """
 
 from collections.abc import Mapping
@@ -13,53 +13,34 @@ from kernelcast.train.dataset import Array, Table
 from kernelcast.train.regressor import Candidate, fit
 from kernelcast.train.selection import relative_errors
 
+_Parameters = Mapping[str, int | float | str]
+
 _FOLDS = 5
-# A prediction far outside the samples may be any number; its logarithm must stay one.
+# A prediction far outside the samples may be any number; its logarithm must stay finite.
 _LEAST_US, _MOST_US = 1e-3, 1e12
 
-_TREES: Mapping[str, int | float | str] = {
-    "n_estimators": 27,
-    "max_depth": 4,
-    "learning_rate": 0.3,
-    "subsample": 0.8,
-}
-_STUMPS: Mapping[str, int | float | str] = {
-    "n_estimators": 20,
-    "max_depth": 1,
-    "learning_rate": 0.3,
-    "min_child_weight": 3,
-}
+_TREES: _Parameters = {"n_estimators": 27, "max_depth": 4, "learning_rate": 0.3, "subsample": 0.8}
+_STUMPS: _Parameters = {"n_estimators": 20, "max_depth": 1, "learning_rate": 0.3, "min_child_weight": 3}
 
-_COMPUTE = tuple(
-    Candidate(algorithm="xgboost", form=form, hyperparameters=trees)
-    for form, trees in (
-        ("power_law", _TREES),
-        ("roofline", _TREES),
-        ("roofline", _STUMPS),
-        ("power_law", _STUMPS),
-        ("raw", _TREES),
-    )
-)
-_COLLECTIVE = tuple(
-    Candidate(algorithm="xgboost", form=form, hyperparameters=trees)
-    for form, trees in (
-        ("latency_bandwidth", {**_STUMPS, "objective": "reg:pseudohubererror", "huber_slope": 0.5}),
-        ("raw", _TREES),
-        ("power_law", _TREES),
-        ("roofline", _TREES),
-    )
-)
+_HUBER_STUMPS: _Parameters = {**_STUMPS, "objective": "reg:pseudohubererror", "huber_slope": 0.5}
+_COMPUTE = (
+    ("power_law", _TREES), ("roofline", _TREES), ("roofline", _STUMPS), ("power_law", _STUMPS), ("raw", _TREES),
+)  # fmt: skip
+_COLLECTIVE = (
+    ("latency_bandwidth", _HUBER_STUMPS), ("raw", _TREES), ("power_law", _TREES), ("roofline", _TREES),
+)  # fmt: skip
 
 
 def members(operator: str) -> tuple[Candidate, ...]:
     """The committee of an operator."""
-    return _COLLECTIVE if OPERATORS[operator].is_collective else _COMPUTE
+    rows = _COLLECTIVE if OPERATORS[operator].is_collective else _COMPUTE
+    return tuple(Candidate(algorithm="xgboost", form=form, hyperparameters=trees) for form, trees in rows)
 
 
 def disagreement(table: Table, asked: Array, rng: Generator) -> Array:
     """Standard deviation of log(time) over the committee, [rows of `asked`].
 
-    Every member answers twice: fitted to all rows, and to a bootstrap sample of them.
+    Every member is fitted twice: to all rows and to a bootstrap sample.
     """
     answers = []
     for member in members(table.operator):

@@ -1,4 +1,4 @@
-"""The time to measure a point: from stored samples of this hardware, else from a few short probes."""
+"""The time to measure a point: from stored samples of this hardware, a prior, another device's bundle, or probes."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +10,17 @@ import torch
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring.harness import Effort, measure
 from kernelcast.collector.measuring.load import sustained_seconds
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.sources import source_of
+from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
-from kernelcast.sampling.by_hardware import HardwareTimes
 from kernelcast.sampling.by_prior import calls_us
+from kernelcast.sampling.stored_times import Times
 from kernelcast.train.baseline import fit_baseline
+from kernelcast.train.dataset import Array
 from kernelcast.train.formula import Baseline
 from kernelcast.train.prior import Prior
 
@@ -25,16 +30,36 @@ _CALLS = 10 + _BLOCKS * 15
 _FEWEST_ROWS = 8
 _SIDE = 1024  # rows and columns of the probe's product
 
-Times = dict[Key, dict[Vector, float]]
-"""µs by operator and direction, then by workload vector."""
+
+class HardwareTimes:
+    """Times of operators on the device of `bundle`; substitutes or published peaks cover operators that it lacks."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        manifest = bundle.manifest
+        self.dtype, self.name = manifest.dtype, manifest.compute[0].device_name
+        self.device: Device | None = device_named(self.name)
+        self._predictor = Predictor(bundle)
+
+    def calls_us(self, op: Operator, vectors: Sequence[Vector]) -> Array | None:
+        """Time of a call in all directions, [vectors] in µs; None where a direction has no answer."""
+        entries = self._predictor.bundle.entries
+        total = np.zeros(len(vectors))
+        for direction in op.directions:
+            source = source_of((op.name, direction), entries)
+            if source is None:
+                return None
+            asked = [source.asked(vector, entries[source.answered_by]) for vector in vectors]
+            times_us = self._predictor.predict_us(*source.answered_by, [vector for vector, _ in asked])
+            total += times_us * [factor for _, factor in asked]
+        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds per point: from `fitted` baselines, else from a `prior`, else from a roofline of the probed rates; of
-    another device, from what is known of that `hardware`.
+    """Seconds per point. For this device: from `fitted` baselines, else a `prior`, else a roofline of probed rates.
+    For another device: from the times of that `hardware`.
 
-    `source` describes them.
+    `source` describes the estimate. `added_s` is the time of sustained load by an operator's number of directions.
     """
 
     source: str
@@ -45,36 +70,34 @@ class Cost:
     fitted: dict[Key, Baseline]
     prior: Prior | None = None
     hardware: HardwareTimes | None = None
-    added_s: Mapping[int, float] = field(
-        default_factory=dict
-    )  # of sustained load, by directions of an operator
+    added_s: Mapping[int, float] = field(default_factory=dict)
 
     def seconds(self, op: Operator, vectors: Sequence[Vector]) -> list[float]:
         """Seconds that measuring each workload takes."""
-        total = np.zeros(len(vectors))
         fixed_s = self.overhead_s + self.added_s.get(len(op.directions), 0.0)
+        return [float(fixed_s + _CALLS * call_us / 1e6) for call_us in self._calls_us(op, vectors)]
+
+    def _calls_us(self, op: Operator, vectors: Sequence[Vector]) -> Array:
+        """Time of a call in all directions, [vectors] in µs."""
         if self.hardware is not None and (known := self.hardware.calls_us(op, vectors)) is not None:
-            return [float(fixed_s + _CALLS * value / 1e6) for value in known]
-        by_prior = (
-            None if self.prior is None else calls_us(self.prior, op, np.array(vectors, dtype=np.float64))
-        )
-        if by_prior is not None and not any(
-            (op.name, direction) in self.fitted for direction in op.directions
-        ):
-            return [float(fixed_s + _CALLS * value / 1e6) for value in by_prior]
+            return known
+        workloads = np.array(vectors, dtype=np.float64)
+        is_fitted = any((op.name, direction) in self.fitted for direction in op.directions)
+        if self.prior is not None and not is_fitted:
+            known = calls_us(self.prior, op, workloads)
+            if known is not None:
+                return known
+        total = np.zeros(len(vectors))
         for direction in op.directions:
-            baseline = self.fitted.get((op.name, direction))
-            if baseline is not None:
-                total += np.exp(baseline.predict_log(np.array(vectors, dtype=np.float64))) / 1e6
+            if (baseline := self.fitted.get((op.name, direction))) is not None:
+                total += np.exp(baseline.predict_log(workloads))
             else:
-                total += [
-                    max(
-                        op.flops(direction, vector) / self.flops_per_s,
-                        op.moved_bytes(direction, vector, self.element_bytes) / self.bytes_per_s,
-                    )
-                    for vector in vectors
-                ]
-        return [float(fixed_s + _CALLS * value) for value in total]
+                total += [self._roofline_us(op, direction, vector) for vector in vectors]
+        return total
+
+    def _roofline_us(self, op: Operator, direction: Direction, vector: Vector) -> float:
+        compute_s = op.flops(direction, vector) / self.flops_per_s
+        return 1e6 * max(compute_s, op.moved_bytes(direction, vector, self.element_bytes) / self.bytes_per_s)
 
 
 def cost_of_measuring(
@@ -84,8 +107,8 @@ def cost_of_measuring(
     prior: Prior | None = None,
     load: Load = Load.BURST,
 ) -> Cost:
-    """Probe the device for a second, and fit the stored times of it; a `prior` has those of what is not stored."""
-    flops_per_s, bytes_per_s, overhead_s = _probe(place)
+    """Probe the device for a second and fit its stored times; a `prior` covers operators without stored times."""
+    flops_per_s, bytes_per_s = _rates(place)
     fitted = {
         (name, direction): fit_baseline(
             "roofline",
@@ -103,7 +126,7 @@ def cost_of_measuring(
     probed = f"probe kernels: {flops_per_s / 1e9:,.0f} GFLOP/s, {bytes_per_s / 1e9:,.1f} GB/s"
     return Cost(
         source="; ".join([*known_by, probed]),
-        overhead_s=overhead_s,
+        overhead_s=_overhead_s(place),
         flops_per_s=flops_per_s,
         bytes_per_s=bytes_per_s,
         element_bytes=place.dtype.itemsize,
@@ -118,7 +141,7 @@ def cost_of_measuring(
 
 
 def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
-    """What measuring takes on a device that is not there; what goes on around the calls is as it is here.
+    """The cost of measuring on a device that is not installed here; overhead around the calls is that of this machine.
 
     Raises:
         UsageError: the table of devices does not have it.
@@ -128,8 +151,8 @@ def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
     if device is None or rate is None:
         raise UsageError(f"device {hardware.name} has no published peaks for {hardware.dtype}")
     return Cost(
-        source=f"operators of {hardware.name}, and what goes on around each measurement on this machine",
-        overhead_s=_probe(place)[2],
+        source=f"operators of {hardware.name}, and the overhead of each measurement on this machine",
+        overhead_s=_overhead_s(place),
         flops_per_s=rate,
         bytes_per_s=device.memory_bytes_per_s,
         element_bytes=place.dtype.itemsize,
@@ -138,18 +161,24 @@ def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
     )
 
 
-def _probe(place: Place) -> tuple[float, float, float]:
-    """FLOP/s of a product, bytes/s of an addition, and the seconds of measuring an empty operator."""
+def _rates(place: Place) -> tuple[float, float]:
+    """FLOP/s of a product and bytes/s of an addition."""
     effort = Effort(warm_up_iterations=2, most_blocks=1)
     with torch.random.fork_rng(devices=[]):
         left, right = place.activation(_SIDE, _SIDE), place.activation(_SIDE, _SIDE)
         flops = 2 * _SIDE**3 / _forward_s(Bench(lambda: left @ right, [left, right]), place, effort)
         x, y = place.activation(4, _SIDE, _SIDE), place.activation(4, _SIDE, _SIDE)
         moved = 3 * x.nbytes / _forward_s(Bench(lambda: x + y, [x, y]), place, effort)
+    return flops, moved
+
+
+def _overhead_s(place: Place) -> float:
+    """Seconds of measuring an operator that takes next to no time."""
+    with torch.random.fork_rng(devices=[]):
         small = place.activation(8, 8)
         started = time.monotonic()
         _forward_s(Bench(lambda: small + small, [small]), place, Effort())
-    return flops, moved, time.monotonic() - started
+    return time.monotonic() - started
 
 
 def _forward_s(bench: Bench, place: Place, effort: Effort) -> float:

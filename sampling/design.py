@@ -1,4 +1,4 @@
-"""Which of an operator's workloads to measure next: far from those measured, and where the committee disagrees."""
+"""The next workloads of an operator: far from the measured ones, and where the committee disagrees."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from kernelcast.sampling.committee import disagreement
 from kernelcast.train.dataset import Array, Table
 
 FIRST_ROWS = 12
-"""Workloads that fill the space before a committee is asked."""
+"""Space-filling workloads before the committee decides."""
 
 _LEAST_BATCH = 4
-# Of what is measured: refits then stay affordable, a new one for each twelfth more rows.
+# A share of the measured rows, so that refits stay affordable: one for each twelfth more rows.
 _BATCH_SHARE = 0.08
-_CONSTANT = 1e-9  # the standard deviation of equal logarithms is hardly ever 0
+_CONSTANT = 1e-9  # the standard deviation of equal logarithms is seldom exactly 0
 _DISAGREEMENT_FLOOR = 1e-3  # where all agree, distance decides
 
 
@@ -31,9 +31,9 @@ def positions(workloads: Array) -> Array:
 def space_filling(
     points: Array, measured: Sequence[int], count: int, *, weights: Array | None = None
 ) -> list[int]:
-    """Numbers of `count` points, each the farthest from all measured and chosen so far; `weights` stretch distances.
+    """Indices of `count` points, each the farthest from all measured and chosen ones; `weights` scale distances.
 
-    Without anything measured the first one is the point nearest to the middle.
+    With nothing measured, the first is the point nearest to the mean.
     """
     chosen: list[int] = []
     taken = set(measured)
@@ -68,11 +68,11 @@ def next_workloads(
     *,
     seconds: Array | None = None,
 ) -> list[int]:
-    """Numbers of the workloads [rows, features] to measure next.
+    """Indices of the workloads [rows, features] to measure next.
 
-    `tables` hold what is known, one per direction; `measured` are numbers of the workloads known. The gain of one is
-    the disagreement of the committee there, over all directions, times its distance to what is measured; divided by
-    the `seconds` [rows] that measuring takes, where they are given.
+    `tables` hold the known times, one per direction; `measured` are indices of known workloads. A workload's gain is
+    the committee's disagreement there, averaged over the directions, times its distance to the measured workloads,
+    divided by the `seconds` [rows] that measuring takes, where given.
     """
     points = positions(workloads)
     if len(measured) < FIRST_ROWS or not tables:

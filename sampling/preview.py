@@ -1,21 +1,21 @@
-"""What a plan would measure: points per operator and role, which fit, which are there, how long the rest takes."""
+"""A plan before it is measured: points per operator and role, how many fit and are stored, and the time of the rest."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.compute import Collection, is_known, measured, what_to_measure
+from kernelcast.collector.compute import Collection, is_known, measured_points, what_to_measure
 from kernelcast.collector.measuring.load import FIRST_SECONDS
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.hardware.load import Load
-from kernelcast.sampling.by_hardware import HardwareTimes
 from kernelcast.sampling.by_prior import points_by_prior
-from kernelcast.sampling.cost import Times, cost_of_measuring, cost_on_hardware, total_seconds
-from kernelcast.sampling.known import known_times
+from kernelcast.sampling.cost import Cost, HardwareTimes, cost_of_measuring, cost_on_hardware, total_seconds
+from kernelcast.sampling.stored_times import Times, stored_times
 from kernelcast.store import Database, PointKey
 from kernelcast.train.prior import Prior
 
@@ -24,7 +24,7 @@ FORMAT = "kernelcast.plan/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedOperator:
-    """An operator in a role: points, those that fit in memory, those measured, those left and their seconds."""
+    """An operator in a role: all points, points that fit in memory, measured ones, ones left and their seconds."""
 
     operator: str
     role: str
@@ -39,7 +39,7 @@ class PlannedOperator:
 class Preview:
     """A plan on this device. `source` describes how the seconds are estimated.
 
-    `settling_s` are those of work before sustained load is reached, once for each level that is measured.
+    `settling_s` is the time until sustained load is reached, once for each level of processes that is measured.
     """
 
     plan: str
@@ -53,7 +53,7 @@ class Preview:
 
     @property
     def seconds(self) -> float:
-        """All of the time."""
+        """The whole time."""
         return self.settling_s + sum(row.seconds for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,35 +77,29 @@ def preview(
     points_each: int = 0,
     hardware: Bundle | None = None,
 ) -> Preview:
-    """What `collect compute` with the same arguments would measure; each level of `processes` counts.
+    """The points that `collect compute` with the same arguments would measure, at every level of `processes`.
 
-    With a `prior`, `points_each` of every operator (by_prior.py) instead of the plan's. With `hardware`, it is measured
-    on that device, in the element type of its operators.
+    With a `prior`, `points_each` points of every operator (by_prior.py) instead of the plan's. With `hardware`, on that
+    device and in the element type of its operators.
 
     Raises:
         UsageError, DataError: as `collect compute` would.
     """
-    there = None if hardware is None else HardwareTimes(hardware)
-    if there is not None:
-        plan, settings = replace(plan, device=""), replace(settings, dtype=there.dtype)
+    target = None if hardware is None else HardwareTimes(hardware)
+    if target is not None:
+        plan, settings = replace(plan, device=""), replace(settings, dtype=target.dtype)
     points = what_to_measure(plan, settings)
     collection = Collection(plan, settings)
-    place, load, processes = collection.place, collection.load, settings.processes
-    times: Times = {}
-    known: list[set[PointKey]] = [set() for _ in processes]
-    if database_path is not None:
-        with Database.open(database_path, read_only=True) as database:
-            runs = [collection.run(level) for level in processes]
-            known = [measured(database, run, load) for run in runs]
-            times = known_times(database, runs[0], settings.dtype, load)
+    place, load = collection.place, collection.load
+    known, times = _stored(collection, database_path)
     start = None if prior is None else Prior.of(prior, collection.keys.compute, settings.dtype)
     cost = (
         cost_of_measuring(place, times, prior=start, load=load)
-        if there is None
-        else cost_on_hardware(place, there)
+        if target is None
+        else cost_on_hardware(place, target)
     )
-    of_device = there.device.memory_bytes if there is not None and there.device is not None else 0
-    memory = memory_bytes or of_device or device_memory_bytes(place.device)
+    target_bytes = target.device.memory_bytes if target is not None and target.device is not None else 0
+    memory = memory_bytes or target_bytes or device_memory_bytes(place.device)
     if start is not None:
         chosen = points_by_prior(
             start,
@@ -116,38 +110,16 @@ def preview(
             memory_bytes=memory,
         )
         points = list(chosen.points)
-    by_role: dict[tuple[str, str], list[Point]] = {}
-    for point in points:
-        by_role.setdefault((point.operator, point.role), []).append(point)
-    rows = []
-    levels_todo: set[int] = set()
-    for (operator, role), own in by_role.items():
-        # Processes share a CPU's memory; each has a GPU of its own.
-        fitting = found = 0
-        todo: list[Point] = []
-        for level, level_known in zip(processes, known, strict=True):
-            sharing = level if place.device.type == "cpu" and there is None else 1
-            for point in own:
-                fits = point_bytes(point, place.dtype.itemsize) * sharing <= memory
-                is_there = is_known(point.law, settings.dtype, point.vector, level_known)
-                fitting, found = fitting + fits, found + is_there
-                if fits and not is_there:
-                    todo.append(point)
-                    levels_todo.add(level)
-        rows.append(
-            PlannedOperator(
-                operator=operator,
-                role=role,
-                points=len(own) * len(processes),
-                fitting=fitting,
-                measured=found,
-                to_measure=len(todo),
-                seconds=total_seconds(cost, todo),
-            )
-        )
+    # Processes share a CPU's memory; each has a GPU of its own.
+    shares_memory = place.device.type == "cpu" and target is None
+
+    def fits(point: Point, level: int) -> bool:
+        return point_bytes(point, place.dtype.itemsize) * (level if shares_memory else 1) <= memory
+
+    rows, levels_todo = _planned(points, known, fits, cost, settings.dtype)
     return Preview(
         plan=plan.name,
-        device=str(place.device) if there is None else there.name,
+        device=str(place.device) if target is None else target.name,
         dtype=settings.dtype,
         memory_bytes=memory,
         load=load,
@@ -155,3 +127,54 @@ def preview(
         settling_s=len(levels_todo) * FIRST_SECONDS if load.is_sustained else 0.0,
         rows=tuple(rows),
     )
+
+
+def _planned(
+    points: Sequence[Point],
+    known: Sequence[tuple[int, set[PointKey]]],
+    fits: Callable[[Point, int], bool],
+    cost: Cost,
+    dtype: str,
+) -> tuple[list[PlannedOperator], set[int]]:
+    """The operators, and the levels of processes at which something is left to measure."""
+    by_role: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        by_role.setdefault((point.operator, point.role), []).append(point)
+    levels_todo: set[int] = set()
+    rows = []
+    for (operator, role), own in by_role.items():
+        todo: list[Point] = []
+        fitting = found = 0
+        for level, level_known in known:
+            within = [point for point in own if fits(point, level)]
+            measured = {p for p in own if is_known(p.law, dtype, p.vector, level_known)}
+            fitting, found = fitting + len(within), found + len(measured)
+            if left := [point for point in within if point not in measured]:
+                todo += left
+                levels_todo.add(level)
+        rows.append(
+            PlannedOperator(
+                operator=operator,
+                role=role,
+                points=len(own) * len(known),
+                fitting=fitting,
+                measured=found,
+                to_measure=len(todo),
+                seconds=total_seconds(cost, todo),
+            )
+        )
+    return rows, levels_todo
+
+
+def _stored(
+    collection: Collection, database_path: Path | None
+) -> tuple[list[tuple[int, set[PointKey]]], Times]:
+    """Points that the database holds, by level of processes, and the times of the first level."""
+    processes, dtype = collection.settings.processes, collection.settings.dtype
+    if database_path is None:
+        return [(level, set()) for level in processes], {}
+    with Database.open(database_path, read_only=True) as database:
+        known = [
+            (level, measured_points(database, collection.run(level), collection.load)) for level in processes
+        ]
+        return known, stored_times(database, collection.run(processes[0]), dtype, collection.load)

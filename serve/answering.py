@@ -1,13 +1,22 @@
-"""Who answers a request: its hardware and its software stack, by names that ship, never a file of this machine."""
+"""What a request names: model, fabric, hardware and software stack.
 
+Names are the site's and the shipped ones; a model and a fabric may also be given by their fields. No
+request names a file of the server's machine.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.errors import shown
-from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime import Estimator, ModelConfig
+from kernelcast.runtime.answers import fabric_choice
+from kernelcast.runtime.answers.fabric_choice import FabricChoice, measured_fabric_names
+from kernelcast.runtime.errors import UsageError, error_context
+from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_named, shipped_fabrics
+from kernelcast.runtime.request.models import FoundModel, built_in_name, unknown_model
+from kernelcast.runtime.request.models.huggingface import from_huggingface
 from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.serve.bodies import require_field
-from kernelcast.serve.models import find_model
 from kernelcast.serve.warm import Warm
 
 
@@ -34,6 +43,59 @@ def of_request(warm: Warm, values: dict[str, Any]) -> tuple[Estimator, dict[str,
     if asked is None:
         return estimator, values
     if asked not in shipped_stacks():
-        raise UsageError(f"stack is {shown(asked)}, expected one of {', '.join(shipped_stacks())}")
+        raise UsageError(field="stack", found=asked, expected=f"one of {', '.join(shipped_stacks())}")
     stack = stack_named(asked)
     return estimator.with_stack(stack), stack.fill(values)
+
+
+_INLINE = "model"
+
+
+def find_model(
+    asked: object, known: Mapping[str, ModelConfig], *, sequence_length: int | None = None
+) -> FoundModel:
+    """The model that a request asks for, on sequences of another length where one is given.
+
+    A text is the name of one of `known`, as `built_in_name` reads it. An object holds the fields of a model file:
+    ours, or those of a Hugging Face `config.json` (known by `model_type`).
+
+    Raises:
+        UsageError: no such model, wrong fields, or a length that it cannot have.
+    """
+    return _find(asked, known).with_length(sequence_length)
+
+
+def _find(asked: object, known: Mapping[str, ModelConfig]) -> FoundModel:
+    if isinstance(asked, dict):
+        if "model_type" in asked:
+            return from_huggingface(asked, Path(_INLINE))
+        return FoundModel(model=ModelConfig.from_document(asked, where=_INLINE, name=_INLINE))
+    if isinstance(asked, str):
+        name = asked if asked in known else built_in_name(asked, known)
+        if name is None:
+            raise unknown_model(asked, known, "the fields of a model file work too")
+        return FoundModel(model=known[name])
+    raise UsageError(field="model", found=asked, expected="a name or the fields of a model file")
+
+
+def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoice | None:
+    """The fabric that a request asks for; None where it asks for none.
+
+    A text is the name of one of `known` (the site's) or of one that ships. An object holds the fields of a description.
+
+    Raises:
+        UsageError: no such fabric, or wrong fields.
+    """
+    if asked is None:
+        return None
+    if isinstance(asked, dict):
+        with error_context(kind=UsageError):
+            return fabric_from_values(asked, where="fabric")
+    if isinstance(asked, str) and asked in known:
+        return known[asked]
+    if isinstance(asked, str) and asked in shipped_fabrics():
+        return fabric_named(asked)
+    if isinstance(asked, str) and asked in measured_fabric_names():
+        return fabric_choice.find_fabric(asked)
+    names = ", ".join((*known, *shipped_fabrics(), *measured_fabric_names()))
+    raise UsageError(field="fabric", found=asked, expected=f"the fields of a description, or one of {names}")

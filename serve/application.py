@@ -21,21 +21,19 @@ from starlette.types import ASGIApp
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
 from kernelcast.runtime.estimate.estimator import TooManyChunks
 from kernelcast.runtime.remembering import Remembered
-from kernelcast.serve.bodies import BodyError, json_object
+from kernelcast.serve.bodies import BodyError, TooLarge, content_of, json_object
 from kernelcast.serve.catalogue import catalogue, model_fields
-from kernelcast.serve.choosing import layout_choices
-from kernelcast.serve.content import TooLarge, content_of
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.lingering import Lingering
-from kernelcast.serve.measured import CLIENT_GONE, Measured
-from kernelcast.serve.metrics import Metrics
+from kernelcast.serve.metrics import CLIENT_GONE, Metrics, RequestMetrics
 from kernelcast.serve.openapi import document
 from kernelcast.serve.pools import Busy, Pool
-from kernelcast.serve.predicting import predict, predict_page, predict_pictures, predict_trace
+from kernelcast.serve.predicting import layout_choices, predict, predict_page, predict_pictures, predict_trace
 from kernelcast.serve.responses import (
     HTML,
     JSON,
     TEXT,
+    Lingering,
+    Unread,
     json_bytes,
     json_error,
     media_type,
@@ -44,7 +42,6 @@ from kernelcast.serve.responses import (
 )
 from kernelcast.serve.searching import IsGone, NobodyWaits, compact_layouts, search_layouts
 from kernelcast.serve.this_machine import OfThisMachine
-from kernelcast.serve.unread import Unread
 from kernelcast.serve.walltimes import for_slurm, walltime
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime.batch_script import decoded
@@ -69,7 +66,7 @@ Answers = Remembered[tuple[str, bytes], bytes]
 class Application:
     """All that answers: the warm bundle, pools and figures. `asgi` is what a server runs.
 
-    `pages` are routes beside its own.
+    `pages` are additional routes.
     """
 
     def __init__(
@@ -127,7 +124,7 @@ class Application:
         routed: ASGIApp = Starlette(routes=[*routes, *pages], exception_handlers=handlers)
         if is_local:
             routed = OfThisMachine(routed)
-        self.asgi: ASGIApp = Measured(routed, self.metrics, {route.path for route in routes})
+        self.asgi: ASGIApp = RequestMetrics(routed, self.metrics, {route.path for route in routes})
         self._unread = Unread(limits.answer_bytes)
 
     async def reload(self) -> None:

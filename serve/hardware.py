@@ -7,10 +7,10 @@ from collections import OrderedDict
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 
 REMEMBERED_BYTES = 8 << 20
-"""Of estimates, and of regressors' answers, for every bundle: a server lives long, new questions fill what there is."""
+"""Memory for estimates and regressors' answers, per bundle: a bound for a long-lived server."""
 MOST_LOADED = 4
 
 
@@ -29,7 +29,7 @@ class NamedHardware:
             UsageError: no such hardware ships.
         """
         if not isinstance(name, str) or name not in all_hardware():
-            raise UsageError(f"hardware is {shown(name)}, expected one of {', '.join(all_hardware())}")
+            raise UsageError(field="hardware", found=name, expected=f"one of {', '.join(all_hardware())}")
         found = self._get(name)
         if found is not None:
             return found

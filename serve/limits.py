@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 def usual_workers() -> int:
-    """Threads that compute: as many as this process may use cores, at most 4 (much of their work takes turns)."""
+    """Threads that compute: one per core of this process, at most 4 (much of their work takes turns)."""
     return min(4, len(os.sched_getaffinity(0)))
 
 

@@ -42,7 +42,7 @@ def unix_listener(path: Path, *, mode: int = 0o660) -> Listener:
     """Listen on a Unix socket at `path`, whose file gets the permissions `mode`. A left-over socket is replaced.
 
     Raises:
-        UsageError: the path is too long, something else is there, or another server answers there.
+        UsageError: the path is too long, is not a socket, or belongs to a running server.
         DataError: the socket cannot be made.
     """
     name = shown_path(path)
@@ -72,7 +72,7 @@ def _make_way(path: Path, name: str) -> None:
     except (OSError, ValueError):
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise UsageError(f"--socket {name} is there and no socket, expected a socket or nothing")
+        raise UsageError(f"--socket {name} exists and is not a socket, expected a socket or nothing")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(5)
         try:

@@ -8,7 +8,7 @@ from kernelcast.runtime.search.compact import LAYOUTS_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.views.pictures import PICTURES_FORMAT
 from kernelcast.serve.catalogue import CATALOGUE_FORMAT, MODEL_FORMAT, MODEL_REQUEST
-from kernelcast.serve.choosing import CHOICES_FORMAT
+from kernelcast.serve.predicting import CHOICES_FORMAT
 from kernelcast.serve.responses import HTML, JSON, TEXT
 from kernelcast.serve.schemas import LAYOUTS_FIELDS, PREDICT, SEARCH_FIELDS, WALLTIME, Schema, model_schemas
 from kernelcast.walltime.answer import WALLTIME_FORMAT

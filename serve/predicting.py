@@ -1,16 +1,17 @@
-"""POST /predict, and other forms of its answer: pictures, the page and the trace that `kernelcast predict` writes."""
+"""Questions about one layout: /predict, its pictures, page and trace, and /choices."""
 
 from typing import Any
 
 from kernelcast.runtime import Estimate
+from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.search.choices import choices
 from kernelcast.runtime.views.chrome_trace import trace_lines
 from kernelcast.runtime.views.estimate_page import page
 from kernelcast.runtime.views.pictures import pictures
-from kernelcast.serve.answering import model_of, of_request
+from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.bodies import known_fields
-from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.schemas import PREDICT
 from kernelcast.serve.warm import Warm
 
@@ -51,3 +52,34 @@ def _estimate(warm: Warm, values: dict[str, Any]) -> tuple[FoundModel, Estimate]
         **read_request(values),
     )
     return found, estimate
+
+
+CHOICES_FORMAT = "kernelcast.choices/1"
+
+
+def layout_choices(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
+    """Answer one question, with the fields of /predict; form `kernelcast.choices/1`.
+
+    Raises:
+        UsageError: a field is unknown, missing or wrong, or the layout itself is not valid.
+    """
+    values = known_fields(values, PREDICT)
+    model = model_of(warm, values).model
+    estimator, values = of_request(warm, values)
+    asked = read_request(values)
+    bundle = estimator.bundle
+    memory = asked.get("gpu_memory_bytes", usual_gpu_memory_bytes(bundle))
+    reserved = asked.get("reserved_memory_bytes", usual_reserved_bytes(bundle))
+    found = choices(
+        asked["parallelism"],
+        model,
+        bundle,
+        usable_bytes=None if memory is None else max(0, memory - reserved),
+        simulated=asked["timeline"] == "simulate",
+    )
+    return {
+        "format": CHOICES_FORMAT,
+        "gpus": asked["parallelism"].world_size,
+        "global_batch": asked["parallelism"].samples_per_update,
+        "choices": {field: [one.to_dict() for one in several] for field, several in found.items()},
+    }

@@ -65,7 +65,7 @@ def run(
 ) -> None:
     """Answer requests until SIGTERM or SIGINT; what is being answered then is answered. SIGHUP reloads the bundle.
 
-    `started` is called when requests are answered from now on; `pages` are answered beside the server's own paths.
+    `started` is called when requests are answered from now on; `pages` are routes in addition to the server's own.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)

@@ -14,7 +14,7 @@ Schema = dict[str, Any]
 MAX_TOP = 100
 """Layouts of a search's answer; a command prints more."""
 MAX_LAYOUTS = 10_000
-"""Layouts of /layouts, of which each is a row of numbers."""
+"""Layouts of /layouts, each a row of numbers."""
 
 
 def _one_or_several(field: Field, usual: str = "") -> Schema:

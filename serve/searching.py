@@ -13,9 +13,8 @@ from kernelcast.runtime.search.compact import compact_search
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.space import divisors
-from kernelcast.serve.answering import model_of, of_request
+from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.bodies import known_fields
-from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.schemas import MAX_LAYOUTS, MAX_TOP, SEARCH_FIELDS
 from kernelcast.serve.warm import Warm

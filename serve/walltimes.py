@@ -8,9 +8,8 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.request.models import FoundModel
+from kernelcast.serve.answering import find_fabric, find_model
 from kernelcast.serve.bodies import known_fields
-from kernelcast.serve.fabrics import find_fabric
-from kernelcast.serve.models import find_model
 from kernelcast.serve.schemas import WALLTIME
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime import (
@@ -92,7 +91,7 @@ def _script(values: dict[str, Any]) -> Job | None:
         return None
     script = values["script"]
     if not isinstance(script, str):
-        raise UsageError(f"script is {shown(script)}, expected a batch script's text")
+        raise UsageError(field="script", found=script, expected="a batch script's text")
     job = script_job(script[:MAX_HEAD_BYTES], name="batch script", folder=None, environment=_NO_SITE_FILE)
     if job.off:
         raise UsageError("script says #KERNELCAST off, expected a job that wants a prediction")
@@ -107,11 +106,13 @@ def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | N
         fields["fabric"] = "described"  # for the answer only
     elif isinstance(fabric, str) and is_path(fabric, "fabric"):
         raise UsageError(
-            f"{_REQUEST}: fabric is {shown(fabric)}, expected a fabric's name or fields, not a path"
-        )
+            field="fabric", found=fabric, expected="a fabric's name or fields, not a path"
+        ).within(_REQUEST)
     asked_stack = fields.get("stack")
     if isinstance(asked_stack, str) and is_path(asked_stack, "stack"):
-        raise UsageError(f"{_REQUEST}: stack is {shown(asked_stack)}, expected a stack's name, not a path")
+        raise UsageError(field="stack", found=asked_stack, expected="a stack's name, not a path").within(
+            _REQUEST
+        )
     model = fields.get("model")
     inline = model if isinstance(model, dict) else None
     if inline is not None:
@@ -119,15 +120,15 @@ def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | N
         name = inline.get("name", "model")
         fields["model"] = name if isinstance(name, str) and not is_path(name) and name.strip() else "model"
     elif isinstance(model, str) and is_path(model):
-        raise UsageError(
-            f"{_REQUEST}: model is {shown(model)}, expected a model's name or fields, not a path"
+        raise UsageError(field="model", found=model, expected="a model's name or fields, not a path").within(
+            _REQUEST
         )
     return give(fields.items(), origin=_REQUEST, folder=_NOWHERE), inline
 
 
 def _slurm(found: object) -> Mapping[str, str]:
     if not isinstance(found, dict):
-        raise UsageError(f"slurm is {shown(found)}, expected an object of Slurm's long option names")
+        raise UsageError(field="slurm", found=found, expected="an object of Slurm's long option names")
     for name, value in found.items():
         if name not in OPTIONS:
             raise UsageError(f"slurm has {shown(name)}, expected only {', '.join(OPTIONS)}")
@@ -141,5 +142,5 @@ def _asked(found: object) -> float | None:
         return None
     asked_s = read_time_limit(found.strip()) if isinstance(found, str) else None
     if asked_s is None:
-        raise UsageError(f"asked is {shown(found)}, expected a time limit such as 00:30:00 or 1-12:00:00")
+        raise UsageError(field="asked", found=found, expected="a time limit such as 00:30:00 or 1-12:00:00")
     return asked_s

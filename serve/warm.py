@@ -46,7 +46,7 @@ class Warm:
         return self.estimator.bundle.digest
 
     def limited(self, most_chunks: int) -> Self:
-        """The same for layouts of at most so many pieces."""
+        """The same for layouts of at most `most_chunks` chunks."""
         return replace(self, estimator=self.estimator.limited(most_chunks), most_chunks=most_chunks)
 
     def estimator_of(self, hardware: object) -> Estimator:
@@ -109,7 +109,7 @@ _OWN = ("bundle", "hardware", "models")
 
 
 def _models(given: Mapping[str, Given]) -> tuple[dict[str, ModelConfig], list[str]]:
-    """Built-in models, and those of the site's folder, which go before.
+    """Built-in models, overridden by models of the site's folder.
 
     One that cannot be read must not keep the others from being answered.
     """

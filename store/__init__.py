@@ -7,11 +7,17 @@ from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.merge import Merged, merge_databases
 from kernelcast.store.read import FabricRow, HardwareRow, PointKey, SampleRow, SoftwareRow, dataset_digest
 from kernelcast.store.records import Kernel, Repetition, Sample, Status
-from kernelcast.store.runs import KERNELCAST_COLLECTOR, Run, Source
+from kernelcast.store.runs import (
+    KERNELCAST_COLLECTOR,
+    IngestedTrace,
+    MeasuredRun,
+    Run,
+    Source,
+    UnrecognisedKernels,
+)
 from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.timelines import EventKind, Timeline, TracedEvent, TracedStep
-from kernelcast.store.traces import IngestedTrace, TracedRun, UnrecognisedKernels
 
 __all__ = [
     "DEFAULT_MAX_SIZE_BYTES",
@@ -22,6 +28,7 @@ __all__ = [
     "HardwareRow",
     "IngestedTrace",
     "Kernel",
+    "MeasuredRun",
     "MeasuredStep",
     "Merged",
     "PointKey",
@@ -36,7 +43,6 @@ __all__ = [
     "Status",
     "Timeline",
     "TracedEvent",
-    "TracedRun",
     "TracedStep",
     "UnrecognisedKernels",
     "check_database",

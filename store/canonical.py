@@ -1,4 +1,4 @@
-"""The one form in which values are digested and stored: ids can be computed again from a database.
+"""The canonical form in which values are stored and digested, so that ids can be verified.
 
 Times in microseconds have three decimals and times in seconds nine: whole nanoseconds, finer than any
 profiler's clock. JSON has sorted keys and no spaces. Moments are UTC, ISO-8601, with milliseconds and a Z.
@@ -6,9 +6,11 @@ profiler's clock. JSON has sorted keys and no spaces. Moments are UTC, ISO-8601,
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
+from enum import EnumType
+from functools import cache
 from typing import Any, ClassVar
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json, content_digest
@@ -31,20 +33,15 @@ def rounded_us(value: float, name: str) -> float:
 
 
 def rounded_s(value: float, name: str) -> float:
-    """A time in seconds, in whole nanoseconds."""
-    return _rounded(value, _S_DECIMALS, name)
-
-
-def rounded_ratio(value: float, name: str) -> float:
-    """A number without unit, to nine decimals."""
+    """A time in seconds, in whole nanoseconds, or any other number, to nine decimals."""
     return _rounded(value, _S_DECIMALS, name)
 
 
 def plain_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """`values` as a file would give them back: plain JSON types, string keys, sorted.
+    """`values` after a round trip through JSON: plain types, sorted string keys.
 
     Raises:
-        UsageError: something in `values` has no JSON form.
+        UsageError: a value has no JSON form.
     """
     try:
         plain: dict[str, Any] = json.loads(canonical_json(dict(values)))
@@ -54,12 +51,12 @@ def plain_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def utc_now() -> str:
-    """The present moment in the stored form, such as `2026-01-31T08:15:00.250Z`."""
+    """The current time in the stored form, such as `2026-01-31T08:15:00.250Z`."""
     return _utc_text(datetime.now(UTC))
 
 
 def utc_moment(text: str, name: str) -> str:
-    """An ISO-8601 moment with its offset (or Z), in the stored form.
+    """An ISO-8601 moment with offset or Z, in the stored form.
 
     Raises:
         UsageError: not ISO-8601, or without an offset.
@@ -80,19 +77,60 @@ def _utc_text(moment: datetime) -> str:
 
 
 def record_digest(record: str, values: Mapping[str, Any]) -> str:
-    """Id of a record: the digest of its kind and of every field that is not None or empty.
+    """Id of a record: the digest of its table and of every field that is not None or empty.
 
-    A later schema can therefore add a field without changing the id of any row written before it.
+    A later schema can therefore add a field without changing ids of existing rows.
     """
     meaning = {name: value for name, value in values.items() if value is not None and value not in _EMPTY}
     return content_digest({"record": record, **meaning})
 
 
+def canonicalise(record: object, about: str) -> None:
+    """Bring the fields of a frozen dataclass into the canonical form, which follows from their types and names.
+
+    Raises:
+        UsageError: a value has no canonical form; `about` and the field are named.
+        ValueError: a value is not in the field's enumeration.
+    """
+    for name, form in _forms(type(record)):  # type: ignore[arg-type]  # a class is hashable
+        if (value := getattr(record, name)) is not None:
+            object.__setattr__(record, name, form(value, f"{about} {name}"))
+
+
+@cache
+def _forms(record: Any) -> tuple[tuple[str, Callable[[Any, str], Any]], ...]:
+    """Fields with a canonical form, and the functions of value and name that give it."""
+    found = ((field.name, _form(field.name, field.type)) for field in fields(record))
+    return tuple((name, form) for name, form in found if form is not None)
+
+
+def _form(field: str, kind: Any) -> Callable[[Any, str], Any] | None:
+    if field.endswith("_at"):
+        return utc_moment
+    if isinstance(kind, EnumType):
+        return lambda value, _: kind(value)
+    rounded = rounded_us if field.endswith("_us") else rounded_s
+    forms: dict[Any, Callable[[Any, str], Any]] = {
+        float: rounded,
+        float | None: rounded,
+        tuple[float, ...]: lambda values, name: tuple(rounded(value, name) for value in values),
+        Mapping[str, float]: lambda values, name: {
+            key: rounded(values[key], f"{name} {key}") for key in sorted(values)
+        },
+        Mapping[str, Any]: plain_mapping,
+        tuple[Mapping[str, Any], ...]: lambda values, name: tuple(plain_mapping(v, name) for v in values),
+    }
+    return forms.get(kind)
+
+
 class Record:
-    """A row of the table `table`, whose id is the digest of all of its fields."""
+    """A row of `table`; its id is the digest of all fields."""
 
     __slots__ = ()
     table: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        canonicalise(self, self.table)
 
     @property
     def id(self) -> str:

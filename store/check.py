@@ -1,4 +1,4 @@
-"""Verification of a database: everything that can be checked without measuring again."""
+"""Verification of a database."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 from kernelcast.runtime.errors import DataError, shown
 from kernelcast.store.connection import open_untrusted, snapshot
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, read_header
-from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
+from kernelcast.store.migrations import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.rows import CONTENT_TABLES, row_problem, rows
 from kernelcast.store.sample_rows import sample_problem, stored_samples
 from kernelcast.store.schema_differences import schema_differences
@@ -16,14 +16,14 @@ from kernelcast.store.sqlite_errors import explanation, reported
 from kernelcast.store.timelines import stored_timelines
 from kernelcast.store.write import different_features
 
-_MOST_OF_ONE_KIND = 100  # a wholly damaged file must not print a line per row
+_MOST_OF_ONE_KIND = 100  # a damaged file must not print a line per row
 
 
 def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> list[str]:
-    """Findings, one line each; empty where the database is sound. The file is only read.
+    """Findings, one line each; empty if the database is sound. The file is not written.
 
-    Verified are application_id, version, tables and views (all ours, none else), SQLite's own integrity check,
-    foreign keys, and the id of every row against its content, repetitions and kernels included.
+    Checks application_id and version, tables and views (exactly those of schema.sql), SQLite's integrity check, foreign
+    keys, the features of operators, and every row's id against its content, repetitions and kernels included.
 
     Raises:
         DataError: no such file, not a SQLite database, or larger than `max_size_bytes`.
@@ -40,7 +40,7 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
             with snapshot(connection):
                 findings += _version(header.user_version) or _schema(connection)
                 findings += _integrity(connection)
-                if not findings:  # what is not of our shape cannot be read row by row
+                if not findings:  # rows of other tables cannot be verified
                     findings += _foreign_keys(connection)
                     findings += _operators(connection)
                     findings += _rows(connection)
@@ -52,11 +52,11 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
 def _version(found: int) -> list[str]:
     if found == SCHEMA_VERSION:
         return []
-    if found in range(1, SCHEMA_VERSION):
+    if found in range(OLDEST_VERSION, SCHEMA_VERSION):
         return [
             f"schema version is {found}, expected {SCHEMA_VERSION}; open it once for writing to migrate it"
         ]
-    return [f"schema version is {found}, expected 1 to {SCHEMA_VERSION}"]
+    return [f"schema version is {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}"]
 
 
 def _integrity(connection: sqlite3.Connection) -> list[str]:
@@ -72,7 +72,7 @@ def _schema(connection: sqlite3.Connection) -> list[str]:
 
 
 def _operators(connection: sqlite3.Connection) -> list[str]:
-    """Operators of this kernelcast that are described otherwise: a merge refuses them."""
+    """Operators whose features differ from this kernelcast's: a merge refuses them."""
     return [
         f"operator {name}: features are {shown(found)}, expected {shown(expected)}"
         for name, found, expected in different_features(connection)
@@ -106,7 +106,7 @@ def _rows(connection: sqlite3.Connection) -> list[str]:
 
 
 def _problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str | None]]:
-    """The id of every row, and what is wrong with the row, or None."""
+    """The id of every row, and its problem or None."""
     if table == "sample":
         return ((sample.id, sample_problem(sample)) for sample in stored_samples(connection))
     if table == "timeline":

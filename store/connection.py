@@ -1,4 +1,4 @@
-"""Connections: how a database file is opened, one's own and others', and transactions on it."""
+"""Connections to database files, own and untrusted, and transactions on them."""
 
 import sqlite3
 import tempfile
@@ -15,17 +15,16 @@ from kernelcast.store.database_file import (
     read_header,
 )
 from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.peaks import peaks_are_current, write_peaks
 from kernelcast.store.schema_differences import foreign_objects, schema_differences
 from kernelcast.store.sqlite_errors import reported
-from kernelcast.store.write import operators_are_current, write_operators
+from kernelcast.store.write import operators_are_current, peaks_are_current, write_operators, write_peaks
 
 _BUSY_TIMEOUT_S = 60.0
-_LONGEST_VALUE_BYTES = 64 * 2**20  # one text of another's file must not fill the memory
+_LONGEST_VALUE_BYTES = 64 * 2**20  # a text in an untrusted file must not fill the memory
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """Open a checked file in autocommit mode, migrated to the present schema and with the present operators.
+    """Open a checked file in autocommit mode, migrated to the current schema, with the current operators.
 
     Raises:
         DataError: the schema is newer than this kernelcast, older while `read_only`, or not ours.
@@ -42,7 +41,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Hold the write lock for the block and store all of it, or nothing where the block raises."""
+    """Hold the write lock for the block; commit at its end, or roll back when it raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -50,14 +49,14 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         if connection.in_transaction:  # a full disk may have ended it already
             connection.execute("ROLLBACK")
-        with suppress(sqlite3.Error):  # what was given up must not stay in the log, which may fill the disk
+        with suppress(sqlite3.Error):  # rolled back pages must not stay in the log: the disk may be full
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raise
 
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """See one state of the database for the whole block, whatever other processes add meanwhile."""
+    """Read one state of the database throughout the block, also while other processes write."""
     connection.execute("BEGIN")
     try:
         yield
@@ -70,13 +69,13 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 def foreign_database(
     path: Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads one state of another's database for the whole block.
+    """Yield a connection that reads one state of an untrusted database throughout the block.
 
-    The file is only read: an older version is migrated in a temporary copy.
+    The file is not written: an older version is migrated in a temporary copy.
 
     Raises:
-        DataError: not a kernelcast database, of a newer version, damaged, with tables, views or triggers that
-            are not ours, or larger than `max_size_bytes`.
+        DataError: not a kernelcast database, of a newer version, damaged, with foreign tables, views
+            or triggers, or larger than `max_size_bytes`.
     """
     check_file(path)
     check_size(path, max_size_bytes)
@@ -113,7 +112,7 @@ def _current_copy(path: Path) -> Iterator[Path]:
 
 
 def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """Open a checked file in autocommit mode; its version and schema are still to be looked at.
+    """Open a checked file in autocommit mode; its version and schema are not checked yet.
 
     Raises:
         sqlite3.Error: the file cannot be opened or is no database.
@@ -123,8 +122,8 @@ def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
     try:
         schema_version(connection)
     except sqlite3.OperationalError:
-        # In a folder that cannot be written SQLite cannot make the files that WAL readers share. Without a
-        # -wal file no process is writing, and the file can be read as one that never changes.
+        # In a read-only folder SQLite cannot create the files that WAL readers share. Without a -wal file no
+        # process is writing, so the file can be opened as immutable.
         connection.close()
         if not read_only or path.with_name(path.name + "-wal").exists():
             raise
@@ -140,7 +139,7 @@ def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 
 def _connect_uri(uri: str) -> sqlite3.Connection:
-    # isolation_level None: transactions begin and end only where this package begins and ends them.
+    # isolation_level None: only this package begins and ends transactions.
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
 
 
@@ -156,7 +155,7 @@ def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> 
         )
     _refuse(path, foreign_objects(connection))
     if not read_only:
-        # Databases that were exported are in one file only, for reading anywhere; writers use WAL.
+        # Exported databases have no WAL, so that they can be read in read-only folders; writers use WAL.
         connection.execute("PRAGMA journal_mode = WAL")
         migrate(connection)
     _refuse(path, schema_differences(connection))
@@ -171,5 +170,5 @@ def _refuse(path: Path, differences: list[str]) -> None:
         others = f" ({len(differences) - 1} more differences)" if len(differences) > 1 else ""
         raise DataError(
             f"{path}: {differences[0]}{others}; expected exactly the tables and views of schema.sql, "
-            "nothing of it was read"
+            "nothing was read from it"
         )

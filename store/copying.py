@@ -1,4 +1,4 @@
-"""Rows from one database into another, every id computed again on the way: what merging and exporting share."""
+"""Copying rows between databases, with every id verified: shared by merge and export."""
 
 import sqlite3
 from collections import Counter
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError, one_line
-from kernelcast.store.peaks import write_peaks
 from kernelcast.store.rows import CONTENT_TABLES, insert, row_problem, rows
 from kernelcast.store.sample_rows import SampleWriter, sample_problem, stored_samples
 from kernelcast.store.sqlite_errors import explanation, reported
 from kernelcast.store.timelines import stored_timelines, write_timeline
+from kernelcast.store.write import write_peaks
 
-# Columns that are worded by the version that wrote them and are no part of an id.
+# Columns outside the id, whose text depends on the version that wrote them.
 _WORDING = {"description"}
 
 Condition = tuple[str, Sequence[Any]]
-"""SQL of this package about one table, and its parameters."""
+"""A trusted SQL condition on one table, and its parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which rows of each content table to copy; a table that is not named is copied whole."""
+    """Which rows of each content table to copy; a table without a condition is copied whole."""
 
     conditions: Mapping[str, Condition] = field(default_factory=dict)
 
@@ -41,13 +41,13 @@ def copy_content(
     target_path: Path,
     selection: Selection | None = None,
 ) -> Counter[str]:
-    """Add what `target` lacks, in the caller's transactions on both; answers the rows added per table.
+    """Add the rows that `target` lacks, in the caller's transactions on both; returns the rows added per table.
 
     Memory does not grow with the databases.
 
     Raises:
-        DataError: a row's content does not match its id, or the target has another row under the same id. The
-            caller's transaction must then be given up.
+        DataError: a row's content does not match its id, or the target has a different row with the same id. The
+            caller must then roll back.
     """
     copy, selection = _Copy(source, target, source_path, target_path), selection or Selection()
     with reported(source_path):
@@ -66,10 +66,10 @@ class _Copy:
     target_path: Path
 
     def operators(self) -> None:
-        """Add operators that only other versions of kernelcast know; their wording is no content."""
+        """Add operators of other versions of kernelcast; their titles are not compared."""
         for row in rows(self.source, "SELECT * FROM operator ORDER BY name"):
             with self._writing("operator"):
-                insert(self.target, "operator", row)
+                insert(self.target, "operator", row, key="name")
             [there] = rows(self.target, "SELECT features FROM operator WHERE name = ?", [row["name"]])
             if there["features"] != row["features"]:
                 raise DataError(
@@ -78,7 +78,7 @@ class _Copy:
                 )
 
     def of(self, table: str, where: str, parameters: Sequence[Any]) -> int:
-        """Add the selected rows of a content table; answers how many were new."""
+        """Add the selected rows of a content table; returns how many were new."""
         match table:
             case "sample":
                 return self.samples(where, parameters)
@@ -88,7 +88,7 @@ class _Copy:
                 return self.rows(table, where, parameters)
 
     def timelines(self, where: str, parameters: Sequence[Any]) -> int:
-        """Add timelines with their steps and events; answers how many were new."""
+        """Add timelines with their steps and events; returns how many were new."""
         added = 0
         for timeline_id, timeline, problem in stored_timelines(self.source, where, parameters):
             if problem is not None:
@@ -98,7 +98,7 @@ class _Copy:
         return added
 
     def rows(self, table: str, where: str, parameters: Sequence[Any]) -> int:
-        """Add the rows of one table; answers how many were new."""
+        """Add the rows of one table; returns how many were new."""
         added = 0
         for row in rows(self.source, f"SELECT * FROM {table} WHERE {where} ORDER BY id", parameters):
             if (problem := row_problem(table, row)) is not None:
@@ -113,7 +113,7 @@ class _Copy:
         return added
 
     def samples(self, where: str, parameters: Sequence[Any]) -> int:
-        """Add samples with their flags, repetitions and kernels; answers how many were new."""
+        """Add samples with their flags, repetitions and kernels; returns how many were new."""
         writer = SampleWriter(self.target)
         added = 0
         for sample in stored_samples(self.source, where, parameters):
@@ -130,7 +130,7 @@ class _Copy:
 
     @contextmanager
     def _writing(self, table: str) -> Iterator[None]:
-        """Name the file that an error is about: the source for rows that our schema refuses, else the target."""
+        """Name the file of an error: the source for rows that break the schema, else the target."""
         try:
             yield
         except sqlite3.IntegrityError as error:

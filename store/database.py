@@ -1,8 +1,10 @@
 """`Database`: one kernelcast database, opened, written and read."""
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -14,25 +16,33 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import read, write
 from kernelcast.store.connection import connect, snapshot, transaction
 from kernelcast.store.database_file import check_file, check_size, create_file
-from kernelcast.store.peaks import write_peaks
 from kernelcast.store.records import Sample, Status
-from kernelcast.store.rows import content_tables_digest, row_counts
-from kernelcast.store.runs import Run
+from kernelcast.store.rows import FINGERPRINTS, content_tables_digest, record_of, row_counts, rows
+from kernelcast.store.runs import IngestedTrace, MeasuredRun, Run
+from kernelcast.store.sample_rows import stored_samples
 from kernelcast.store.sqlite_errors import reading, reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.timelines import write_timeline
-from kernelcast.store.traces import IngestedTrace, TracedRun
+
+_RUNS = (
+    "SELECT run.*, coalesce(run_note.site, '') AS site, coalesce(run_note.note, '') AS note FROM run"
+    " LEFT JOIN run_note ON run_note.id = (SELECT min(id) FROM run_note WHERE run_note.run_id = run.id)"
+    " ORDER BY run.id"
+)
+_FINGERPRINTS = (
+    "SELECT {table}.id, description, fingerprint, count(sample.number) AS samples FROM {table}"
+    " LEFT JOIN run ON run.{key} = {table}.id LEFT JOIN sample ON sample.run_id = run.id"
+    " GROUP BY {table}.id ORDER BY samples DESC, {table}.id"
+)
 
 
 class Database:
     """A benchmark database. Use `Database.open(...)` in a `with` statement.
 
-    Every method that writes is one transaction: all of it is stored or nothing, and several processes may
-    write at once. Rows are only ever added; adding what is there already changes nothing. One object belongs
-    to one thread.
+    Every writing method is one transaction, and several processes may write at the same time. Rows are only added;
+    adding an existing row changes nothing. An object belongs to one thread.
 
-    Every method may raise DataError where the file is damaged, locked for too long, read-only or the disk is
-    full.
+    Every method raises DataError when the file is damaged, locked for too long or read-only, or when the disk is full.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -48,12 +58,12 @@ class Database:
         read_only: bool = False,
         max_size_bytes: int | None = None,
     ) -> Self:
-        """Open a database; with `create`, make an empty one where there is none. Older versions are migrated.
+        """Open a database, with `create` a new one if the file is missing. Older versions are migrated.
 
         Raises:
-            DataError: no such file, not a kernelcast database, of a newer version (the file stays as it was),
-                of an older one while `read_only`, with tables, views or triggers that are not ours, larger
-                than `max_size_bytes`, or it cannot be opened.
+            DataError: the file is missing, cannot be opened, is not a kernelcast database, has a newer version (and
+                stays unchanged), an older version with `read_only`, foreign tables, views or triggers, or is larger
+                than `max_size_bytes`.
         """
         path = Path(path)
         if create and not read_only and not path.exists():
@@ -73,7 +83,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the object is of no use afterwards."""
+        """Close the file; the object cannot be used afterwards."""
         with reported(self.path):
             self._connection.close()
 
@@ -83,12 +93,12 @@ class Database:
         return self._connection
 
     def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
-        """Rows that a statement answers, as dictionaries column → value.
+        """Rows of a statement, as dictionaries column → value.
 
         Raises:
-            DataError: the statement is wrong, or answers no rows.
+            DataError: the statement is wrong, or is not a query.
         """
-        # Plugins of sqlite-utils that happen to be installed must not run on a measurement database.
+        # Installed plugins of sqlite-utils must not run here.
         database = sqlite_utils.Database(self._connection, recursive_triggers=False, execute_plugins=False)
         with reported(self.path):
             try:
@@ -111,61 +121,65 @@ class Database:
         fabric: FabricFingerprint | None,
         software: SoftwareFingerprint,
     ) -> str:
-        """Add a run with its fingerprints and source; answers its id.
+        """Add a run with its fingerprints and source; returns its id.
 
-        A run without `fabric_id` leaves the fabric out.
+        The fabric of a run without `fabric_id` is not stored.
 
         Raises:
-            UsageError: the run's fingerprint ids are not those of the fingerprints given.
+            UsageError: an id in the run differs from the digest of its fingerprint.
         """
         with self._transaction() as connection:
             return write.write_run(connection, run, compute, fabric, software)
 
     def add_fabric(self, fabric: FabricFingerprint) -> bool:
-        """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
+        """Add a fabric without a run, such as a described fabric; returns whether it was new."""
         with self._transaction() as connection:
-            return write.write_fabric(connection, fabric)
+            known = connection.execute("SELECT 1 FROM fabric WHERE id = ?", (fabric.digest,)).fetchone()
+            write.write_fingerprint(connection, "fabric", fabric)
+            return known is None
 
     def add_samples(self, samples: Iterable[Sample]) -> int:
-        """Add samples with their flags, repetitions and kernels; answers how many were not there yet.
+        """Add samples with their flags, repetitions and kernels; returns how many were new.
 
-        The database is locked for other writers while `samples` is iterated: pass what is measured already.
+        Other writers wait while `samples` is iterated: pass finished measurements.
 
         Raises:
-            DataError: a sample's run or operator is not in the database; nothing of this call is stored.
+            DataError: a sample's run or operator is not in the database; none of the samples is stored.
         """
         with self._transaction() as connection:
             return write.write_samples(connection, samples)
 
     def add_step(self, step: MeasuredStep) -> str:
-        """Add a measured training step, whose run is there; answers its id."""
+        """Add a measured training step of a stored run; returns its id."""
         with self._transaction() as connection:
             return write.write_record(connection, step)
 
     def add_prediction(self, prediction: Prediction) -> str:
-        """Add what was predicted for a stored step; answers its id."""
+        """Add a prediction for a stored step; returns its id."""
         with self._transaction() as connection:
             return write.write_record(connection, prediction)
 
     def add_predictors(self, predictors: Iterable[PredictorRecord]) -> None:
-        """Add the records of a bundle's regressors; their hardware, fabric and software are there or None."""
+        """Add records of a bundle's regressors; their hardware, fabric and software are stored or None."""
         with self._transaction() as connection:
             for predictor in predictors:
                 write.write_record(connection, predictor)
 
-    def add_traced_runs(self, runs: Iterable[TracedRun]) -> int:
-        """Add real runs with their traces and all that was found in them; answers how many samples were new."""
+    def add_runs(self, runs: Iterable[MeasuredRun]) -> int:
+        """Add runs with everything that they measured; returns how many samples were new."""
         added = 0
         with self._transaction() as connection:
-            for traced in runs:
-                write.write_run(connection, traced.run, traced.compute, traced.fabric, traced.software)
-                for trace, unrecognised in traced.traces:
+            for measured in runs:
+                write.write_run(
+                    connection, measured.run, measured.compute, measured.fabric, measured.software
+                )
+                for trace, unrecognised in measured.traces:
                     for record in (trace, *unrecognised):
                         write.write_record(connection, record)
-                added += write.write_samples(connection, traced.samples)
-                for timeline in traced.timelines:
+                added += write.write_samples(connection, measured.samples)
+                for timeline in measured.timelines:
                     write_timeline(connection, timeline)
-            write_peaks(connection)
+            write.write_peaks(connection)
         return added
 
     # Reading
@@ -173,9 +187,9 @@ class Database:
     def measured_points(
         self, compute_id: str, software_id: str, **wanted: Unpack[read.PointFilter]
     ) -> set[read.PointKey]:
-        """Points (operator, direction, dtype, vector) that need no measuring again here.
+        """Points (operator, direction, dtype, vector) that need not be measured again on this hardware.
 
-        Those with a time and those that the device does not support; what failed is worth another try.
+        A point counts when it has a time or the device does not support it; failed measurements are repeated.
         """
         with reading(self.path):
             return read.read_measured_points(
@@ -183,29 +197,34 @@ class Database:
             )
 
     def read_samples(self, **wanted: Unpack[read.SampleFilter]) -> list[read.SampleRow]:
-        """Samples that match every filter, without repetitions, in order of id. `status` is OK unless given."""
+        """Samples that match every filter, without repetitions, in order of id; `status` defaults to OK."""
         with reading(self.path):
             return read.read_sample_rows(self._connection, {"status": Status.OK, **wanted})
 
     def samples_in_full(self) -> Iterator[Sample]:
         """Every sample with repetitions and kernels, one at a time, in order of id."""
         with reading(self.path):
-            yield from read.read_samples_in_full(self._connection)
+            yield from (stored.sample() for stored in stored_samples(self._connection, order="id"))
 
     def content_digest(self) -> str:
-        """Digest of everything measured that the database holds; equal content has equal digests."""
+        """Digest of all measurements; databases with equal content have equal digests."""
         with reading(self.path), snapshot(self._connection):
             return content_tables_digest(self._connection)
 
     def row_counts(self) -> dict[str, int]:
-        """Rows per table of content, and of flags, repetitions and kernels."""
+        """Rows per table of content, and of flags, repetitions, kernels, and steps and events of timelines."""
         with reading(self.path), snapshot(self._connection):
             return row_counts(self._connection)
 
     def run_list(self) -> list[Run]:
-        """Every run, in the order of their ids."""
+        """Every run, in the order of their ids, with the first of its notes (merging can bring several)."""
         with reading(self.path):
-            return read.read_runs(self._connection)
+            sources = {source.id: source for source in self._records("source")}
+            runs = []
+            for row in rows(self._connection, _RUNS):
+                row |= {"conditions": json.loads(row["conditions"]), "source": sources[row["source_id"]]}
+                runs.append(Run(**{field.name: row[field.name] for field in fields(Run)}))
+            return runs
 
     def hardware_list(self) -> list[read.HardwareRow]:
         """Every device in the database, most samples first."""
@@ -237,8 +256,21 @@ class Database:
 
     def _fingerprints(self, table: str) -> list[read.FingerprintRow[Any]]:
         with reading(self.path):
-            return read.read_fingerprints(self._connection, table)
+            return [
+                read.FingerprintRow(
+                    id=row_id,
+                    description=description,
+                    fingerprint=FINGERPRINTS[table].from_dict(json.loads(fingerprint)),
+                    sample_count=count,
+                )
+                for row_id, description, fingerprint, count in self._connection.execute(
+                    _FINGERPRINTS.format(
+                        table=table, key="compute_id" if table == "hardware" else f"{table}_id"
+                    )
+                )
+            ]
 
     def _records(self, table: str) -> list[Any]:
         with reading(self.path):
-            return read.read_records(self._connection, table)
+            found = rows(self._connection, f"SELECT * FROM {table} ORDER BY id")
+            return [record_of(table, row) for row in found]

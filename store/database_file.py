@@ -1,6 +1,6 @@
-"""The file of a database: its header, and how a new one is made.
+"""Files of databases: checks of their headers, and creation.
 
-The check reads the first bytes only, without SQLite, so that a refused file stays as it was.
+The checks read the first bytes without SQLite, so that a refused file stays unchanged.
 """
 
 import os
@@ -14,11 +14,11 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.output_file import check_writable as check_file_can_be_written
 from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.runtime.small_file import open_regular
-from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
+from kernelcast.store.migrations import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.schema import create_schema
 from kernelcast.store.sqlite_errors import reported
 
-DEFAULT_MAX_SIZE_BYTES = 16 * 2**30  # of another's database
+DEFAULT_MAX_SIZE_BYTES = 16 * 2**30  # of an untrusted database
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
@@ -35,10 +35,10 @@ class Header:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a database can be written, without touching it: long work should not end in a refusal.
+    """Check that a database can be written before long work starts; the file stays unchanged.
 
     Raises:
-        DataError: the file is read-only, or its folder, where SQLite writes its log.
+        DataError: the file or its folder, where SQLite writes its log, is read-only.
     """
     try:
         path.open("r+b").close()
@@ -71,7 +71,7 @@ def read_header(path: Path) -> Header:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what this kernelcast cannot read, leaving the file untouched.
+    """Refuse a file that this kernelcast cannot read; it stays unchanged.
 
     Raises:
         DataError: not a kernelcast database, or of a newer schema version.
@@ -103,21 +103,21 @@ def check_version(path: Path, found: int) -> None:
     """Refuse a schema version that this kernelcast does not know.
 
     Raises:
-        DataError: newer than this kernelcast, or no version at all.
+        DataError: newer than this kernelcast, or older than any that it migrates.
     """
     if found > SCHEMA_VERSION:
         raise DataError(
             f"{path}: has schema version {found}, this kernelcast reads versions up to {SCHEMA_VERSION}; "
             "use a newer kernelcast"
         )
-    if found < 1:
-        raise DataError(f"{path}: has schema version {found}, expected 1 to {SCHEMA_VERSION}")
+    if found < OLDEST_VERSION:
+        raise DataError(f"{path}: has schema version {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}")
 
 
 def create_file(path: Path) -> None:
-    """Create an empty database that appears under its name only when it is complete.
+    """Create an empty database that gets its name only when it is complete.
 
-    Where two processes create the same file, the first one's stays and both use it.
+    When two processes create the same file, both use the file of the first.
 
     Raises:
         DataError: the folder does not exist or cannot be written.
@@ -128,7 +128,7 @@ def create_file(path: Path) -> None:
 
 @contextmanager
 def unfinished_file(path: Path) -> Iterator[Path]:
-    """Yield an empty database next to `path` under another name; it is deleted at the end, unless published.
+    """Yield an empty database next to `path` under a temporary name; it is deleted at the end unless published.
 
     Raises:
         DataError: the folder does not exist or cannot be written.
@@ -151,18 +151,17 @@ def unfinished_file(path: Path) -> Iterator[Path]:
 
 
 def publish(unfinished: Path, path: Path) -> bool:
-    """Give a complete, closed file its name; answers False where another process took the name first.
+    """Give a complete, closed file its name; returns False when another process was faster.
 
     Raises:
         DataError: the folder cannot be written.
     """
     try:
-        os.link(unfinished, path)  # unlike a rename, never replaces what another process has put there
+        os.link(unfinished, path)  # unlike a rename, never replaces an existing file
     except FileExistsError:
         return False
     except OSError:
-        # File systems without hard links. A rename could replace a database that appears between these two
-        # lines.
+        # File systems without hard links: a rename may replace a file created after this check.
         if path.exists():
             return False
         try:

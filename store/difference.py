@@ -1,4 +1,4 @@
-"""What one database has that another lacks, and which measurements an upgrade made stale."""
+"""Differences between two databases: missing rows, new fingerprints, and samples that an upgrade made stale."""
 
 import json
 import sqlite3
@@ -28,18 +28,18 @@ class FieldDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFingerprint:
-    """A fingerprint that only the second database has, and the one of the first that is nearest to it."""
+    """A fingerprint that only the second database has, and the nearest fingerprint in the first."""
 
     kind: str  # hardware, fabric or software
     id: str
     description: str
-    nearest_id: str | None  # None: the first database has none of this kind
-    fields: tuple[FieldDifference, ...]  # the nearest one's value, then the new one's
+    nearest_id: str | None  # None: the first database has no fingerprint of this kind
+    fields: tuple[FieldDifference, ...]  # values of the nearest, then of the new fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """Samples of hardware that both databases have, measured with software that is not the newest of the two."""
+    """Samples of hardware in both databases, measured with older software than the newest in the two."""
 
     database: str  # "A" or "B"
     compute_id: str
@@ -47,12 +47,12 @@ class Stale:
     software_id: str
     newest_software_id: str
     samples: int
-    fields: tuple[FieldDifference, ...]  # the stale software's value, then the newest one's
+    fields: tuple[FieldDifference, ...]  # values of the stale, then of the newest software
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What `diff_databases` finds."""
+    """The result of `diff_databases`."""
 
     only_in_a: dict[str, int]  # table → rows
     only_in_b: dict[str, int]
@@ -61,14 +61,14 @@ class Difference:
 
     @property
     def is_same_content(self) -> bool:
-        """Whether both hold the same rows."""
+        """Whether both databases hold the same rows."""
         return not any(self.only_in_a.values()) and not any(self.only_in_b.values())
 
 
 def diff_databases(
     a: str | Path, b: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> Difference:
-    """Compare two databases by their rows' ids; neither is changed, memory does not grow with their size.
+    """Compare two databases by the ids of their rows; neither is written, and memory does not grow with their size.
 
     Raises:
         DataError: one of them is no sound kernelcast database (see `foreign_database`).
@@ -88,7 +88,7 @@ def diff_databases(
 
 
 def _count_missing(a: sqlite3.Connection, b: sqlite3.Connection, table: str) -> tuple[int, int]:
-    """Rows only in `a` and only in `b`: two sorted lists, merged."""
+    """Numbers of rows only in `a` and only in `b`, by merging two sorted lists of ids."""
     sql = f"SELECT id FROM {table} ORDER BY id"
     ids = (zip(database.execute(sql), repeat(side)) for side, database in enumerate((a, b)))
     only = [0, 0]
@@ -127,7 +127,7 @@ def _new_fingerprints(a: sqlite3.Connection, b: sqlite3.Connection) -> Iterator[
             )
 
 
-# Software per hardware with its samples; which is newest is what was measured last.
+# Software per hardware with its samples; the newest software is the last that measured.
 _USED = """
     SELECT run.compute_id, run.software_id, count(sample.number) AS samples,
         max(coalesce(sample.measured_at, run.started_at, '')) AS last_at

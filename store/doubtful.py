@@ -1,4 +1,4 @@
-"""Doubtful samples of a whole database, counted by source, device and flag."""
+"""Doubtful samples of a database, counted by source, device and flag."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -12,9 +12,9 @@ from kernelcast.store.sqlite_errors import reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtfulSamples:
-    """`count` of `samples` of an operator and direction, measured on one device by one source, have a `flag`.
+    """`count` of the `samples` of an operator and direction, of one device and source, have a `flag`.
 
-    `example` is what was found in one of them.
+    `example` is the detail of the first such flag.
     """
 
     source: str
@@ -38,10 +38,10 @@ class DoubtfulSamples:
 
 
 def doubtful_samples(database: Database) -> list[DoubtfulSamples]:
-    """Samples that cannot be right (doubts.py), flagged when they were stored or not; the most numerous first.
+    """Doubtful samples (doubts.py), flagged by `find_doubts` now or when they were stored; highest counts first.
 
     Raises:
-        DataError: a row is damaged, or names one that is not there.
+        DataError: a row is damaged, or refers to a missing row.
     """
     with reading(database.path):
         return _doubtful_samples(database)
@@ -62,7 +62,6 @@ def _doubtful_samples(database: Database) -> list[DoubtfulSamples]:
         doubts = find_doubts(samples, device.fingerprint, fabrics.get(fabric_id) if fabric_id else None)
         for position, sample in enumerate(samples):
             stored = [doubt for doubt in sample.flags if doubt[0] in NEVER_TRAIN]
-            # Files of one source are many: its name without what tells them apart would not say more.
             kind = (sources[sample.run_id], device.description, sample.operator, sample.direction.value)
             totals[kind] += 1
             for flag, detail in stored or [doubts[position]] if position in doubts or stored else []:

@@ -1,12 +1,11 @@
-"""Measurements that cannot be right: faster than the hardware can be, or far from all others of their kind.
+"""Doubtful measurements: faster than the hardware allows, or outliers among measurements of the same operator.
 
-They stay in the database, flagged, and train nothing.
+They stay in the database with a flag, and no regressor is fitted on them.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +14,21 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.limits import limits, node_bytes_per_s
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.store.read import SampleRow
 from kernelcast.store.records import Sample
 
 IMPOSSIBLE, OUTLIER = "impossible", "outlier"
 NEVER_TRAIN = frozenset({IMPOSSIBLE, OUTLIER})
-"""Flags of samples that no regressor is fitted on."""
+"""Flags of samples that are excluded from training."""
 DIFFERENCE = "difference"
 NOTED = frozenset({DIFFERENCE})
-"""Flags of imported times that train, with a note: of backward passes that are a full pass less the forward one."""
+"""Flags of imported times that training uses, with a note: a backward pass computed as full minus forward pass."""
 
 FAR = 10.0
-"""An outlier's time is off by more than this factor from what the other workloads of its operator suggest."""
+"""An outlier's time differs by more than this factor from the power law through the other workloads."""
 _SPREADS = 6.0
-"""... and by more than this many robust standard deviations of the others."""
+"""... and by more than this number of robust standard deviations."""
 _FEWEST = 20
 _ROUNDS = 25
 _SMALLEST_ERROR = 1e-3
@@ -39,38 +39,24 @@ _FEWEST_FLAT = 5
 _MOST_IMPOSSIBLE = 0.5
 
 Doubt = tuple[str, str]
-"""A flag and what was found, in one line."""
+"""A flag, and its detail in one line."""
 _Array = NDArray[np.float64]
 
 
-class Timed(Protocol):
-    """What is looked at of a sample."""
-
-    @property
-    def operator(self) -> str: ...
-    @property
-    def direction(self) -> Direction: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def variant(self) -> str: ...
-    @property
-    def vector(self) -> tuple[int, ...]: ...
-    @property
-    def time_us(self) -> float | None: ...
+Timed = Sample | SampleRow
 
 
 def find_doubts(
     samples: Sequence[Timed], compute: ComputeFingerprint | None, fabric: FabricFingerprint | None
 ) -> dict[int, Doubt]:
-    """Doubtful samples by their position, of samples of one device and fabric.
+    """Doubtful samples by position, among samples of one device and fabric.
 
-    A time is *impossible* when it is shorter than a limit of the device or its links allows, or when five impossible
-    ones of ten times the work took as long: something else was timed then, whatever the size. Where more than half of
-    an operator's, direction's and layout's are impossible, all are: the rest are those that were slow enough not to be
-    found out. It is an *outlier* when it is off by more than `FAR` from a robust power law through the possible times
-    of its operator, direction and layout, and by more than `FAR` from the limits of the device, which explain a thin
-    product of a large weight and the largest product of all. Samples without a time are never doubtful.
+    A time is *impossible* when it is shorter than the device or its links allow, or as long as five impossible times
+    of ten times the work: something other than the operator was timed. If more than half of the times of an operator,
+    direction and layout are impossible, all are: the rest were only slow enough to pass the test.
+    A time is an *outlier* when it differs by more than `FAR` from a robust power law through the possible times of its
+    operator, direction and layout, and is also more than `FAR` above the limit of the device, which explains a thin
+    product with a large weight, and the largest product. Samples without a time are never doubtful.
     """
     device = device_named(compute.device_name) if compute is not None else None
     cards = node_bytes_per_s(fabric.nics) if fabric is not None else None
@@ -120,7 +106,7 @@ def find_doubts(
 def flagged(
     samples: Sequence[Sample], compute: ComputeFingerprint | None, fabric: FabricFingerprint | None
 ) -> tuple[Sample, ...]:
-    """Samples of one device and fabric, the doubtful ones with a flag more."""
+    """Samples of one device and fabric, with a flag added to doubtful samples."""
     doubts = find_doubts(samples, compute, fabric)
     return tuple(
         replace(sample, flags=(*sample.flags, doubts[position]))
@@ -131,13 +117,13 @@ def flagged(
 
 
 def count_doubts(flags: Iterable[Sequence[Doubt]]) -> dict[str, int]:
-    """How many samples are impossible and how many are outliers, from the flags of every sample; none left out."""
+    """Numbers of impossible samples and of outliers, from the flags of each sample; zeros included."""
     counts = Counter(flag for of_sample in flags for flag, _ in of_sample)
     return {flag: counts[flag] for flag in (IMPOSSIBLE, OUTLIER)}
 
 
 def doubts_text(counts: Mapping[str, int], samples: int) -> str:
-    """The counts in words: `3,742 impossible and 48 outliers of 86,845 samples: they train nothing`; else empty."""
+    """The counts as text, such as `3,742 impossible and 48 outliers of 86,845 samples: they train nothing`."""
     impossible, outliers = counts[IMPOSSIBLE], counts[OUTLIER]
     if not impossible and not outliers:
         return ""
@@ -146,7 +132,7 @@ def doubts_text(counts: Mapping[str, int], samples: int) -> str:
 
 
 def _work(sample: Timed) -> float:
-    """What a time is expected to follow: FLOPs where there are matrix products, else elements moved."""
+    """The work that a time should grow with: FLOPs of matrix products, else elements moved."""
     op = OPERATORS[sample.operator]
     if op.is_collective:
         return float(max(sample.vector[0], 1))
@@ -155,7 +141,7 @@ def _work(sample: Timed) -> float:
 
 
 def _plateau(work: _Array, times_us: _Array, impossible: NDArray[np.bool_]) -> Iterator[tuple[int, str]]:
-    """Rows whose time is that of impossible rows with ten times the work."""
+    """Rows whose time equals that of impossible rows with ten times the work."""
     known = np.flatnonzero(impossible)
     known = known[np.argsort(times_us[known])]
     for row in np.flatnonzero(~impossible):
@@ -179,7 +165,7 @@ def _far(
     possible: NDArray[np.intp],
     explained_us: _Array,
 ) -> Iterator[tuple[int, str]]:
-    """Rows far from a power law in the features that is curved over the work, and longer than `explained_us`."""
+    """Rows far from a power law in the features, curved over the work, and longer than `explained_us`."""
     if len(possible) < _FEWEST:
         return
     logs = np.log(np.maximum(np.array([samples[row].vector for row in possible], dtype=np.float64), 1.0))
@@ -188,7 +174,7 @@ def _far(
     size = (size - size.mean()) / max(float(size.std()), 1e-9)
     straight = np.column_stack([np.ones(len(possible)), logs - logs.mean(axis=0)])
     wanted = np.log(times_us[possible])
-    # A curve would bend to a cluster of wild times, so those are left out of it.
+    # A curve would bend towards a cluster of outliers: it is fitted without them.
     tame = np.abs(wanted - straight @ _least_deviations(straight, wanted)) <= 2 * np.log(FAR)
     curved = np.column_stack([straight, size**2, size**3])
     off = wanted - curved @ _least_deviations(curved[tame], wanted[tame])

@@ -1,4 +1,4 @@
-"""A part of a database as a new one, to pass on."""
+"""Exporting a part of a database as a new database."""
 
 import sqlite3
 from collections import Counter
@@ -22,10 +22,10 @@ from kernelcast.store.sqlite_errors import reported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subset:
-    """Which measurements: those for which every given condition holds. Dates are when a sample or step was measured.
+    """Which measurements to export: every given condition has to match.
 
-    `since` is included, `until` is not; both are UTC dates or moments, ISO-8601. Rows without a date (some imports) are
-    left out where one of them is given. `anonymous` drops site names and notes.
+    `since` (inclusive) and `until` (exclusive) are UTC dates or moments, ISO-8601, of the measurement; with either,
+    rows without a date (some imports) are left out. `anonymous` drops site names and notes.
     """
 
     operators: Sequence[str] = ()
@@ -44,7 +44,7 @@ class Subset:
 
     @property
     def is_everything(self) -> bool:
-        """Whether all measurements are selected, notes perhaps apart."""
+        """Whether all measurements are selected, with or without notes."""
         return not (self.operators or self.hardware or self.since or self.until)
 
     def sample_condition(self) -> Condition:
@@ -52,9 +52,9 @@ class Subset:
         return self._condition("sample", is_of_operators=True)
 
     def selection(self) -> Selection:
-        """The rows to copy: the measurements, and whatever they refer to."""
+        """The rows to copy: the measurements, and all rows that they refer to."""
         conditions: dict[str, Condition] = {"sample": self.sample_condition()}
-        for table in ("step", "trace"):  # whole steps and traces are not measurements of single operators
+        for table in ("step", "trace"):  # steps and traces are not measurements of one operator
             conditions[table] = ("0", ()) if self.operators else self._condition(table)
         where, parameters = conditions["trace"]
         conditions["unrecognised_kernel"] = (f"trace_id IN (SELECT id FROM trace WHERE {where})", parameters)
@@ -121,14 +121,14 @@ class Subset:
 
 
 def _with_described(condition: Condition) -> Condition:
-    # A described fabric belongs to no run; it is small, and what it describes may be measured elsewhere.
+    # A described fabric belongs to no run. It is small, and always exported.
     where, parameters = condition
     return f"({where}) OR backend = ?", (*parameters, DESCRIBED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What an export wrote: rows per table, and people's texts that stay because they are part of ids."""
+    """The result of an export: rows per table, and free text that stays because it is part of ids."""
 
     rows: Counter[str]
     content_digest: str
@@ -142,11 +142,11 @@ def export_database(
     *,
     max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
 ) -> Exported:
-    """Write a part of `source` as the new database `target`; the rows keep their ids, so it merges with any other.
+    """Write a part of `source` as the new database `target`. Rows keep their ids, so it can be merged again.
 
     Raises:
         UsageError: an operator that neither kernelcast nor the database knows.
-        DataError: `target` exists or cannot be written, `source` is not sound, or nothing matches.
+        DataError: `target` exists or cannot be written, `source` is not sound, or no row matches.
     """
     source, target = Path(source), Path(target)
     if target.exists():
@@ -162,16 +162,14 @@ def export_database(
                     raise DataError(f"{source}: nothing in it matches; nothing was written")
                 exported = Exported(rows=rows, content_digest=content_tables_digest(new), texts=_texts(new))
             with closing(sqlite3.connect(unfinished, isolation_level=None)) as new:
-                new.execute(
-                    "PRAGMA journal_mode = DELETE"
-                )  # one file, for reading where nothing can be written
+                new.execute("PRAGMA journal_mode = DELETE")  # a single file, readable in read-only folders
             if not publish(unfinished, target):
                 raise DataError(f"{target}: appeared meanwhile, expected the name of a new database")
     return exported
 
 
 def check_operators(connection: sqlite3.Connection, subset: Subset) -> None:
-    """Refuse an unknown operator, which would otherwise silently select nothing.
+    """Refuse an unknown operator, which would select nothing.
 
     Raises:
         UsageError: names it.
@@ -182,7 +180,7 @@ def check_operators(connection: sqlite3.Connection, subset: Subset) -> None:
 
 
 def _texts(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """Texts that people chose and that cannot be dropped, since ids are digests of them."""
+    """Free text that cannot be dropped, because ids are digests of it."""
     questions = {
         "source names": "SELECT DISTINCT name FROM source WHERE kind <> 'collector' ORDER BY name",
         "source references": "SELECT DISTINCT reference FROM source WHERE reference <> '' ORDER BY 1",

@@ -1,4 +1,4 @@
-"""Merging: a union of rows by id, so the order, the grouping and repetition make no difference."""
+"""Merging: a union of rows by id, which is commutative, associative and idempotent."""
 
 import os
 import sqlite3
@@ -18,7 +18,7 @@ from kernelcast.store.sqlite_errors import reported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """Rows that a merge added per table from each source, and the digest of the whole afterwards."""
+    """Rows that a merge added, per source and table, and the content digest of the result."""
 
     added: tuple[tuple[Path, Counter[str]], ...]
     content_digest: str
@@ -27,13 +27,13 @@ class Merged:
 def merge_databases(
     sources: Sequence[str | Path], into: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> Merged:
-    """Add everything that `sources` hold to the database `into`, which is made where there is none.
+    """Add all rows of `sources` to the database `into`, which is created if it is missing.
 
-    One transaction: an error or an interruption leaves `into` as it was (or absent). `into` may be one of the
-    sources. Memory does not grow with the databases, and sources are only read.
+    One transaction: an error or an interruption leaves `into` unchanged (or absent). `into` may be one of the sources.
+    Sources are not written, and memory does not grow with the databases.
 
     Raises:
-        UsageError: no source.
+        UsageError: `sources` is empty.
         DataError: a source is no sound kernelcast database (see `foreign_database`), a row's content does not
             match its id or differs between two databases; or `into` cannot be written.
     """
@@ -41,7 +41,7 @@ def merge_databases(
         raise UsageError("merge: found no database, expected at least one")
     paths, target = [Path(source) for source in sources], Path(into)
     for path in paths:
-        check_file(path)  # name what is missing before anything is made
+        check_file(path)  # report a missing source before creating the target
     if target.exists():
         check_file(target)
         return _merge(paths, target, target, max_size_bytes)
@@ -55,7 +55,7 @@ def merge_databases(
 def _merge(paths: Sequence[Path], file: Path, target: Path, max_size_bytes: int) -> Merged:
     added = []
     with reported(target), closing(connect(file, read_only=False)) as connection:
-        # The default, 2 MB, makes the indexes of a large merge travel to the disk and back.
+        # With the default of 2 MB, a large merge reads its indexes from the disk again and again.
         connection.execute("PRAGMA cache_size = -65536")  # 64 MiB, whatever the size of the databases
         with transaction(connection):
             for path in paths:

@@ -1,23 +1,23 @@
 """Schema versions: schema.sql is the current one, numbered migrations bring older databases there.
 
-A change of schema.sql raises its user_version and adds a migration here that changes an older database's tables alike;
-tests show that both end with the same tables, indexes and views. Views hold nothing, so every migration ends with those
-of schema.sql. A migration also takes from there the tables that no later version changed: whoever changes one of them
-keeps its statement of then where it was created.
+A change of schema.sql raises its user_version and adds a migration here. Tests check that a migrated database and a new
+one have the same tables, indexes and views. Every migration ends with the views of schema.sql, because views hold no
+data. Migrations also take new tables from schema.sql: when a later version changes such a table, its first statement
+must be kept here.
 """
 
 import sqlite3
 from collections.abc import Callable, Mapping
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store import version_3, version_4
 from kernelcast.store.schema import definitions
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
 SCHEMA_VERSION = 6
+OLDEST_VERSION = 4
 
 Upgrade = Callable[[sqlite3.Connection], None]
-"""Changes the tables of the version before, in the caller's transaction and without views."""
+"""Changes the tables of the previous version, in the caller's transaction; the views are dropped."""
 
 
 def _new_tables(*names: str) -> Upgrade:
@@ -32,13 +32,10 @@ def _new_tables(*names: str) -> Upgrade:
 _TIMELINES = ("timeline", "traced_step", "event_kind", "event_scope", "traced_event")
 
 MIGRATIONS: Mapping[int, Upgrade] = {
-    2: _new_tables("sample_flag", "trace", "unrecognised_kernel"),
-    3: version_3.upgrade,
-    4: version_4.upgrade,
     5: _new_tables("device_peak", *_TIMELINES),
-    6: _new_tables(),  # views alone: they tell the causes of idle time apart
+    6: _new_tables(),  # only views: `step_time` has idle time by cause
 }
-"""The migrations by the version that they lead to."""
+"""Migrations by the version that they produce."""
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
@@ -47,13 +44,13 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Upgrade] = MIGRATIONS) -> None:
-    """Apply every migration that the database has not seen, each in a transaction of its own.
+    """Apply the migrations that the database still needs, each in a separate transaction.
 
-    A migration that fails or is interrupted leaves the database in the version before it. Two processes may
-    migrate at once: the second finds the work done.
+    A migration that fails or is interrupted leaves the previous version. Two processes may migrate at the same time:
+    the second one finds nothing to do.
 
     Raises:
-        DataError: a migration leaves rows that point to nothing.
+        DataError: after a migration, a row refers to a missing row.
         sqlite3.Error: a statement failed.
     """
     for version, upgrade in sorted(migrations.items()):
@@ -67,7 +64,7 @@ def _apply(connection: sqlite3.Connection, version: int, upgrade: Upgrade) -> No
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if schema_version(connection) < version:  # not done by another process meanwhile
+        if schema_version(connection) < version:  # another process may have migrated it meanwhile
             views = definitions("view")
             for name in views:
                 connection.execute(f"DROP VIEW IF EXISTS {name}")

@@ -1,7 +1,7 @@
-"""Users' SQL on a database, which is protected from writing in three ways.
+"""Read-only SQL of users.
 
-The file is opened `mode=ro`, `query_only` is on, and an authorizer refuses whatever is not reading: attaching other
-files, changing settings, loading extensions.
+Three mechanisms prevent writing: the file is opened with `mode=ro`, `query_only` is on, and an authorizer refuses
+everything else, such as attaching files, changing settings and loading extensions.
 """
 
 import sqlite3
@@ -35,18 +35,18 @@ class Answer:
 
 
 class _Clock:
-    """The time that SQLite takes, without that of who reads the rows."""
+    """The time that SQLite spends, without the time of the caller between rows."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s, self._spent_s = limit_s, 0.0
         self._begin_s = time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether the limit is reached; SQLite asks this while it computes."""
+        """Whether the limit is reached; SQLite's progress handler calls it."""
         return self._spent_s + time.monotonic() - self._begin_s > self.limit_s
 
     def rows(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
-        """The cursor's rows, each one's time counted."""
+        """The cursor's rows; the time of each is counted."""
         while True:
             self._begin_s = time.monotonic()
             row = cursor.fetchone()
@@ -64,16 +64,16 @@ def answer(
     max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
 ) -> Iterator[Answer]:
-    """Yield what one SELECT answers.
+    """Run one SELECT; yield its columns and rows.
 
     Raises:
-        DataError: the statement is wrong, is not a query, would do anything but read, or takes longer than
+        DataError: the statement is wrong, not a query, does more than read, or takes longer than
             `time_limit_s`; or the database is not sound.
     """
     path, clock = Path(path), _Clock(time_limit_s)
     with foreign_database(path, max_size_bytes=max_size_bytes) as connection, reported(path):
         connection.set_authorizer(_authorize)
-        # Between steps of SQLite Python gets its turn, so that Ctrl-C ends a query that computes for hours.
+        # SQLite calls Python between its steps, so that Ctrl-C ends a long query.
         connection.set_progress_handler(clock.is_over, _STEPS_BETWEEN_TURNS)
         try:
             with _in_time(path, clock):
@@ -110,7 +110,7 @@ def _in_time(path: Path, clock: _Clock) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorname", "") != "SQLITE_INTERRUPT":
             raise
-        if not clock.is_over():  # Ctrl-C came while the clock was asked, where Python cannot raise it
+        if not clock.is_over():  # Ctrl-C during the progress handler, which cannot raise it
             raise KeyboardInterrupt from error
         raise DataError(
             f"{path}: the query takes longer than {clock.limit_s:g} s (--time-limit raises it)"
@@ -123,9 +123,7 @@ def _authorize(action: int, one: str | None, two: str | None, *_: str | None) ->
     if action == sqlite3.SQLITE_FUNCTION and (two or "").lower() != "load_extension":
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_UPDATE and one == "sqlite_master":
-        return (
-            sqlite3.SQLITE_OK
-        )  # how SQLite declares the tables pragma_...; the file is open for reading only
+        return sqlite3.SQLITE_OK  # declares a table-valued pragma; the file is read-only
     if action == sqlite3.SQLITE_PRAGMA and (one or "").lower() in _READING_PRAGMAS:
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY

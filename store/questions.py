@@ -1,228 +1,41 @@
-"""Frequent questions to a database, in SQL, as docs/sql.md and `kernelcast db serve` show them."""
+"""Frequent questions to a database, read from questions.sql and trace_questions.sql."""
 
-from kernelcast.store.question import Question
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-QUESTIONS = (
-    Question(
-        name="coverage",
-        title="What has been measured, on which hardware?",
-        explanation="""
-            One row per hardware, operator, direction, dtype, load and status. `roles` are the reasons why a step calls
-            what was measured. `samples` counts measurements, `workloads` distinct vectors: where the first is larger,
-            something was measured again.
-        """,
-        sql="""
-            SELECT hardware, operator, roles, direction, dtype, status, samples, workloads
-            FROM coverage
-            ORDER BY hardware, operator, direction
-            LIMIT 12
-        """,
-    ),
-    Question(
-        name="operator_time",
-        title="Which operator takes how long, and how close is it to the hardware's limits?",
-        explanation="""
-            One row per sample. `time_us` is the paper's statistic (mean of the middle five of ten repetitions),
-            `quiet_us` the 10th percentile of all repetitions. `workload` names the entries of the vector.
-        """,
-        sql="""
-            SELECT operator, role, direction, workload, time_us, quiet_us, gigaflops_per_s, gigabytes_per_s
-            FROM operator_time
-            ORDER BY time_us DESC
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="slowest_kernel",
-        title="Which kernels take the most time?",
-        explanation="""
-            Summed over everything measured on one kind of hardware; on a CPU a kernel is an operator call of torch.
-        """,
-        sql="""
-            SELECT hardware, kernel, operators, launches, total_us, mean_us, max_us
-            FROM slowest_kernel
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="kernels_of_a_sample",
-        title="What runs inside an operator?",
-        explanation="""
-            The kernels of the first repetition of the slowest sample, in order of start.
-        """,
-        sql="""
-            SELECT kernel.sequence, kernel_name.name, kernel.start_us, kernel.duration_us, kernel.stream
-            FROM kernel
-            JOIN kernel_name ON kernel_name.number = kernel.name_number
-            WHERE kernel.repetition_index = 0
-              AND kernel.sample_number = (
-                SELECT number FROM sample
-                WHERE status = 'ok' AND repetition_count > 0 ORDER BY time_us DESC, id LIMIT 1
-              )
-            ORDER BY kernel.sequence
-        """,
-    ),
-    Question(
-        name="software_history",
-        title="Did an upgrade make it slower?",
-        explanation="""
-            Every point (operator, direction, dtype, vector) over the software it was measured with, oldest first;
-            `change_percent` is relative to the software before it. For the history of one point add
-            `AND vector = '[...]'`. A changed setting in `environment` counts as an upgrade.
-        """,
-        sql="""
-            SELECT operator, direction, vector, software.description AS software, software.environment,
-                samples, round(time_us, 1) AS time_us, change_percent
-            FROM software_history
-            JOIN software ON software.id = software_history.software_id
-            WHERE change_percent IS NOT NULL
-            ORDER BY change_percent DESC
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="hardware_side_by_side",
-        title="How do two kinds of hardware compare?",
-        explanation="""
-            The same point on both, with the same software; with `speedup_of_two` above 1 the second is faster.
-        """,
-        sql="""
-            SELECT operator, direction, vector, hardware_one, hardware_two,
-                round(one_us, 1) AS one_us, round(two_us, 1) AS two_us, speedup_of_two
-            FROM hardware_side_by_side
-            WHERE software_id_one = software_id_two
-            ORDER BY speedup_of_two DESC
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="sustained_slowdown",
-        title="How much longer do operators take under load that lasts?",
-        explanation="""
-            Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean
-            ratio of the times, and the mean clocks, which are empty where the machine does not say them. The view has
-            power and temperature as well. The database of this page is of a time before loads were measured.
-        """,
-        sql="""
-            SELECT operator, direction, count(*) AS workloads, round(avg(ratio), 3) AS ratio,
-                min(ratio) AS lowest, max(ratio) AS highest, avg(burst_clock_mhz) AS burst_mhz,
-                avg(sustained_clock_mhz) AS sustained_mhz
-            FROM sustained_slowdown
-            GROUP BY compute_id, operator, direction, dtype, conditions
-            ORDER BY ratio DESC
-        """,
-    ),
-    Question(
-        name="operator_noise",
-        title="How far can the times be trusted?",
-        explanation="""
-            Spread of a sample's repetitions, (90th - 10th percentile) / median. It is large on a busy or virtual
-            machine; `mean_over_quiet_percent` is how far the paper's statistic lies above the quiet one.
-        """,
-        sql="""
-            SELECT operator, direction, samples, mean_spread_percent, max_spread_percent, mean_over_quiet_percent,
-                hardware
-            FROM operator_noise
-            ORDER BY mean_spread_percent DESC
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="doubtful_sample",
-        title="Which measurements are doubtful, and why?",
-        explanation="""
-            Repetitions that never became stable, other processes, throttled clocks; in a real run kernels of other
-            streams, and time in which none of the operator's own kernels ran.
-        """,
-        sql="""
-            SELECT operator, role, direction, vector, flag, detail, round(time_us, 1) AS time_us, spread_percent
-            FROM doubtful_sample
-            ORDER BY operator, role, direction, vector, flag
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="failure",
-        title="What could not be measured, and why?",
-        explanation="""
-            Failures are rows with a reason: out of memory, or an operator that a device does not support.
-        """,
-        sql="""
-            SELECT operator, direction, vector, status, reason, count(*) AS samples
-            FROM failure
-            GROUP BY operator, direction, vector, status, reason
-            ORDER BY operator, direction, vector
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="real_run",
-        title="Which traces of real runs were ingested, and how much of each was recognised?",
-        explanation="""
-            One row per trace, which is one process of a run (see ingesting.md). Percentages are of the kernels' time:
-            attributed to a host operator, and part of a sample.
-        """,
-        sql="""
-            SELECT hardware, rank, world_size, span_ms, kernels, kernels_ms, attributed_percent, recognised_percent,
-                samples_of_the_run
-            FROM real_run
-            ORDER BY measured_at, rank
-        """,
-    ),
-    Question(
-        name="unrecognised",
-        title="Which kernels of real runs belong to no operator of the table?",
-        explanation="""
-            Kernels that are part of no sample, by the host operator that launched them, most time first.
-        """,
-        sql="""
-            SELECT host_operator, kernel, launches, total_us, percent_of_trace, reason
-            FROM unrecognised
-            ORDER BY total_us DESC
-            LIMIT 8
-        """,
-    ),
-    Question(
-        name="step_accuracy",
-        title="How far is the prediction from the real training step?",
-        explanation="""
-            Predicted and measured end to end; a negative error is a prediction that is too short. Predictions from
-            quiet operators are compared with quiet steps, others with the fastest step, as in the paper.
-        """,
-        sql="""
-            SELECT model, pp, tp, dp, measured_statistic, round(measured_s, 4) AS measured_s,
-                round(predicted_s, 4) AS predicted_s, error_percent
-            FROM step_accuracy
-            ORDER BY model, pp, tp, dp, measured_at
-        """,
-    ),
-    Question(
-        name="predictor_error",
-        title="How well does each regressor predict held-out samples?",
-        explanation="""
-            Mean absolute relative error on held-out samples (see method.md), worst first.
-        """,
-        sql="""
-            SELECT operator, role, direction, algorithm, form, validation_error_percent, training_rows, size_bytes
-            FROM predictor_error
-            LIMIT 10
-        """,
-    ),
-    Question(
-        name="provenance",
-        title="Where do the measurements come from?",
-        explanation="""
-            Per run: its source, what it did, with which software, and how many samples it has.
-        """,
-        sql="""
-            SELECT source.kind, source.name, source.licence, run.command, run.plan, software.description AS software,
-                count(sample.number) AS samples
-            FROM run
-            JOIN source ON source.id = run.source_id
-            JOIN software ON software.id = run.software_id
-            LEFT JOIN sample ON sample.run_id = run.id
-            GROUP BY run.id
-            ORDER BY samples DESC, run.id
-        """,
-    ),
-)
+_FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question, what its answer means, and the SQL that answers it."""
+
+    name: str  # in addresses
+    title: str
+    explanation: str
+    sql: str
+
+
+@cache
+def measurement_questions() -> tuple[Question, ...]:
+    """Questions to measured operators, steps and regressors."""
+    return _questions("questions.sql")
+
+
+@cache
+def trace_questions() -> tuple[Question, ...]:
+    """Questions to traces of real runs."""
+    return _questions("trace_questions.sql")
+
+
+def _questions(file: str) -> tuple[Question, ...]:
+    """Blocks that an empty line separates, after the first: `-- NAME: TITLE`, `-- EXPLANATION`, the query with `;`."""
+    found = []
+    for block in (_FOLDER / file).read_text(encoding="utf-8").split("\n\n")[1:]:
+        lines = block.strip().splitlines()
+        head, *explanation = (line.removeprefix("-- ") for line in lines if line.startswith("-- "))
+        name, _, title = head.partition(": ")
+        sql = "\n".join(line for line in lines if not line.startswith("-- ")).removesuffix(";")
+        found.append(Question(name=name, title=title, explanation=" ".join(explanation), sql=sql))
+    return tuple(found)

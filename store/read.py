@@ -1,8 +1,8 @@
-"""Rows back into records: samples, and everything of one kind that a database holds."""
+"""Rows of samples and fingerprints, and the filters that select them."""
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -16,19 +16,17 @@ from kernelcast.runtime.bundle.fingerprint import (
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import plain_mapping
-from kernelcast.store.records import Sample, Status
-from kernelcast.store.rows import FINGERPRINTS, record_of, rows
-from kernelcast.store.runs import Run, Source
-from kernelcast.store.sample_rows import stored_samples
+from kernelcast.store.records import Status
+from kernelcast.store.rows import rows
 
 PointKey = tuple[str, Direction, str, tuple[int, ...]]
 """Operator, direction, dtype, workload vector."""
 
 
 class PointFilter(TypedDict, total=False):
-    """Conditions on measured points that all have to hold; None: any. `conditions` must equal the run's.
+    """Filters on measured points, which all have to match; None matches anything. `conditions` must equal the run's.
 
-    `load` is that of the sample, where what is not stated counts as a burst.
+    `load` is the sample's load; a load that is not stated counts as a burst.
     """
 
     load: Load | None
@@ -39,7 +37,7 @@ class PointFilter(TypedDict, total=False):
 
 
 class SampleFilter(PointFilter, total=False):
-    """Conditions on samples that all have to hold; None: any."""
+    """Filters on samples, which all have to match; None matches anything."""
 
     run_id: str | None
     operator: str | None
@@ -55,7 +53,7 @@ _OF_RUN = ("compute_id", "software_id", "fabric_id", "conditions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRow:
-    """A sample without its repetitions, with what it was measured on: a row of a training set (µs)."""
+    """A sample without repetitions, with the hardware, fabric and software that measured it; times in µs."""
 
     sample_id: str
     run_id: str
@@ -80,7 +78,7 @@ class SampleRow:
     software_id: str
     conditions: Mapping[str, Any]
     source_kind: str
-    # Of what has one time: mean of its repetitions without the lowest and the highest tenth; None where unknown.
+    # Of direction `once`: mean of the repetitions without the lowest and the highest tenth; None if unknown.
     inner_mean_us: float | None = None
     load: Load = Load.NOT_STATED
     clock_mhz: float | None = None
@@ -103,7 +101,7 @@ _SAMPLE_ROW = (
 
 
 def read_measured_points(connection: sqlite3.Connection, **wanted: Any) -> set[PointKey]:
-    """Points that need no measuring again: they have a time, or the device is known not to support them."""
+    """Points that need not be measured again: they have a time, or the device does not support them."""
     where, parameters = _where(wanted)
     sql = (
         "SELECT DISTINCT sample.operator, sample.direction, sample.dtype, sample.vector FROM sample"
@@ -133,7 +131,7 @@ def read_sample_rows(connection: sqlite3.Connection, wanted: SampleFilter) -> li
 
 
 def _where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Conditions for the filters that are given, and their parameters."""
+    """SQL for the filters that are not None, and its parameters."""
     conditions: list[str] = ["1"]
     parameters: list[Any] = []
     for name, value in wanted.items():
@@ -151,14 +149,8 @@ def _where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
 
 
 def dataset_digest(samples: Iterable[SampleRow]) -> str:
-    """Digest of a set of samples, whatever their order: what a regressor was trained on."""
+    """Digest of a training set; the order of the samples does not matter."""
     return content_digest(sorted({row.sample_id for row in samples}))
-
-
-def read_samples_in_full(connection: sqlite3.Connection) -> Iterator[Sample]:
-    """Every sample with flags, repetitions and kernels, one at a time, in order of id."""
-    for stored in stored_samples(connection, "1", [], order="id"):
-        yield stored.sample()
 
 
 F = TypeVar("F", ComputeFingerprint, FabricFingerprint, SoftwareFingerprint)
@@ -166,7 +158,7 @@ F = TypeVar("F", ComputeFingerprint, FabricFingerprint, SoftwareFingerprint)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FingerprintRow(Generic[F]):
-    """One kind of device, fabric or set of software versions in a database, with the number of its samples."""
+    """A device, fabric or set of software versions in a database, with its number of samples."""
 
     id: str
     description: str
@@ -177,41 +169,3 @@ class FingerprintRow(Generic[F]):
 HardwareRow = FingerprintRow[ComputeFingerprint]
 FabricRow = FingerprintRow[FabricFingerprint]
 SoftwareRow = FingerprintRow[SoftwareFingerprint]
-
-
-def read_fingerprints(connection: sqlite3.Connection, table: str) -> list[FingerprintRow[Any]]:
-    """Every row of `hardware`, `fabric` or `software`, most samples first."""
-    key = "compute_id" if table == "hardware" else f"{table}_id"
-    return [
-        FingerprintRow(
-            id=row_id,
-            description=description,
-            fingerprint=FINGERPRINTS[table].from_dict(json.loads(fingerprint)),
-            sample_count=count,
-        )
-        for row_id, description, fingerprint, count in connection.execute(
-            f"SELECT {table}.id, description, fingerprint, count(sample.number) AS samples FROM {table}"
-            f" LEFT JOIN run ON run.{key} = {table}.id LEFT JOIN sample ON sample.run_id = run.id"
-            f" GROUP BY {table}.id ORDER BY samples DESC, {table}.id"
-        )
-    ]
-
-
-def read_runs(connection: sqlite3.Connection) -> list[Run]:
-    """Every run, in order of id, with the first of its notes (merging can bring several)."""
-    sources = {row.pop("id"): Source(**row) for row in rows(connection, "SELECT * FROM source")}
-    sql = (
-        "SELECT run.*, coalesce(run_note.site, '') AS site, coalesce(run_note.note, '') AS note FROM run"
-        " LEFT JOIN run_note ON run_note.id = (SELECT min(id) FROM run_note WHERE run_note.run_id = run.id)"
-        " ORDER BY run.id"
-    )
-    runs = []
-    for row in rows(connection, sql):
-        row |= {"conditions": json.loads(row["conditions"]), "source": sources[row["source_id"]]}
-        runs.append(Run(**{field.name: row[field.name] for field in fields(Run)}))
-    return runs
-
-
-def read_records(connection: sqlite3.Connection, table: str) -> list[Any]:
-    """Every record of a table of `RECORDS` (steps, predictions, predictors, traces), in the order of their ids."""
-    return [record_of(table, row) for row in rows(connection, f"SELECT * FROM {table} ORDER BY id")]

@@ -1,7 +1,7 @@
 """Records of measured operators: samples, their repetitions and kernels.
 
-Records are immutable and canonical (see `canonical`): what is read from a database equals what was written. The id of
-a record is the digest of its meaning, so two databases that hold the same measurement hold the same row.
+Records are immutable and canonical (see `canonical`): a record read from a database equals the record written. The id
+of a record is the digest of its content, so the same measurement is the same row in every database.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
-from kernelcast.store.canonical import record_digest, rounded_ratio, rounded_us, utc_moment
+from kernelcast.store.canonical import canonicalise, record_digest, rounded_us
 from kernelcast.store.statistics import middle_five_mean_us, quiet_us, spread
 
 MIDDLE_FIVE_OF_TEN = "middle five of ten"
 
 
 class Status(StrEnum):
-    """Whether a workload has a time: UNSUPPORTED by the device, or FAILED, for example for lack of memory."""
+    """OK: has a time; UNSUPPORTED by the device; FAILED, for example because memory ran out."""
 
     OK = "ok"
     FAILED = "failed"
@@ -43,9 +43,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """One timed execution, `time_us` from the earliest kernel's start to the latest one's end.
+    """One timed execution: `time_us` is from the first kernel's start to the last kernel's end.
 
-    `start_us` counts from the start of the sample's first repetition. `kernels` are kept in order of start.
+    `start_us` counts from the start of the sample's first repetition. `kernels` are sorted by start.
     """
 
     index: int
@@ -61,7 +61,7 @@ class Repetition:
 
 
 class SampleDetails(TypedDict, total=False):
-    """Fields of a sample that its constructors take as they are."""
+    """Fields that the constructors of a sample pass on unchanged."""
 
     run_id: str
     role: str
@@ -77,11 +77,11 @@ class SampleDetails(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measurement: an operator, a direction and a dtype at a workload vector, and how long it took.
+    """One measurement: an operator, a direction and a dtype at a workload vector, and its time.
 
-    Build one with `from_repetitions` or `without_time`; the plain constructor is for reading, and for imports of a
-    time without its repetitions. Times are in µs; `flops` and `moved_bytes` count one execution. `role` is why a step
-    calls the operator, empty for no particular reason; it does not change what is timed.
+    Use `from_repetitions` or `without_time` to build a sample; the plain constructor is for reading, and for imported
+    times without repetitions. Times are in µs; `flops` and `moved_bytes` count one execution. `role` is why a step
+    calls the operator, or empty; the time does not depend on it.
     """
 
     run_id: str
@@ -90,7 +90,7 @@ class Sample:
     direction: Direction
     dtype: str  # torch's name: float32, bfloat16, …
     vector: tuple[int, ...]
-    variant: str = ""  # how it was called, where there are several ways, such as "in-place"
+    variant: str = ""  # how it was called, such as "in-place"
     status: Status = Status.OK
     reason: str = ""
     time_us: float | None = None  # the paper's statistic, or what `statistic` names
@@ -100,11 +100,13 @@ class Sample:
     repetition_count: int = 0
     flops: float | None = None
     moved_bytes: float | None = None
-    reference_us: float | None = None  # a short fixed kernel timed with it: how disturbed the machine was
+    reference_us: float | None = (
+        None  # time of a short fixed kernel, which shows how disturbed the machine was
+    )
     measured_at: str | None = None  # UTC ISO-8601
     load: Load = Load.NOT_STATED
-    # Readings during the repetitions, None where the machine does not say:
-    clock_mhz: float | None = None  # of a GPU's multiprocessors, or the mean of the cores that measured
+    # Readings during the repetitions, None if unavailable:
+    clock_mhz: float | None = None  # of a GPU's multiprocessors, or mean of the CPU cores used
     power_w: float | None = None  # of a GPU, or of all CPUs of the machine
     temperature_c: float | None = None
     repetitions: tuple[Repetition, ...] = ()
@@ -113,20 +115,10 @@ class Sample:
     def __post_init__(self) -> None:
         put = object.__setattr__
         try:
-            put(self, "direction", Direction(self.direction))
-            put(self, "status", Status(self.status))
-            put(self, "load", Load(self.load))
+            canonicalise(self, f"{self.operator}:")
             put(self, "vector", _whole_numbers(self.vector))
         except ValueError as error:
             raise UsageError(f"{self.operator}: {error}") from error
-        for name in ("time_us", "quiet_us", "reference_us"):
-            if (value := getattr(self, name)) is not None:
-                put(self, name, rounded_us(value, f"{self.operator}: {name}"))
-        for name in ("flops", "moved_bytes", "spread", "clock_mhz", "power_w", "temperature_c"):
-            if (value := getattr(self, name)) is not None:
-                put(self, name, rounded_ratio(value, f"{self.operator}: {name}"))
-        if self.measured_at is not None:
-            put(self, "measured_at", utc_moment(self.measured_at, f"{self.operator}: measured_at"))
         put(self, "repetitions", tuple(sorted(self.repetitions, key=lambda r: r.index)))
         put(self, "repetition_count", self.repetition_count or len(self.repetitions))
         put(self, "flags", tuple(sorted((flag, " ".join(detail.split())) for flag, detail in self.flags)))
@@ -164,7 +156,7 @@ class Sample:
         repetitions: Sequence[Repetition],
         **details: Unpack[SampleDetails],
     ) -> Self:
-        """A measured sample; statistics, FLOPs and bytes follow from its repetitions and the operator table.
+        """A measured sample; its statistics, FLOPs and bytes follow from the repetitions and the table of operators.
 
         Raises:
             UsageError: unknown operator, direction or dtype, a vector of another length, or no repetition.
@@ -199,7 +191,7 @@ class Sample:
         reason: str,
         **details: Unpack[SampleDetails],
     ) -> Self:
-        """A workload that has no time: `status` is failed or unsupported and `reason` says why in one line.
+        """A workload without a time: `status` is failed or unsupported, `reason` is one line.
 
         Raises:
             UsageError: status ok, or no reason.
@@ -216,12 +208,12 @@ class Sample:
 
     @property
     def columns(self) -> dict[str, object]:
-        """Its row in table `sample`, without number and id; the vector is a tuple."""
+        """The row in table `sample` without number and id; the vector is a tuple."""
         return {name: getattr(self, name) for name in SAMPLE_COLUMNS}
 
     @property
     def id(self) -> str:
-        """Digest of the whole meaning: run, workload, statistics, flags, every repetition and every kernel."""
+        """Digest of run, workload, statistics, flags, repetitions and kernels."""
         repetitions = [
             [
                 r.index,

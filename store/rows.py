@@ -1,4 +1,4 @@
-"""Rows of any table: read as dictionaries, added, counted, and verified against their ids."""
+"""Rows of any table: reading as dictionaries, adding, counting, and verifying against their ids."""
 
 import hashlib
 import json
@@ -16,15 +16,14 @@ from kernelcast.runtime.bundle.fingerprint import (
 )
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.store.canonical import record_digest, utc_moment
-from kernelcast.store.runs import Source
+from kernelcast.store.runs import IngestedTrace, Source, UnrecognisedKernels
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
 
 Row = dict[str, Any]
 
-# Tables whose rows have ids, referenced rows first. `operator`, `kernel_name`, `event_kind`, `event_scope` and
-# `device_peak` are dictionaries; `sample_flag`, `repetition` and `kernel` are part of their sample, `traced_step` and
-# `traced_event` of their timeline.
+# Tables with digests as ids, referenced tables first. `operator`, `kernel_name`, `event_kind`, `event_scope` and
+# `device_peak` are dictionaries; `sample_flag`, `repetition` and `kernel` belong to samples, `traced_step` and
+# `traced_event` to timelines.
 CONTENT_TABLES = (
     "hardware", "fabric", "software", "source", "run", "run_note", "sample", "trace", "unrecognised_kernel", "timeline",
     "step", "prediction", "predictor",
@@ -52,19 +51,39 @@ def rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = (
         yield dict(zip(names, values, strict=True))
 
 
-def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int | None:
-    """Add a row unless its id is there; answers the new row's number, or None.
+def insert(
+    connection: sqlite3.Connection, table: str, row: Mapping[str, Any], *, key: str = "id"
+) -> int | None:
+    """Add a row unless its key exists; returns the new row's number, or None.
 
     Table and columns are those of schema.sql; for values see `stored_value`.
     """
-    # Not INSERT OR IGNORE, which would also skip rows that break another constraint.
-    key = "name" if table == "operator" else "id"
+    # Not INSERT OR IGNORE, which would also ignore rows that break other constraints.
     columns, places = ", ".join(row), ", ".join("?" for _ in row)
     cursor = connection.execute(
         f"INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT ({key}) DO NOTHING",
         [stored_value(value) for value in row.values()],
     )
     return cursor.lastrowid if cursor.rowcount == 1 else None
+
+
+class Numbers:
+    """Row numbers in a table by the key of its rows, looked up or added once."""
+
+    def __init__(self, connection: sqlite3.Connection, table: str, key: str) -> None:
+        self._connection, self._table, self._key = connection, table, key
+        self._known: dict[str, int | None] = {}
+
+    def find(self, value: str, row: Mapping[str, Any] | None = None) -> int | None:
+        """The number of the row with this key, or None; a missing `row` is added first."""
+        if value not in self._known:
+            if row is not None:
+                insert(self._connection, self._table, row, key=self._key)
+            found = self._connection.execute(
+                f"SELECT number FROM {self._table} WHERE {self._key} = ?", (value,)
+            ).fetchone()
+            self._known[value] = None if found is None else int(found[0])
+        return self._known[value]
 
 
 def stored_value(value: object) -> object:
@@ -75,10 +94,10 @@ def stored_value(value: object) -> object:
 
 
 def record_of(table: str, row: Row) -> Any:
-    """The record that a row of one of the `RECORDS` tables stands for.
+    """The record of a row of a table of `RECORDS`.
 
     Raises:
-        KernelcastError, ValueError, TypeError: there is none.
+        KernelcastError, ValueError, TypeError: the row makes no valid record.
     """
     values = dict(row)
     for name in JSON_COLUMNS & row.keys():
@@ -94,7 +113,7 @@ def json_value(name: str, text: str) -> Any:
     """The value of a JSON column.
 
     Raises:
-        ValueError: no JSON, not in the stored form, or not of the column's type.
+        ValueError: not JSON, not in the stored form, or not of the column's type.
     """
     try:
         value = json.loads(text)
@@ -117,13 +136,13 @@ NO_RECORD = (
     ArithmeticError,
     RecursionError,
 )
-"""What making a record of a damaged row may raise."""
+"""Exceptions of making a record from a damaged row."""
 
 
 def row_problem(table: str, row: Row) -> str | None:
-    """What is wrong with a row of a content table (samples: see `sample_problem`), or None.
+    """The problem of a row of a content table (samples: see `sample_problem`), or None.
 
-    A row is sound when the record that it stands for can be made, and has its id: such a row can be read later.
+    A row is sound when a record can be made from it and has the same id.
     """
     try:
         return id_problem(row["id"], _id_of(table, row))
@@ -132,7 +151,7 @@ def row_problem(table: str, row: Row) -> str | None:
 
 
 def id_problem(stored: str, found: str) -> str | None:
-    """What is wrong with an id, given the one that the content gives."""
+    """The problem of a stored id, given the id `found` from the content, or None."""
     return None if stored == found else f"content does not match its id, it gives {found}"
 
 
@@ -166,8 +185,8 @@ def _fingerprint_id(table: str, row: Row) -> str:
 def content_tables_digest(connection: sqlite3.Connection) -> str:
     """Digest of the content: SHA-256 over a line `TABLE ID` per row, by table (CONTENT_TABLES) and id, 128 bits.
 
-    Every id is the digest of what its row means (a sample's covers flags, repetitions and kernels), so two databases
-    have equal digests exactly when they hold the same measurements, whatever the order they were added in.
+    Ids are digests of rows (a sample's covers its flags, repetitions and kernels). Two databases therefore have equal
+    digests exactly when they hold the same measurements, in any order.
     """
     digest = hashlib.sha256()
     for table in CONTENT_TABLES:
@@ -177,7 +196,7 @@ def content_tables_digest(connection: sqlite3.Connection) -> str:
 
 
 def row_counts(connection: sqlite3.Connection) -> dict[str, int]:
-    """Rows per content table, then of flags, repetitions, kernels, and of steps and events of timelines."""
+    """Rows per content table, and of flags, repetitions, kernels, and steps and events of timelines."""
     return {
         table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
         for table in (*CONTENT_TABLES, "sample_flag", "repetition", "kernel", "traced_step", "traced_event")

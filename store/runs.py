@@ -1,11 +1,16 @@
-"""Where measurements come from: runs and their sources."""
+"""Where measurements come from: runs, their sources, and traces of real runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
-from kernelcast.store.canonical import Record, plain_mapping, record_digest, utc_moment
+from kernelcast.store.canonical import Record, canonicalise, record_digest
+from kernelcast.store.records import Sample
+
+if TYPE_CHECKING:
+    from kernelcast.store.timelines import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +37,20 @@ KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One invocation that measured or imported: who, when, with which code, on what.
+    """One invocation that measured or imported.
 
-    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds what else
-    affects a time, such as `processes_per_node`; a collection resumes only a run with equal conditions. `site` and
-    `note` are free text and not part of the id, so that a database can be shared without them.
+    `command` and `plan` are names without paths (`collect compute`, `quick`). `conditions` holds other influences on a
+    time, such as `processes_per_node`; a collection resumes only a run with equal conditions. `site` and `note` are
+    free text outside the id, so that a database can be shared without them.
     """
 
-    started_at: str | None = None  # UTC ISO-8601; None where an imported file has no date
-    kernelcast_version: str = ""  # empty, like the next one, for another program
+    started_at: str | None = None  # UTC ISO-8601; None if an imported file has no date
+    kernelcast_version: str = ""  # empty, like code_digest, if another program measured
     code_digest: str = ""  # of the code that measured
     command: str
     compute_id: str
     software_id: str
-    fabric_id: str | None = None  # None where none was used
+    fabric_id: str | None = None  # None if none was used
     plan: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     source: Source = KERNELCAST_COLLECTOR
@@ -53,9 +58,7 @@ class Run:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.started_at is not None:
-            object.__setattr__(self, "started_at", utc_moment(self.started_at, "started_at"))
-        object.__setattr__(self, "conditions", plain_mapping(self.conditions, "conditions"))
+        canonicalise(self, "run")
 
     @property
     def id(self) -> str:
@@ -64,6 +67,66 @@ class Run:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Its row in table `run`, without the id."""
+        """The row in table `run`, without the id."""
         names = {field.name for field in fields(self)} - {"source", "site", "note"}
         return {**{name: getattr(self, name) for name in names}, "source_id": self.source.id}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestedTrace(Record):
+    """The trace of one process of a real run: facts about the job, and how much of the trace was recognised.
+
+    A *kernel* is a kernel, copy or fill on the device; on a CPU a call with self time. It is attributed if its host
+    operator is known, and recognised if it is part of a sample.
+    """
+
+    table: ClassVar[str] = "trace"
+    run_id: str
+    file_digest: str  # SHA-256 of the file
+    rank: int | None = None  # None, here and below: unknown
+    world_size: int | None = None
+    backend: str = ""
+    process_groups: tuple[Mapping[str, Any], ...] = ()  # name, size and ranks of each
+    span_us: float
+    event_count: int
+    kernel_count: int
+    kernel_us: float
+    attributed_count: int
+    attributed_us: float
+    recognised_count: int
+    recognised_us: float
+    measured_at: str | None = None  # UTC ISO-8601
+
+    def __post_init__(self) -> None:
+        Record.__post_init__(self)
+        if max(self.recognised_count, self.attributed_count) > self.kernel_count:
+            raise UsageError("trace: expected no more recognised or attributed kernels than kernels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnrecognisedKernels(Record):
+    """Kernels of a trace that are part of no sample: number and total time per name, stream and host operator."""
+
+    table: ClassVar[str] = "unrecognised_kernel"
+    trace_id: str
+    name: str
+    category: str  # the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op
+    stream: int
+    host_operator: str = ""  # empty where unknown
+    shapes: str = ""  # of that operator's inputs, JSON list; empty where not recorded
+    reason: str
+    kernel_count: int
+    total_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """A run with everything that it measured: samples, and traces with their unrecognised kernels and timelines."""
+
+    run: Run
+    compute: ComputeFingerprint
+    fabric: FabricFingerprint | None
+    software: SoftwareFingerprint
+    samples: Sequence[Sample] = ()
+    traces: Sequence[tuple[IngestedTrace, Sequence[UnrecognisedKernels]]] = ()
+    timelines: Sequence["Timeline"] = ()

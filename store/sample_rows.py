@@ -1,4 +1,4 @@
-"""Samples as rows of five tables: written in batches, read one at a time, verified against their ids."""
+"""Samples as rows of five tables: writing in batches, reading one at a time, verifying against their ids."""
 
 import json
 import sqlite3
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.store.canonical import record_digest
 from kernelcast.store.records import Kernel, Repetition, Sample
-from kernelcast.store.rows import NO_RECORD, Row, id_problem, insert, json_value, rows
+from kernelcast.store.rows import NO_RECORD, Numbers, Row, id_problem, insert, json_value, rows
 
 _ROWS_AT_ONCE = 50_000
 
 
 class KernelRow(NamedTuple):
-    """A kernel; its position in the list is its sequence. Times in µs."""
+    """A kernel; its position in the list is the column `sequence`. Times in µs."""
 
     name: str
     start_us: float
@@ -41,7 +41,7 @@ class SampleRows:
     columns: Row
     repetitions: list[RepetitionRow]
     flags: list[tuple[str, str]]  # flag and detail, in order of flag
-    gap: bool = False  # whether the sequence of its kernels has one
+    gap: bool = False  # whether a kernel is missing in the sequence
 
     @classmethod
     def of(cls, sample: Sample) -> "SampleRows":
@@ -60,10 +60,10 @@ class SampleRows:
         return replace(found, id=meaning_digest(columns, found))
 
     def sample(self) -> Sample:
-        """The sample that these rows stand for.
+        """The sample of these rows.
 
         Raises:
-            KernelcastError, ValueError, TypeError: they stand for none.
+            KernelcastError, ValueError, TypeError: they make no valid sample.
         """
         repetitions = tuple(
             Repetition(
@@ -81,10 +81,7 @@ class SampleRows:
 def stored_samples(
     connection: sqlite3.Connection, where: str = "1", parameters: Sequence[Any] = (), *, order: str = "number"
 ) -> Iterator[SampleRows]:
-    """Samples with flags, repetitions and kernels, one at a time; `where` is SQL of this package about `sample`.
-
-    Memory does not grow with the database: it holds one sample.
-    """
+    """Samples with flags, repetitions and kernels; `where` is trusted SQL about `sample`. One is held at a time."""
     for columns in rows(connection, f"SELECT * FROM sample WHERE {where} ORDER BY {order}", parameters):
         number, sample_id = columns.pop("number"), columns.pop("id")
         repetitions = {
@@ -120,12 +117,12 @@ def meaning_digest(columns: Mapping[str, Any], sample: SampleRows) -> str:
 
 
 def sample_problem(sample: SampleRows) -> str | None:
-    """What is wrong with a sample, its flags, its repetitions or its kernels, or None."""
+    """The problem of a sample, its flags, repetitions or kernels, or None."""
     if sample.gap:
         return "its kernels are not numbered without gaps"
     try:
         columns = {**sample.columns, "vector": json_value("vector", sample.columns["vector"])}
-        # Everything that a sample must be, apart from its repetitions, of which there are many.
+        # A Sample without repetitions checks the columns; making all kernels would be slow.
         if list(Sample(**columns, flags=tuple(sample.flags)).flags) != sample.flags:
             return "its flags are not in the stored form"
         return id_problem(sample.id, meaning_digest(columns, sample))
@@ -134,26 +131,26 @@ def sample_problem(sample: SampleRows) -> str | None:
 
 
 class SampleWriter:
-    """Adds samples in the caller's transaction, repetitions and kernels in large batches; end with `flush`."""
+    """Adds samples in the caller's transaction, with repetitions and kernels in large batches; call `flush` last."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._name_numbers: dict[str, int] = {}
+        self._names = Numbers(connection, "kernel_name", "name")
         self._repetitions: list[tuple[Any, ...]] = []
         self._kernels: list[tuple[Any, ...]] = []
         self._flags: list[tuple[Any, ...]] = []
 
     def add(self, sample: SampleRows) -> bool:
-        """Add a sample; answers False where its id is there already, and with it its repetitions and kernels."""
+        """Add a sample with its repetitions and kernels; returns False if its id exists."""
         number = insert(self._connection, "sample", {"id": sample.id, **sample.columns})
         if number is None:
             return False
         self._flags.extend((number, flag, detail) for flag, detail in sample.flags)
-        name_number = self._name_number
+        number_of = self._names.find
         for r in sample.repetitions:
             self._repetitions.append((number, r.index, r.time_us, r.start_us))
             self._kernels.extend(
-                (number, r.index, sequence, name_number(name), start_us, duration_us, stream)
+                (number, r.index, sequence, number_of(name, {"name": name}), start_us, duration_us, stream)
                 for sequence, (name, start_us, duration_us, stream) in enumerate(r.kernels)
             )
         if len(self._kernels) + len(self._repetitions) + len(self._flags) >= _ROWS_AT_ONCE:
@@ -161,7 +158,7 @@ class SampleWriter:
         return True
 
     def flush(self) -> None:
-        """Write what is still waiting."""
+        """Write the rows that are still waiting."""
         for table, waiting in (
             ("sample_flag (sample_number, flag, detail)", self._flags),
             ("repetition (sample_number, repetition_index, time_us, start_us)", self._repetitions),
@@ -173,15 +170,3 @@ class SampleWriter:
             places = ", ".join("?" for _ in table.split(","))
             self._connection.executemany(f"INSERT INTO {table} VALUES ({places})", waiting)
             waiting.clear()
-
-    def _name_number(self, name: str) -> int:
-        """The number of a kernel's name, looked up or given once per transaction."""
-        known = self._name_numbers.get(name)
-        if known is not None:
-            return known
-        self._connection.execute(
-            "INSERT INTO kernel_name (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,)
-        )
-        found = self._connection.execute("SELECT number FROM kernel_name WHERE name = ?", (name,)).fetchone()
-        self._name_numbers[name] = int(found[0])
-        return self._name_numbers[name]

@@ -1,6 +1,6 @@
-"""How a database's schema differs from schema.sql: another's file may bring triggers and views, which would run.
+"""Differences of a database's schema from schema.sql. Triggers and views of an untrusted file would run.
 
-Checked before anything else of a database is used; only the text of its schema is read.
+The check comes before any other use of a database, and reads only the text of the schema.
 """
 
 import re
@@ -19,10 +19,10 @@ Key = tuple[str, str]
 
 
 def schema_differences(connection: sqlite3.Connection) -> list[str]:
-    """Differences from schema.sql, one line each: what is not ours, missing, or defined otherwise.
+    """Differences from schema.sql, one line each: foreign, missing and changed objects.
 
-    Tables count as equal with equal columns, keys, kinds and CHECK constraints, since a migrated table's text differs
-    from a fresh one's; indexes and views have equal text, apart from comments and spaces.
+    Tables are equal if their columns, keys, kinds and CHECK constraints are: the text of a migrated table differs from
+    that of a new table. Indexes and views are equal if their text is, without comments and spaces.
 
     Raises:
         sqlite3.Error: the schema cannot be read.
@@ -41,9 +41,9 @@ def schema_differences(connection: sqlite3.Connection) -> list[str]:
 
 
 def foreign_objects(connection: sqlite3.Connection) -> list[str]:
-    """Tables, indexes, views and triggers that are not ours, which could run in a migration, one line each.
+    """Tables, indexes, views and triggers outside schema.sql, which could run in a migration, one line each.
 
-    Every object of an older version is one of the present schema too.
+    All objects of older versions are also in schema.sql.
     """
     many = _too_many(connection)
     if many:
@@ -61,7 +61,7 @@ def foreign_objects(connection: sqlite3.Connection) -> list[str]:
 
 
 def _too_many(connection: sqlite3.Connection) -> list[str]:
-    """A line where there are several times as many objects as ours: comparing tens of thousands takes long."""
+    """A line if there are many more objects than in schema.sql: comparing tens of thousands takes long."""
     [count] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     ours = len(_our_objects())
     return [f"{count} tables, indexes and views, expected {ours}"] if count > _MOST_TIMES * ours else []
@@ -77,7 +77,7 @@ def _objects(connection: sqlite3.Connection) -> dict[Key, object]:
     objects: dict[Key, object] = {}
     rows = connection.execute("SELECT type, name, tbl_name, sql, rootpage FROM sqlite_master").fetchall()
     for kind, name, table, sql, root_page in rows:
-        if kind == "table" and root_page:  # a virtual table has no page, and is none of ours
+        if kind == "table" and root_page:  # a virtual table has no page
             objects[kind, name] = (_table_shape(connection, name), _checks(sql))
         else:
             objects[kind, name] = (table, _without_comments(sql))
@@ -94,7 +94,7 @@ def _table_shape(connection: sqlite3.Connection, name: str) -> object:
 
 
 def _checks(sql: str | None) -> list[str]:
-    """The CHECK constraints of a table, sorted, without spaces: rows that break ours cannot be merged."""
+    """The CHECK constraints of a table, sorted, without spaces."""
     text, found = re.sub(r"[\s\"]+", "", _without_comments(sql) or ""), []
     for begin in re.finditer(r"CHECK\(", text):
         depth, place = 1, begin.end()

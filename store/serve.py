@@ -1,4 +1,4 @@
-"""A database in the browser: Datasette with titles, units and the questions of docs/sql.md (extra `datasette`)."""
+"""A database in Datasette, with titles, units and the questions of docs/sql.md (extra `datasette`)."""
 
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -14,9 +14,8 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.host_header import names_this_machine
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.questions import QUESTIONS
-from kernelcast.store.schema_comments import documented, unit
-from kernelcast.store.trace_questions import TRACE_QUESTIONS
+from kernelcast.store.questions import measurement_questions, trace_questions
+from kernelcast.store.schema import documented, unit
 
 HOST = "127.0.0.1"  # this machine only: there are no passwords
 _SETTINGS = {"sql_time_limit_ms": 10_000, "suggest_facets": False, "default_page_size": 50}
@@ -31,7 +30,7 @@ _CONNECTIONS = 64
 
 
 class _Limits:
-    """What one query may take. Datasette opens files read-only and limits a query's time by itself."""
+    """Limits of one query. Datasette itself opens files read-only and limits the time."""
 
     @staticmethod
     @hookimpl  # type: ignore[untyped-decorator]
@@ -44,7 +43,7 @@ class _Limits:
 
 
 def _counted_rows() -> Callable[[sqlite3.Cursor, tuple[Any, ...]], sqlite3.Row]:
-    """Makes rows, and ends an answer that gets too large. For one connection, which answers one query at a time."""
+    """A row factory that ends an answer above the size limit, for one connection with one query at a time."""
     asked, size = 0, 0
 
     def row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> sqlite3.Row:
@@ -61,7 +60,7 @@ def _counted_rows() -> Callable[[sqlite3.Cursor, tuple[Any, ...]], sqlite3.Row]:
 
 
 def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> Datasette:
-    """Check a database and make the application that shows it.
+    """Check a database and return the application that shows it.
 
     Raises:
         DataError: the database is not sound (see `Database.open`).
@@ -75,13 +74,13 @@ def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -
         }
     if not pm.has_plugin("kernelcast"):
         pm.register(_Limits, name="kernelcast")
-        # Where rich is installed, Datasette prints a traceback of hundreds of lines for each query that is refused.
+        # With rich installed, Datasette prints a long traceback for each refused query.
         setattr(pm.get_plugin("datasette.handle_exception"), "rich", None)  # noqa: B010
     return Datasette([str(path)], metadata=metadata(path, columns, views), settings=_SETTINGS)
 
 
 def run(application: Datasette, port: int) -> None:
-    """Answer on http://127.0.0.1:PORT until interrupted."""
+    """Serve http://127.0.0.1:PORT until interrupted."""
     uvicorn.run(
         _local(application.app()),
         host=HOST,
@@ -96,7 +95,7 @@ Asgi = Callable[[dict[str, Any], Any, Callable[[dict[str, Any]], Awaitable[None]
 
 
 def _local(inner: Asgi) -> Asgi:
-    """Refuse requests whose Host is another machine's name: pages elsewhere would read the database by it."""
+    """Refuse requests with a foreign Host header: other sites could read the database by DNS rebinding."""
 
     async def checked(
         scope: dict[str, Any], receive: Any, send: Callable[[dict[str, Any]], Awaitable[None]]
@@ -114,7 +113,7 @@ def _local(inner: Asgi) -> Asgi:
 
 
 def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict[str, Any]:
-    """Datasette's metadata: titles, what each table and column means, units, and the canned queries."""
+    """Datasette's metadata: titles, descriptions and units of tables and columns, and canned queries."""
     tables = {
         name: {
             "title": f"{name}: {table.comment}" if name in views else name,
@@ -130,7 +129,7 @@ def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict
             "description": question.explanation.replace("`", ""),  # shown as it is, not as Markdown
             "sql": question.sql,
         }
-        for question in (*QUESTIONS, *TRACE_QUESTIONS)
+        for question in (*measurement_questions(), *trace_questions())
     }
     about = {"title": f"kernelcast: {path.name}", "description": _ABOUT}
     return {**about, "databases": {path.stem: {**about, "tables": tables, "queries": queries}}}

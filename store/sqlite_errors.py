@@ -1,4 +1,4 @@
-"""SQLite's errors as one line for the user."""
+"""SQLite's errors as one-line messages."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def reported(path: Path) -> Iterator[None]:
     """Turn SQLite's errors inside the block into a DataError that names the file.
 
     Raises:
-        DataError: instead of any sqlite3.Error, and for values that SQLite cannot hold.
+        DataError: for any sqlite3.Error, and for values that SQLite cannot hold.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def reported(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """As `reported`, for blocks that only make records of rows: a row that none can be made of is a DataError too."""
+    """As `reported`, for blocks that make records of rows: a row without a valid record is a DataError too."""
     try:
         with reported(path):
             yield

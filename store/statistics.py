@@ -1,4 +1,4 @@
-"""One number made of many repetitions (docs/method.md, Measuring); durations in microseconds, in measured order."""
+"""Statistics of repetitions (docs/method.md, Measuring); durations in microseconds, in measured order."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ QUIET_FRACTION = 0.1
 def middle_five_mean_us(durations: Sequence[float]) -> float:
     """Mean of the middle five of the first ten durations (µs), the paper's statistic.
 
-    Of ten sorted durations these are the third to the seventh. Of fewer than ten they are the five around the
-    middle (the lower ones where that is not exact), and of fewer than five all of them.
+    These are the third to seventh of ten sorted durations; of fewer than ten the middle five (rounded down), of fewer
+    than five all.
 
     Raises:
         UsageError: no duration.
@@ -41,7 +41,7 @@ def percentile(values: Sequence[float], fraction: float) -> float:
 
 
 def quiet_us(durations: Sequence[float]) -> float:
-    """10th percentile of all durations (µs), see `percentile`: the time on a machine that nothing disturbs.
+    """10th percentile of all durations (µs), see `percentile`: the time on an undisturbed machine.
 
     Raises:
         UsageError: no duration.
@@ -50,7 +50,7 @@ def quiet_us(durations: Sequence[float]) -> float:
 
 
 def inner_mean_us(durations: Sequence[float]) -> float:
-    """Mean (µs) without the lowest and the highest tenth: what a step's many exchanges take, rare stalls left out.
+    """Mean (µs) without the lowest and the highest tenth: the mean of a step's many exchanges, without rare stalls.
 
     Raises:
         UsageError: no duration.
@@ -61,7 +61,7 @@ def inner_mean_us(durations: Sequence[float]) -> float:
 
 
 def spread(durations: Sequence[float]) -> float:
-    """(90th − 10th percentile) / median of all durations, without unit; 0 where the median is 0.
+    """(90th − 10th percentile) / median of all durations, without unit; 0 if the median is 0.
 
     Raises:
         UsageError: no duration.

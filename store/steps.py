@@ -1,4 +1,4 @@
-"""Records of whole training steps, of predictions for them, and of trained regressors."""
+"""Records of training steps, of predictions for them, and of trained regressors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,25 +6,18 @@ from typing import Any, ClassVar, Self
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction
-from kernelcast.store.canonical import (
-    Record,
-    plain_mapping,
-    rounded_ratio,
-    rounded_s,
-    rounded_us,
-    utc_moment,
-)
+from kernelcast.store.canonical import Record
 from kernelcast.store.records import Status
 from kernelcast.store.statistics import percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep(Record):
-    """A real training step, timed end to end (optimizer included), many times. All times in seconds.
+    """A real training step with its optimizer, timed end to end several times. All times in seconds.
 
-    `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that were
-    measured inside it, name → seconds. `options` holds other settings (ZeRO stage, sequence parallel, …). Of a
-    published step perhaps only the minimum is known.
+    `model` is the model's configuration as the runtime reads it. `components_s` are parts measured inside the step,
+    name → seconds. `options` holds other settings (ZeRO stage, sequence parallel, …). Published steps may have only
+    the minimum.
     """
 
     table: ClassVar[str] = "step"
@@ -48,30 +41,17 @@ class MeasuredStep(Record):
     repetitions_s: tuple[float, ...] = ()
     components_s: Mapping[str, float] = field(default_factory=dict)
     peak_memory_bytes: int | None = None  # of the fullest device
-    reference_us: float | None = None  # a short fixed kernel timed with it
+    reference_us: float | None = None  # time of a short fixed kernel
     measured_at: str | None = None  # UTC ISO-8601
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
         for name in ("pp", "tp", "dp", "micro_batch", "micro_batches"):
             if getattr(self, name) < 1:
                 raise UsageError(f"step: found {name} {getattr(self, name)}, expected at least 1")
-        put(self, "status", Status(self.status))
-        if (self.status is Status.OK) != (self.min_s is not None) or (self.status is not Status.OK) != bool(
-            self.reason
-        ):
+        Record.__post_init__(self)
+        is_ok = self.status is Status.OK
+        if is_ok != (self.min_s is not None) or is_ok == bool(self.reason):
             raise UsageError("step: expected min_s when ok, else a reason and no time")
-        put(self, "model", plain_mapping(self.model, "model"))
-        put(self, "options", plain_mapping(self.options, "options"))
-        for name in ("min_s", "p10_s", "median_s"):
-            if (value := getattr(self, name)) is not None:
-                put(self, name, rounded_s(value, f"step {name}"))
-        if self.reference_us is not None:
-            put(self, "reference_us", rounded_us(self.reference_us, "step reference_us"))
-        put(self, "repetitions_s", tuple(rounded_s(value, "step repetition") for value in self.repetitions_s))
-        put(self, "components_s", _seconds(self.components_s))
-        if self.measured_at is not None:
-            put(self, "measured_at", utc_moment(self.measured_at, "step measured_at"))
 
     @classmethod
     def from_repetitions(cls, *, repetitions_s: Sequence[float], **fields: Any) -> Self:
@@ -87,7 +67,7 @@ class MeasuredStep(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction(Record):
-    """What a bundle predicted for a measured step. All times in seconds."""
+    """A bundle's prediction for a measured step. All times in seconds."""
 
     table: ClassVar[str] = "prediction"
     step_id: str
@@ -95,16 +75,10 @@ class Prediction(Record):
     timeline: str  # "closed form" or "schedule"
     statistic: str  # of the operators: "time_us" or "quiet_us"
     predicted_s: float
-    low_s: float | None = None  # interval, where the estimate has one
+    low_s: float | None = None  # interval, if the estimate has one
     high_s: float | None = None
     components_s: Mapping[str, float] = field(default_factory=dict)
     kernelcast_version: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("predicted_s", "low_s", "high_s"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, rounded_s(value, f"prediction {name}"))
-        object.__setattr__(self, "components_s", _seconds(self.components_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +102,4 @@ class PredictorRecord(Record):
     compute_id: str | None = None
     fabric_id: str | None = None
     software_id: str | None = None
-    role: str = ""  # where it was trained for one role only
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "direction", Direction(self.direction))
-        object.__setattr__(self, "hyperparameters", plain_mapping(self.hyperparameters, "hyperparameters"))
-        object.__setattr__(self, "trained_at", utc_moment(self.trained_at, "trained_at"))
-        error = rounded_ratio(self.validation_error, f"{self.operator}: validation_error")
-        object.__setattr__(self, "validation_error", error)
-
-
-def _seconds(times: Mapping[str, float]) -> dict[str, float]:
-    return {name: rounded_s(times[name], f"component {name}") for name in sorted(times)}
+    role: str = ""  # set if it was trained for one role only

@@ -1,7 +1,8 @@
-"""Everything that ran in a trace, event by event: records, and their rows written, read and verified one at a time.
+"""Events of traces: records, and writing, reading and verifying their rows one at a time.
 
-An event is a kernel, a copy or a fill (on a CPU a call with time of its own, or a collective of gloo's threads). What
-many events have in common is an `EventKind`, stored once. Times are whole nanoseconds from the start of the trace.
+An event is a kernel, a copy or a fill (on a CPU a call with self time, or a collective in gloo's threads). An
+`EventKind`, stored once, holds the common properties of many events. Times are whole nanoseconds from the start of the
+trace.
 """
 
 import hashlib
@@ -13,14 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS
 from kernelcast.store.canonical import Record
-from kernelcast.store.rows import id_problem
+from kernelcast.store.rows import Numbers, id_problem, insert
 
 _ROWS_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventKind(Record):
-    """What an event is; empty, 0 or None where unknown or without meaning for it."""
+    """What an event is; fields that are unknown or do not apply are empty, 0 or None."""
 
     table: ClassVar[str] = "event_kind"
     name: str
@@ -34,7 +35,7 @@ class EventKind(Record):
     dtype: str = ""
     variant: str = ""
     vector: str = ""  # JSON list
-    reason: str = ""  # why it is no operator of the table
+    reason: str = ""  # why it is part of no operator
     batch: int | None = None  # of a matrix product [batch, m, k] times [batch, k, n]
     m: int | None = None
     k: int | None = None
@@ -54,17 +55,17 @@ class TracedEvent(NamedTuple):
     kind: EventKind
     start_ns: int
     duration_ns: int
-    exposed_ns: int  # in which nothing of a class before its own ran: compute, communication, memory
-    idle_ns: int  # in which nothing ran on the device before it
-    late_ns: int | None  # the part of `idle_ns` before its launch; None: the launch is not recorded
+    exposed_ns: int  # while no event of an earlier class ran: compute, communication, memory
+    idle_ns: int  # while nothing ran on the device before it
+    late_ns: int | None  # part of `idle_ns` before its launch; None: launch not recorded
     device: int
     stream: int
     step: int | None = None  # position in the timeline's steps
     launch_ns: int | None = None
-    call: int | None = None  # number of the host call that launched it: events of one call share it
+    call: int | None = None  # number of the launching host call, shared by its events
     correlation: int | None = None
     scope: str = ""  # annotations and modules around the launch, outermost first
-    sample_id: str = ""  # the sample that it is part of, and the repetition: no part of the timeline's id
+    sample_id: str = ""  # its sample and repetition, which are not part of the timeline's id
     repetition: int | None = None
 
 
@@ -96,19 +97,24 @@ class Timeline:
 
 
 def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
-    """Add a timeline, whose trace and samples are there, in the caller's transaction; False: it is there already."""
-    cursor = connection.execute(
-        "INSERT INTO timeline (id, trace_id) VALUES (?, ?) ON CONFLICT (id) DO NOTHING",
-        (timeline.id, timeline.trace_id),
-    )
-    if cursor.rowcount != 1:
+    """Add a timeline of a stored trace and stored samples, in the caller's transaction; returns False if it exists."""
+    number = insert(connection, "timeline", {"id": timeline.id, "trace_id": timeline.trace_id})
+    if number is None:
         return False
-    number = cursor.lastrowid
     connection.executemany(
         "INSERT INTO traced_step (timeline_number, step, name, start_ns, duration_ns) VALUES (?, ?, ?, ?, ?)",
         ((number, index, *step) for index, step in enumerate(timeline.steps)),
     )
-    dictionaries = _Dictionaries(connection)
+    kinds, scopes = Numbers(connection, "event_kind", "id"), Numbers(connection, "event_scope", "name")
+    samples = Numbers(connection, "sample", "id")
+    known: dict[int, tuple[int | None, EventKind]] = {}  # by identity, which is quicker than by content
+
+    def kind_number(kind: EventKind) -> int | None:
+        if id(kind) not in known:
+            row = dict(zip(KIND_COLUMNS, astuple(kind), strict=True))
+            known[id(kind)] = kinds.find(kind.id, {"id": kind.id, **row}), kind
+        return known[id(kind)][0]
+
     columns = "kind_number, start_ns, duration_ns, exposed_ns, idle_ns, late_ns, device, stream, step, launch_ns, call"
     connection.executemany(
         f"INSERT INTO traced_event (timeline_number, sequence, {columns}, correlation, scope_number, sample_number,"
@@ -117,55 +123,16 @@ def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
             (
                 number,
                 sequence,
-                dictionaries.kind(kind),
+                kind_number(kind),
                 *values,
-                dictionaries.scope(scope),
-                dictionaries.sample(sample_id),
+                scopes.find(scope, {"name": scope}) if scope else None,
+                samples.find(sample_id) if sample_id else None,
                 repetition,
             )
             for sequence, (kind, *values, scope, sample_id, repetition) in enumerate(timeline.events)
         ),
     )
     return True
-
-
-class _Dictionaries:
-    """Numbers of kinds, scopes and samples in one file, looked up or given once."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._kinds: dict[int, tuple[int, EventKind]] = {}  # by identity, which is quicker than by content
-        self._scopes: dict[str, int | None] = {"": None}
-        self._samples: dict[str, int | None] = {"": None}
-
-    def kind(self, kind: EventKind) -> int:
-        known = self._kinds.get(id(kind))
-        if known is None:
-            places = ", ".join("?" for _ in ("id", *KIND_COLUMNS))
-            self._connection.execute(
-                f"INSERT INTO event_kind (id, {', '.join(KIND_COLUMNS)}) VALUES ({places})"
-                " ON CONFLICT (id) DO NOTHING",
-                (kind.id, *astuple(kind)),
-            )
-            known = self._kinds[id(kind)] = (self._number("event_kind", "id", kind.id) or 0, kind)
-        return known[0]
-
-    def scope(self, name: str) -> int | None:
-        if name not in self._scopes:
-            self._connection.execute(
-                "INSERT INTO event_scope (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,)
-            )
-            self._scopes[name] = self._number("event_scope", "name", name)
-        return self._scopes[name]
-
-    def sample(self, sample_id: str) -> int | None:
-        if sample_id not in self._samples:
-            self._samples[sample_id] = self._number("sample", "id", sample_id)
-        return self._samples[sample_id]
-
-    def _number(self, table: str, key: str, value: str) -> int | None:
-        found = self._connection.execute(f"SELECT number FROM {table} WHERE {key} = ?", (value,)).fetchone()
-        return None if found is None else int(found[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +155,7 @@ class _StoredEvents:
 def stored_kinds(
     connection: sqlite3.Connection, timeline_number: int
 ) -> Iterator[tuple[int, str, EventKind]]:
-    """Number, id and kind of everything that a timeline's events are."""
+    """Number, id and record of the kinds of a timeline's events."""
     names = [field.name for field in fields(EventKind)]
     columns = ", ".join(f"event_kind.{name}" for name in KIND_COLUMNS)
     for number, kind_id, *values in connection.execute(
@@ -202,7 +169,7 @@ def stored_kinds(
 def stored_timelines(
     connection: sqlite3.Connection, where: str = "1", parameters: Iterable[Any] = ()
 ) -> Iterator[tuple[str, Timeline, str | None]]:
-    """The id of every timeline, its content, and what is wrong with it, or None; `where` is SQL about `timeline`.
+    """The id, content and problem (or None) of every timeline; `where` is trusted SQL about `timeline`.
 
     Memory does not grow with the timelines.
     """

@@ -1,4 +1,4 @@
-"""Two traced runs compared, per step and rank: what takes longer, what is new, what is gone."""
+"""Comparing two traced runs per step and rank: slower, faster, new and removed kernels."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _KERNELS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A part of the step or a kernel in both runs; times in ms of one step of one rank. None: not in that run."""
+    """A part of the step or a kernel in two runs; times in ms per step and rank. None: absent from the run."""
 
     name: str
     class_: str
@@ -27,7 +27,7 @@ class Change:
 
     @property
     def change_ms(self) -> float:
-        """How much longer it takes in the second run."""
+        """Time in the second run minus time in the first."""
         return (self.two_ms or 0.0) - (self.one_ms or 0.0)
 
     @property
@@ -40,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceComparison:
-    """Parts of the step in their order, and kernels by the size of their change, largest first."""
+    """Parts of the step in order, and kernels by absolute change, largest first."""
 
     one_steps: int  # of all ranks
     two_steps: int
@@ -49,14 +49,14 @@ class TraceComparison:
 
     @property
     def step(self) -> Change:
-        """The whole step of a rank."""
+        """The whole step."""
         one = sum(part.one_ms or 0.0 for part in self.parts)
         two = sum(part.two_ms or 0.0 for part in self.parts)
         return Change(name="step", class_="", one_ms=one, two_ms=two)
 
 
 def compare_traces(one: Database, one_run: str, two: Database, two_run: str) -> TraceComparison:
-    """Compare two runs that have timelines; events outside of marked steps are left out where there are any."""
+    """Compare two runs with timelines; if a run has marked steps, its other events are left out."""
     one_steps, one_parts, one_kernels = _per_step(one, one_run)
     two_steps, two_parts, two_kernels = _per_step(two, two_run)
     kernels = [
@@ -83,11 +83,11 @@ def compare_traces(one: Database, one_run: str, two: Database, two_run: str) -> 
 def _per_step(
     database: Database, run_id: str
 ) -> tuple[int, dict[str, float], dict[tuple[str, str], tuple[float, float]]]:
-    """Steps of all ranks, and of one of them: ms by part, and launches and ms by kernel and class."""
+    """Number of steps of all ranks; per step, ms by part, and launches and ms by kernel and class."""
     marked = "step IS NOT NULL"
     count = database.query(f"SELECT count(*) AS steps FROM step_time WHERE run_id = ? AND {marked}", [run_id])
     steps = int(count[0]["steps"])
-    if not steps:  # nothing is marked: a trace is one step
+    if not steps:  # without marks, a trace is one step
         marked = "1"
         [row] = database.query("SELECT count(*) AS steps FROM step_time WHERE run_id = ?", [run_id])
         steps = int(row["steps"])

@@ -1,6 +1,6 @@
-"""Stored traces back as a Chrome trace, of chosen steps: JSON that ui.perfetto.dev opens and `ingest` reads.
+"""Writing stored traces, whole or one step, as Chrome traces, which ui.perfetto.dev and `ingest` read.
 
-Of the host only what is stored is written: steps, launches, and the call that launched an event, without a duration.
+Of the host they hold only stored facts: steps, launches and launching calls, without durations.
 """
 
 import json
@@ -13,7 +13,7 @@ from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.store.database import Database
 
-_HOST = 1_000_000  # process of the host's events, apart from the devices' numbers
+_HOST = 1_000_000  # process of the host's events; device numbers are smaller
 _TRACES = """
     SELECT trace.id, timeline.number, trace.rank, trace.world_size, trace.backend, hardware.device_name, hardware.kind,
         hardware.memory_gib, hardware.multiprocessors, hardware.compute_capability
@@ -29,10 +29,10 @@ _ARGUMENTS = {
 def write_trace(
     database: Database, run_id: str, target: Path, *, rank: int | None = None, step: str = ""
 ) -> int:
-    """Write one rank of a run (the only one, unless `rank` is given), all of it or one step; answers its events.
+    """Write one rank of a run, whole or one step; returns the number of events. `rank` may be None if there is one.
 
     Raises:
-        DataError: no such rank or step, or several ranks; or the file cannot be written.
+        DataError: no such rank or step, several ranks without `rank`, or the file cannot be written.
     """
     traces = [row for row in database.query(_TRACES, [run_id]) if rank is None or row["rank"] == rank]
     if len(traces) != 1:

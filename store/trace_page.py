@@ -1,15 +1,27 @@
-"""The report of a traced run as one self-contained page of HTML: breakdown, lanes of a step, tables."""
+"""The report of a traced run as a self-contained HTML page: parts of a step, streams, tables."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.views.formatting import seconds, shortened
-from kernelcast.runtime.views.markup import Markup, element, number
-from kernelcast.runtime.views.page import document, legend, picture, region, section, table, tile
+from kernelcast.runtime.views.formatting import seconds
+from kernelcast.runtime.views.page import (
+    Markup,
+    document,
+    element,
+    legend,
+    picture,
+    rectangles,
+    region,
+    rows_table,
+    section,
+    tile,
+)
 from kernelcast.store.database import Database
-from kernelcast.store.trace_report import TABLES, Rows, TraceReport
+from kernelcast.store.trace_report import TABLES, TraceReport
 
 PART_TITLES = {
     "compute_ms": "compute",
@@ -17,7 +29,7 @@ PART_TITLES = {
     "memory_ms": "copies and fills alone",
     "idle_host_ms": "idle: host late",
     "idle_other_stream_ms": "idle: waits for another stream",
-    "idle_dependency_ms": "idle: waits for what ran before it",
+    "idle_dependency_ms": "idle: waits for its own stream",
     "idle_unknown_ms": "idle: unknown",
 }
 _STYLES = {"compute": "backward", "communication": "reduce", "memory": "weight"}
@@ -29,9 +41,7 @@ _LEGEND = (
 )
 _WIDTH, _LEFT, _LANE, _TOP = 1200.0, 140.0, 22.0, 8.0
 _MOST_LANES = 32
-_LONGEST = 56  # characters of a kernel's name: the numbers behind it stay in sight
-# Events of one class that are closer than this part of a pixel are one shape.
-_PIXELS = 0.5
+_NEAR = 0.5  # of a pixel: closer events of one class are one shape
 
 
 def write_trace_page(database: Database, report: TraceReport, path: Path) -> None:
@@ -69,68 +79,49 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
         )
     for name, title in TABLES.items():
         if rows := getattr(report, name):
-            yield section(title.capitalize(), _table(title.capitalize(), rows))
-
-
-def _table(caption: str, rows: Rows) -> Markup:
-    columns = [name for name in rows[0] if not name.endswith("_id") and name != "step_index"]
-    texts = {place for place, name in enumerate(columns) if any(isinstance(row[name], str) for row in rows)}
-    cells = [
-        ["" if row[name] is None else shortened(str(row[name]), _LONGEST) for name in columns] for row in rows
-    ]
-    heads = [name.replace("_", " ") for name in columns]
-    return table(heads, cells, caption=caption, text_columns=texts)
+            shown = [
+                {k: v for k, v in row.items() if not k.endswith("_id") and k != "step_index"} for row in rows
+            ]
+            yield section(title.capitalize(), rows_table(shown, caption=title.capitalize()))
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:
-    """Streams of all ranks during the first step that is marked, or the whole trace, as SVG."""
+    """Streams of all ranks during the first marked step, or the whole trace, as SVG."""
     rows = database.connection.execute(
-        "SELECT trace_event.rank, device, stream, class, start_us, duration_us FROM trace_event"
+        "SELECT rank, device, stream, class, start_us - min(start_us) OVER (PARTITION BY rank), duration_us"
+        " FROM trace_event"
         " WHERE run_id = ? AND step_index IS (SELECT min(step_index) FROM trace_event WHERE run_id = ?)"
-        " ORDER BY trace_event.rank, trace_id, device, stream, start_us",
+        " ORDER BY rank, trace_id, device, stream, start_us",
         (report.run_id, report.run_id),
     )
-    lanes: dict[tuple[object, ...], list[tuple[str, float, float]]] = defaultdict(list)
-    starts: dict[object, float] = {}
+    lanes: dict[tuple[int | None, ...], dict[str, list[tuple[float, float]]]] = {}
     for rank, device, stream, class_, start_us, duration_us in rows:
-        lanes[rank, device, stream].append((class_, start_us, start_us + duration_us))
-        starts[rank] = min(starts.get(rank, start_us), start_us)
+        of_class = lanes.setdefault((rank, device, stream), {}).setdefault(class_, [])
+        of_class.append((start_us, start_us + duration_us))
     if not lanes:
         return None
-    span_us = max(end - starts[place[0]] for place, spans in lanes.items() for _, _, end in spans) or 1.0
+    span_us = (
+        max(end for spans in lanes.values() for of_class in spans.values() for _, end in of_class) or 1.0
+    )
     scale = (_WIDTH - _LEFT - 10) / span_us
     shapes: list[Markup] = []
     drawn = list(lanes.items())[:_MOST_LANES]
-    for lane, (place, spans) in enumerate(drawn):
+    for lane, ((rank, _, stream), spans) in enumerate(drawn):
         y = _TOP + lane * _LANE
-        name = f"rank {place[0]}, stream {place[2]}" if place[0] is not None else f"stream {place[2]}"
+        name = f"stream {stream}" if rank is None else f"rank {rank}, stream {stream}"
         shapes.append(element("text", name, x=_LEFT - 8, y=y + 14, class_="label"))
         shapes.append(element("rect", x=_LEFT, y=y, width=span_us * scale, height=_LANE - 4, class_="idle"))
-        for class_, start_us, end_us in _merged(spans, _PIXELS / scale):
-            shapes.append(
-                element(
-                    "rect",
-                    x=_LEFT + (start_us - starts[place[0]]) * scale,
-                    y=y,
-                    width=number(max((end_us - start_us) * scale, 0.3)),
-                    height=_LANE - 4,
-                    class_=_STYLES[class_],
-                )
-            )
+        for class_, of_class in spans.items():
+            places = _merged(_LEFT + scale * np.array(of_class))
+            shapes.append(rectangles(places, y, _LANE - 4, _STYLES[class_]))
     description = f"One row per stream, time from left to right, {seconds(span_us * 1e-6)} in all."
     height = _TOP * 2 + len(drawn) * _LANE
-    return picture("lanes", "What ran in the first step", description, *shapes, width=_WIDTH, height=height)
+    return picture("lanes", "Events of the first step", description, *shapes, width=_WIDTH, height=height)
 
 
-def _merged(spans: Sequence[tuple[str, float, float]], gap_us: float) -> Iterator[tuple[str, float, float]]:
-    """Spans of one class that are nearly adjacent as one; by start."""
-    current: tuple[str, float, float] | None = None
-    for class_, start_us, end_us in spans:
-        if current is not None and class_ == current[0] and start_us - current[2] <= gap_us:
-            current = class_, current[1], max(current[2], end_us)
-            continue
-        if current is not None:
-            yield current
-        current = class_, start_us, end_us
-    if current is not None:
-        yield current
+def _merged(spans: npt.NDArray[np.float64]) -> Iterator[tuple[float, float]]:
+    """(left, width) of spans [spans, 2] in order of their start, nearly adjacent ones as one."""
+    starts, ends = spans[:, 0], np.maximum.accumulate(spans[:, 1])
+    first = np.flatnonzero(np.append(True, starts[1:] > ends[:-1] + _NEAR))
+    last = np.append(first[1:] - 1, len(spans) - 1)
+    yield from zip(starts[first].tolist(), (ends[last] - starts[first]).tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""What the traces of a run tell, as figures: where steps spend their time, top kernels, rates, ranks side by side."""
+"""Figures of a traced run: time of steps by part, top kernels and operators, rates, ranks, streams."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PARTS = (
     "idle_dependency_ms",
     "idle_unknown_ms",
 )
-"""The parts that every instant of a device is one of, as columns of `step_time`."""
+"""Columns of `step_time` that divide the time of a device without overlap."""
 
 _OF_RUN = "trace_id IN (SELECT id FROM trace WHERE run_id = :run)"
 _STEPS = f"SELECT * FROM step_time WHERE {_OF_RUN} ORDER BY rank, trace_id, step_index IS NULL, step_index"
@@ -68,7 +68,7 @@ TABLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReport:
-    """The figures of one run: rows as the views of schema.sql have them; times in the unit that their names tell."""
+    """The figures of a run: rows of the views of schema.sql, with units in the names of columns."""
 
     run_id: str
     hardware: str
@@ -83,16 +83,16 @@ class TraceReport:
 
     @property
     def parts_ms(self) -> dict[str, float]:
-        """Mean time of a step by part, ms, over the marked steps of all ranks; of the whole trace without such."""
+        """Mean time of a step by part, ms, over the marked steps of all ranks, or the whole trace if none is marked."""
         steps = [step for step in self.steps if step["step"] is not None] or self.steps
         return {part: sum(step[part] or 0.0 for step in steps) / len(steps) for part in PARTS}
 
 
 def traced_runs(database: Database, run_id: str = "") -> list[str]:
-    """Ids of the runs that have timelines and begin with `run_id`, oldest first.
+    """Ids of runs with timelines that begin with `run_id`, oldest first.
 
     Raises:
-        DataError: there is none.
+        DataError: no run matches.
     """
     rows = database.query(
         "SELECT run_id, min(measured_at) AS at FROM trace JOIN timeline ON timeline.trace_id = trace.id"
@@ -106,7 +106,7 @@ def traced_runs(database: Database, run_id: str = "") -> list[str]:
 
 
 def trace_report(database: Database, run_id: str, *, top: int = 15) -> TraceReport:
-    """The figures of the traces of a run; `top` rows of each table that may be long."""
+    """The figures of a run; at most `top` rows of long tables."""
     [about] = database.query(
         "SELECT hardware.description AS hardware, software.description AS software FROM run"
         " JOIN hardware ON hardware.id = compute_id JOIN software ON software.id = software_id WHERE run.id = ?",

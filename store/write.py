@@ -1,4 +1,4 @@
-"""Records into rows: every function works in the caller's transaction and adds only what is not there yet."""
+"""Writing records as rows, in the caller's transaction; rows that exist are left unchanged."""
 
 import json
 import sqlite3
@@ -12,6 +12,7 @@ from kernelcast.runtime.bundle.fingerprint import (
     canonical_json,
 )
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store.canonical import Record, record_digest
 from kernelcast.store.records import Sample
@@ -22,21 +23,21 @@ from kernelcast.store.steps import MeasuredStep
 
 
 def write_operators(connection: sqlite3.Connection) -> None:
-    """Bring the operator table up to this kernelcast's; operators of other versions stay."""
+    """Update the table `operator` to this kernelcast's operators; operators of other versions stay."""
     for row in map(_operator_row, OPERATORS.values()):
-        if insert(connection, "operator", row) is None:
+        if insert(connection, "operator", row, key="name") is None:
             changes = ", ".join(f"{column} = :{column}" for column in row)
             connection.execute(f"UPDATE operator SET {changes} WHERE name = :name", row)
 
 
 def operators_are_current(connection: sqlite3.Connection) -> bool:
-    """Whether the operator table already says what this kernelcast would write."""
+    """Whether the table `operator` has what this kernelcast would write."""
     stored = {row["name"]: row for row in rows(connection, "SELECT * FROM operator")}
     return all(stored.get(name) == _operator_row(row) for name, row in OPERATORS.items())
 
 
 def different_features(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
-    """Operators that this kernelcast has with other features: name, what is stored, what it would write."""
+    """Operators whose features differ from this kernelcast's: name, stored features, expected features."""
     ours = {name: _operator_row(row)["features"] for name, row in OPERATORS.items()}
     stored = connection.execute("SELECT name, features FROM operator ORDER BY name").fetchall()
     return [(name, found, ours[name]) for name, found in stored if name in ours and found != ours[name]]
@@ -48,12 +49,37 @@ def _operator_row(row: Operator) -> Row:
         "title": row.title,
         "class": str(row.operator_class),
         "directions": canonical_json(list(row.costs)),
-        # In the order of the vector and of the table, so not sorted.
+        # In the order of the vector: not sorted.
         "features": json.dumps(dict(row.features), separators=(",", ":")),
         "roles": json.dumps(
             {role.name: role.paper_name for role in row.roles.values()}, separators=(",", ":")
         ),
     }
+
+
+def write_peaks(connection: sqlite3.Connection) -> None:
+    """Update the published peaks of the database's hardware to this kernelcast's table of devices."""
+    if peaks_are_current(connection):
+        return
+    connection.executemany(
+        "INSERT INTO device_peak VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET flops_per_s = excluded.flops_per_s,"
+        " memory_bytes_per_s = excluded.memory_bytes_per_s, source = excluded.source",
+        _published_peaks(connection),
+    )
+
+
+def peaks_are_current(connection: sqlite3.Connection) -> bool:
+    """Whether the table `device_peak` has what this kernelcast would write."""
+    return _published_peaks(connection) <= set(connection.execute("SELECT * FROM device_peak"))
+
+
+def _published_peaks(connection: sqlite3.Connection) -> set[tuple[str, str, float, float, str]]:
+    found = set()
+    for (name,) in connection.execute("SELECT DISTINCT device_name FROM hardware WHERE kind <> 'cpu'"):
+        if (device := device_named(name)) is not None:
+            for dtype, rate in device.flops_per_s.items():
+                found.add((name, dtype, float(rate), float(device.memory_bytes_per_s), device.source))
+    return found
 
 
 def write_run(
@@ -63,10 +89,10 @@ def write_run(
     fabric: FabricFingerprint | None,
     software: SoftwareFingerprint,
 ) -> str:
-    """Add a run with its fingerprints, source and note; answers its id.
+    """Add a run with its fingerprints, source and note; returns its id.
 
     Raises:
-        UsageError: the run's fingerprint ids are not those of the fingerprints.
+        UsageError: an id in the run differs from the digest of its fingerprint.
     """
     for table, column, found, fingerprint in (
         ("hardware", "compute_id", run.compute_id, compute),
@@ -80,7 +106,7 @@ def write_run(
             raise UsageError(
                 f"run {column}: found {found}, expected {expected}, the digest of the fingerprint given"
             )
-        _write_fingerprint(connection, table, fingerprint)
+        write_fingerprint(connection, table, fingerprint)
     write_record(connection, run.source)
     run_id = run.id
     insert(connection, "run", {"id": run_id, **run.columns})
@@ -90,25 +116,19 @@ def write_run(
     return run_id
 
 
-def write_fabric(connection: sqlite3.Connection, fabric: FabricFingerprint) -> bool:
-    """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
-    known = connection.execute("SELECT 1 FROM fabric WHERE id = ?", (fabric.digest,)).fetchone()
-    _write_fingerprint(connection, "fabric", fabric)
-    return known is None
-
-
-def _write_fingerprint(
+def write_fingerprint(
     connection: sqlite3.Connection,
     table: str,
     fingerprint: ComputeFingerprint | FabricFingerprint | SoftwareFingerprint,
 ) -> None:
+    """Add a fingerprint to `hardware`, `fabric` or `software`."""
     values = fingerprint.to_dict()
     described = {"id": fingerprint.digest, "description": fingerprint.description, **values}
     insert(connection, table, {**described, "fingerprint": values})
 
 
 def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> int:
-    """Add samples with their flags, repetitions and kernels; answers how many were new."""
+    """Add samples with their flags, repetitions and kernels; returns how many were new."""
     writer = SampleWriter(connection)
     added = sum(writer.add(SampleRows.of(sample)) for sample in samples)
     writer.flush()
@@ -116,7 +136,7 @@ def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> 
 
 
 def write_record(connection: sqlite3.Connection, record: Record) -> str:
-    """Add a record of one of the `RECORDS` tables, what it refers to being there; answers its id."""
+    """Add a record to a table of `RECORDS`; the rows that it refers to exist. Returns its id."""
     record_id = record.id
     row = {"id": record_id, **{field.name: getattr(record, field.name) for field in fields(record)}}  # type: ignore[arg-type]
     if isinstance(record, MeasuredStep):

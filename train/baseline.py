@@ -1,7 +1,7 @@
-"""What a regressor starts from before trees correct it: nothing, a power law, a roofline, or a collective's latency
-and bandwidth (docs/method.md).
+"""Baselines that trees correct: a constant, a power law, a roofline, or a collective's latency and bandwidth
+(docs/method.md).
 
-Trees alone return the edge value outside the samples; a baseline keeps following the physics there.
+Trees alone are constant outside of the samples; a baseline follows the physics there.
 """
 
 from collections.abc import Sequence
@@ -54,9 +54,9 @@ class PowerLaw(Baseline):
 class Roofline(Baseline):
     """time = `constant_us` + Σ `weights_us` · monomial + Σ `knee_weights_us` · max(0, traffic − `knees`).
 
-    The monomials (`powers`) are those of the operator's FLOPs and elements, each with a rate of its own, so that a
-    workload bound by either follows; the constant is the cost of a call. `traffic` is the number of elements moved:
-    above a knee each of them takes longer, as where a cache is full.
+    The monomials (`powers`) come from the operator's FLOPs and elements, each with its own rate, so that compute-bound
+    and memory-bound workloads follow; the constant is the cost of a call. `traffic` is the number of elements moved:
+    above a knee each takes longer, for instance beyond the size of a cache.
     """
 
     powers: tuple[Powers, ...]

@@ -1,4 +1,4 @@
-"""The ways to fit that are tried: a small search, whose size depends on the rows alone."""
+"""The candidate regressors: a small search, whose size depends on the rows alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,9 +8,9 @@ from kernelcast.train.dataset import Table
 from kernelcast.train.regressor import Candidate
 
 RICH_ROWS = 100
-"""From this number of rows on, the larger candidates are tried. With fewer, they are no more accurate, nor are more
-trees (`_with_fewer_trees`): on a CPU's 46 tables of 15 to 26 rows both err by 6.3 %, in less than half the time, and on
-60 rows of each of 15 of the authors' tables by 4.7 instead of 4.8 %."""
+"""From this number of rows on, the larger candidates are tried. With fewer rows neither they nor more trees
+(`_with_fewer_trees`) help: 46 CPU tables of 15 to 26 rows have 6.3 % error either way, in less than half the time, and
+15 of the authors' tables cut to 60 rows 4.7 instead of 4.8 %."""
 _FASTEST_RATE = 0.3
 SEARCH_BUDGET = 5e8
 """Rows × trees × depth, over all candidates of a table: about two minutes of one core of 2020. The limit is no clock,
@@ -126,7 +126,7 @@ def applicable(
 
 
 def _multiplies_matrices(op: Operator, direction: Direction) -> bool:
-    """Whether the FLOPs are those of matrix products: multiples of the product of all features."""
+    """Whether the FLOPs are multiples of the product of all features, as in matrix products."""
     return op.operator_class is OperatorClass.COMPUTE and all(
         sorted(term.features) == sorted(op.features) for term in op.costs[direction].flops
     )

@@ -1,7 +1,7 @@
 """A collective's time before trees correct it: per layout, a latency and a time per entry (docs/method.md).
 
-Layouts that were never measured are interpolated: what a ring moves over each link follows from the number of
-processes, what a link then takes per entry from those layouts that were measured.
+Unmeasured layouts are interpolated: the number of processes gives the traffic of a ring on each link, the measured
+layouts give the time per entry on a link.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ _FEWEST_FOR_SPREAD = 8
 _SMALLEST_SPREAD = 1e-3
 # Of the shortest time: keeps the logarithm defined where the fit found no latency.
 _SMALLEST_LATENCY = 1e-3
-# How much of a measured layout the prior of the interpolation weighs. One node and several differ by orders of
-# magnitude, so the first two terms are left to the measurements: their weights only say that, where all layouts are
-# of one kind, the other kind is taken to be alike.
+# Weight of the interpolation's prior, relative to one measured layout. One node and several differ by orders of
+# magnitude, so the first two terms are left to the measurements: their tiny weights only make the unmeasured kind equal
+# to the measured one where all layouts are of one kind.
 _PRIOR_WEIGHT = 0.3
 _FREE_WEIGHTS = (1e-9, 1e-6)
 FADE = 2.0

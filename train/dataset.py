@@ -16,7 +16,7 @@ Layout = tuple[int, int]
 """Nodes, GPUs per node."""
 STATISTICS = ("quiet", "middle_five")
 CONFLICT = 2.0
-"""Times of one workload that differ by more than this factor contradict each other."""
+"""Times of one workload that differ by more than this factor conflict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Table:
 
     @property
     def key(self) -> TableKey:
-        """What identifies it among the tables of a training that have a load alike."""
+        """Its identity among the tables of a training with the same kind of load."""
         return self.operator, self.direction, self.processes_per_node
 
     @property
@@ -84,7 +84,7 @@ class Table:
         )
 
     def by_role(self, errors: Array) -> dict[str, float]:
-        """Means of errors [rows] over the rows that were measured in a role; without roles that have none."""
+        """Mean of errors [rows] per role, over the rows measured in it."""
         return {
             role: float(errors[measured].mean())
             for role, times_us in self.role_times_us.items()
@@ -96,7 +96,7 @@ class Table:
 
 
 def aligned(several: Sequence[Table]) -> list[Table]:
-    """The tables with the workloads that all of them have, in one order."""
+    """The tables cut to the workloads they have in common, in one order."""
     rows = [{tuple(row): n for n, row in enumerate(table.workloads.tolist())} for table in several]
     common = sorted(set.intersection(*map(set, rows)))
     return [
@@ -106,27 +106,43 @@ def aligned(several: Sequence[Table]) -> list[Table]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """`workloads` of an operator and direction have times that contradict each other, by up to `factor`."""
+class MeasuredRange:
+    """[minimum, maximum] of each feature; of the elements of an elementwise operator (else None); layouts."""
 
     operator: str
-    direction: Direction
-    workloads: int
-    factor: float
-    worst_vector: Vector
+    features: tuple[str, ...]
+    training_range: tuple[tuple[float, float], ...]
+    elements_range: tuple[float, float] | None
+    layouts: tuple[Layout, ...]
+
+    @classmethod
+    def of(cls, table: Table) -> Self:
+        """The range of a table's rows."""
+        lows, highs = table.workloads.min(axis=0).tolist(), table.workloads.max(axis=0).tolist()
+        elements = None
+        if table.law.is_elementwise:
+            moved = [table.law.elements(workload) for workload in table.workloads.tolist()]
+            elements = (min(moved), max(moved))
+        return cls(
+            operator=table.operator,
+            features=tuple(table.law.features),
+            training_range=tuple(zip(lows, highs, strict=True)),
+            elements_range=elements,
+            layouts=table.layouts,
+        )
 
 
 def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     """Group rows into tables, operators and workloads sorted, so that the order of the rows does not matter.
 
-    Times under sustained load are a table of their own; those of which no load is stated count as bursts.
+    Times under sustained load are a table of their own; times without a stated load count as bursts.
 
-    A workload that was measured several times counts once: its quiet time is the lowest of the quiet ones (disturbances
-    only add), its middle-five time, or a collective's mean, the median. Where quiet times contradict each other
-    (`CONFLICT`), the lowest may be a failed measurement: the middle one counts, of an even number the lower.
+    Repeated measurements of a workload count once: by the lowest quiet time (disturbances only add), or by the median
+    of middle-five times and of a collective's means. Where quiet times conflict (`CONFLICT`), the lowest may be a
+    failed measurement, so the lower median counts.
     """
     found = []
-    for (operator, direction, processes, _), measured in sorted(_by_workload(rows).items()):
+    for (operator, direction, processes, _), measured in sorted(by_workload(rows).items()):
         lowest = statistic == "quiet" and not OPERATORS[operator].is_collective
         vectors = sorted(measured)
         roles = sorted({row.role for own in measured.values() for row in own})
@@ -153,29 +169,8 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     return found
 
 
-def conflicts(rows: Iterable[Row]) -> list[Conflict]:
-    """Operators and directions with workloads whose times differ by more than `CONFLICT`."""
-    found = []
-    for (operator, direction, _, _), measured in sorted(_by_workload(rows).items()):
-        times_us = {vector: [row.time_us for row in own] for vector, own in sorted(measured.items())}
-        factors = {vector: max(own) / min(own) for vector, own in times_us.items()}
-        conflicting = [vector for vector, factor in factors.items() if factor > CONFLICT]
-        if conflicting:
-            worst = max(conflicting, key=factors.__getitem__)
-            found.append(
-                Conflict(
-                    operator=operator,
-                    direction=direction,
-                    workloads=len(conflicting),
-                    factor=factors[worst],
-                    worst_vector=worst,
-                )
-            )
-    return found
-
-
-def _by_workload(rows: Iterable[Row]) -> dict[tuple[str, Direction, int, bool], dict[Vector, list[Row]]]:
-    """Rows by table and workload; the last of the key is whether they are of sustained load."""
+def by_workload(rows: Iterable[Row]) -> dict[tuple[str, Direction, int, bool], dict[Vector, list[Row]]]:
+    """Rows by table and workload; the key ends with whether the load was sustained."""
     grouped: dict[tuple[str, Direction, int, bool], dict[Vector, list[Row]]] = {}
     for row in rows:
         key = row.operator, row.direction, row.processes_per_node, row.load.is_sustained
@@ -184,7 +179,7 @@ def _by_workload(rows: Iterable[Row]) -> dict[tuple[str, Direction, int, bool], 
 
 
 def _agreed_us(rows: Sequence[Row], *, lowest: bool) -> float:
-    """One time of several; NaN of none."""
+    """One time for several rows; NaN without any."""
     times_us = [row.time_us for row in rows]
     if not times_us:
         return float("nan")

@@ -1,8 +1,8 @@
-"""How much larger errors are outside of what was measured: parts of the rows held out, by their distance.
+"""Errors outside of the training range, by distance: how much intervals must widen there.
 
-The chosen candidate is fitted without the largest sizes, without each layout of a collective, without each role. What
-its predictions there are off by, beyond the half-width that holds inside, gives the half-width per doubling of the
-distance (`Widening`). Coverage is honest: of each part, with the half-width per doubling that the other parts give.
+The chosen candidate is fitted without the largest sizes, without each layout of a collective, without each role. The
+excess of its errors there over the half-width inside gives the half-width per doubling of the distance (`Widening`).
+The coverage of each part is computed with the half-width per doubling of the other parts.
 """
 
 import math
@@ -15,9 +15,8 @@ import numpy.typing as npt
 from kernelcast.runtime.answers.beyond_range import doublings_beyond, layout_doublings
 from kernelcast.runtime.bundle.interval import LEVEL, Interval
 from kernelcast.runtime.bundle.widening import PRIOR, HeldOut, Widening
-from kernelcast.train.dataset import Array, Table
-from kernelcast.train.intervals import log_half_widths
-from kernelcast.train.measured_range import MeasuredRange
+from kernelcast.train.dataset import Array, MeasuredRange, Table
+from kernelcast.train.intervals import log_errors, log_half_widths
 from kernelcast.train.regressor import Regressor
 
 # Largest parts that are held out, as shares of the rows.
@@ -27,9 +26,8 @@ _FEWEST_FITTED = 8
 _FEWEST_TESTED = 5
 # Distances of the table of coverage, in doublings.
 _DISTANCES = (1.0, 2.0, 3.0, math.inf)
-# Rows nearer than this many doublings say nothing about a slope.
+# Rows nearer than this, in doublings, do not determine a slope.
 _NEAREST = 0.5
-_LARGEST_LOG_ERROR = math.log(1e6)
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -66,9 +64,7 @@ def held_out_parts(
         if len(rows) < _FEWEST_TESTED:
             continue
         predicted_us = fit(fitted).predict_us(table.workloads[rows])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            off = np.abs(np.log(predicted_us / table.times_us[rows]))
-        off = np.nan_to_num(off, nan=_LARGEST_LOG_ERROR, posinf=_LARGEST_LOG_ERROR)
+        off = log_errors(predicted_us, table.times_us[rows])
         found.append(HeldOutPart(kind=kind, rows=rows, doublings=doublings, off=off))
     return tuple(found)
 
@@ -105,15 +101,15 @@ def _distance(kind: str, measured: MeasuredRange, vector: tuple[float, ...]) -> 
         return doublings_beyond(measured, vector)
     if kind == "layout":
         return layout_doublings(measured, vector)
-    # A role's rows inside of the others' sizes show what the role alone changes.
+    # Rows of a role within the other roles' sizes show the effect of the role alone.
     return 0.0 if doublings_beyond(measured, vector) else 1.0
 
 
 def widening_of(table: Table, interval: Interval, parts: Sequence[HeldOutPart]) -> Widening:
     """Half-widths per doubling that hold 90 % of the rows of every held-out part; `PRIOR` where there is none.
 
-    Rows of a part share its error, so the parts are what a new distance is compared with: with n of them, the largest
-    half-width is exceeded by one in n + 1 (split conformal prediction; Vovk et al., 2005).
+    Errors within a part are correlated, so the parts are the calibration set: the largest of n half-widths is exceeded
+    with probability 1 / (n + 1) (split conformal prediction; Vovk et al., 2005).
     """
     outside = {part.rows.tobytes(): _outside(table, interval, part) for part in parts}
     slopes: dict[str, float] = {}
@@ -125,7 +121,7 @@ def widening_of(table: Table, interval: Interval, parts: Sequence[HeldOutPart]) 
     ):
         own = [part for part in parts if part.kind == kind]
         ratios = [outside[part.rows.tobytes()] for part in own]
-        # One part alone may be a lucky one.
+        # A single part may be lucky.
         slopes[kind] = _slope(ratios, prior) if len(own) != 1 else max(prior, _slope(ratios, prior))
         if len(own) > 1:
             held_out += _coverage(kind, own, ratios, prior)
@@ -138,7 +134,7 @@ def widening_of(table: Table, interval: Interval, parts: Sequence[HeldOutPart]) 
 
 
 def _outside(table: Table, interval: Interval, part: HeldOutPart) -> Array:
-    """By how much more than the half-width inside each row is off, per doubling, [rows]."""
+    """Excess of each row's error over the half-width inside, per doubling, [rows]."""
     widths = log_half_widths(interval, table.workloads[part.rows])
     ratios: Array = (part.off - widths) / part.doublings
     return ratios

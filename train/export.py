@@ -68,12 +68,12 @@ def to_onnx(regressor: Regressor, interval: Interval, properties: Mapping[str, s
     helper.set_model_props(model, dict(sorted(properties.items())))
     onnx.checker.check_model(model, full_check=True)
     encoded: bytes = model.SerializeToString(deterministic=True)
-    check_graph(encoded, features)  # what no reader of bundles accepts must not be written
+    check_graph(encoded, features)  # never write a graph that readers of bundles refuse
     return encoded
 
 
 def _trees(graph: Graph, regressor: Regressor, workloads: Any, op: Operator) -> Value:
-    """What the trees answer, [rows, 1]."""
+    """Output of the trees, [rows, 1]."""
     columns = list(input_columns(workloads, op, regressor.candidate.inputs))
     converted = _convert(regressor, len(columns))
     kinds = [node.op_type for node in converted.graph.node]

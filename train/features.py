@@ -1,4 +1,4 @@
-"""What the trees see of a workload vector: columns that round alike in numpy and in ONNX Runtime.
+"""The input columns of the trees, which round the same in numpy and in ONNX Runtime.
 
 A split must fall the same way in both, so every column is made of products in a fixed order, of quotients, which IEEE
 754 rounds in one way, and of whole numbers. Logarithms are none of these, and trees do not need them.

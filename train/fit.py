@@ -4,29 +4,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Self, Unpack
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
+from kernelcast.runtime.errors import error_context
+from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.output_file import check_writable
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.database_file import check_writable as check_database_writable
 from kernelcast.store.doubts import count_doubts
 from kernelcast.store.migrations import SCHEMA_VERSION
-from kernelcast.train.dataset import STATISTICS, Table, tables
+from kernelcast.train.dataset import STATISTICS, Table, TableKey, tables
 from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
-from kernelcast.train.loads import LoadRatio, by_load
-from kernelcast.train.notes import Note, constant_times, notes_on, notes_on_flags
-from kernelcast.train.peaks import measured_peaks
-from kernelcast.train.prior import Prior
+from kernelcast.train.loads import ByLoad, LoadRatio, by_load
+from kernelcast.train.notes import Note, notes_on, notes_on_flags
+from kernelcast.train.prior import Corrected, Prior, correcting_points
 from kernelcast.train.prior_choice import choose, corrections, parts_of
-from kernelcast.train.scope import Scope
-from kernelcast.train.screening import Skipped, screen, statistic_of_all
-from kernelcast.train.selection import FEWEST_ROWS, Selected
+from kernelcast.train.scope import Scope, Wanted, measured_peaks
+from kernelcast.train.screening import Screened, screen, statistic_of_all
+from kernelcast.train.selection import Selected, why_unfit
 from kernelcast.train.workers import available_cores, each
 
 DEFAULT_SEED = 20
@@ -39,17 +40,16 @@ _FEWEST_PARALLEL_TABLES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What was written: the manifest's entries, what was left out, and the bundle's digest.
+    """The written bundle: its manifest and digest, and what was left out (`skipped`).
 
-    `without_quiet` counts samples without a quiet time.
-    `selections` hold the rows of the regressors that were fitted, and their held-out predictions; `notes` are on rows
-    that are doubtful, `doubts` counts those that cannot be right, of `samples`. `prior` is what others rest on.
-    `load_ratios` compare sustained load with bursts wherever both were measured.
+    `selections` hold the rows of the fitted regressors with their held-out predictions. `notes` are on doubtful rows,
+    `doubts` counts impossible ones among `samples`, `without_quiet` samples without a quiet time. `load_ratios` compare
+    sustained load with bursts wherever both were measured.
     """
 
     path: Path
     manifest: Manifest
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Note, ...]
     digest: str
     selections: tuple[Selected, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -65,139 +65,138 @@ def train_bundle(
     output: Path,
     *,
     statistic: str = "",
-    dtype: str = "",
-    hardware: str = "",
-    software: str = "",
-    fabric: str = "",
-    traces: bool = False,
     seed: int = DEFAULT_SEED,
     earlier: Bundle | None = None,
     prior: Bundle | None = None,
     jobs: int = 1,
     on_progress: Callable[[int, int, str], None] = lambda done, total, operator: None,
+    **wanted: Unpack[Wanted],
 ) -> Trained:
-    """Fit, export and bundle. `dtype` and the fingerprint id prefixes choose where the database holds several.
+    """Fit, export and bundle the measurements that `wanted` names (`Scope.choose`).
 
-    Without `statistic`, it is the quiet one where every sample has it, else the one that all of them have.
-    Samples of real runs' `traces` train only where asked for.
+    Without `statistic`, the quiet time where every sample has one, else the middle five. Same rows and seed, same
+    bytes, whatever `jobs` (processes that fit at once; 0: one per core, where that pays); the bundle is dated by its
+    newest measurement. An existing output is replaced once everything else has worked. The database may be open for
+    reading only: it is opened anew at the end to record the errors.
 
-    Same rows and seed, same bytes: the bundle is dated by its newest measurement. An output that is there already is
-    replaced once everything else has worked. The database may be open for reading only: it is opened anew to record
-    the errors, after everything else.
-
-    Regressors of `earlier` that were fitted on the same rows in the same way are taken over as they are, which gives
-    the same bytes as fitting them again. `jobs` are processes that fit at once (0: one per core, where that pays);
-    the bytes do not depend on them.
-
-    Each operator is fitted to its times under sustained load where there are enough, else to bursts (loads.py).
-
-    `prior` is a bundle of another device. Operators with few rows get its regressors corrected by them, those without
-    rows its regressors scaled by the peaks of both devices (prior.py); a single row is then enough.
+    Regressors of `earlier` that were fitted on the same rows in the same way are taken over, with the same bytes.
+    `prior` is a bundle of another device: operators with few rows get its regressors corrected by them, operators
+    without rows its regressors scaled by the peaks of both devices (prior.py). A single row is then enough.
 
     Raises:
         UsageError: several dtypes or fingerprints to choose from, none that matches, or another wrong argument.
-        DataError: no usable rows, an export that answers other than its regressor, or the bundle or its records
-            cannot be written.
+        DataError: no usable rows, an export that differs from its regressor, or the bundle or its records cannot be
+            written.
     """
     _check(database, output, statistic, seed, jobs)
-    scope = Scope.choose(
-        database, dtype=dtype, hardware=hardware, software=software, fabric=fabric, traces=traces
-    )
-    statistic = statistic or _statistic(scope, prior)
-    screened = screen(
-        scope.samples,
-        statistic=statistic,
-        where=str(database.path),
-        compute=scope.compute[0],
-        fabric=scope.fabric[0] if scope.fabric else None,
-    )
-    all_loads = tables(screened.rows, statistic=statistic)
-    chosen = by_load(all_loads)
-    found = chosen.tables
-    peaks = measured_peaks(scope, all_loads)
-    start = None if prior is None else Prior.of(prior, scope.compute[0], scope.dtype, peaks)
-    corrected = [] if start is None else corrections(start, found, statistic=statistic)
-    unfit = {table.key: reason for table in found if (reason := _why_unfit(table))}
-    enough = [table for table in found if table.key not in unfit]
-    by_prior = {(*part, 1) for one in corrected for part in parts_of(one.entry.key)}
-    skipped = [
-        *screened.skipped,
-        *(
-            Skipped(operator=o, direction=d, reason=r)
-            for (o, d, n), r in unfit.items()
-            if (o, d, n) not in by_prior
-        ),
-    ]
-    if not enough and not corrected:
-        raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
-    apart = replace(scope, samples=())
-    tasks = [
-        FitTask(
-            table=t,
-            base=chosen.bursts.get(t.key) or base_of(t, enough),
-            scope=apart,
-            statistic=statistic,
-            seed=seed,
-        )
-        for t in enough
-    ]
-    # Errors are recorded in it at the end: minutes later is too late to find that it cannot be written.
+    scope = Scope.choose(database, **wanted)
+    data = _TrainingData.of(scope, statistic or _statistic(scope, prior), prior, where=str(database.path))
+    # A database that cannot be written must be noticed before the long fits, not minutes later.
     check_database_writable(database.path)
-    fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
-    keys = {table.key for table in enough} | by_prior
-    fitted_loads = {(table.key, table.load.is_sustained) for table in found if table.key in keys}
-    fitted_loads |= {(key, False) for key in chosen.bursts}
-    used = [
-        sample
-        for sample, row in zip(screened.samples, screened.rows, strict=True)
-        if ((row.operator, row.direction, row.processes_per_node), row.load.is_sustained) in fitted_loads
-    ]
+    fitted = _fit_all(data.tasks(seed), earlier, jobs or _worthwhile_jobs(data.fit), on_progress)
     entries = tuple(one.entry for one in fitted)
-    if start is not None:
-        entries = choose(start, entries, [one.entry for one in corrected], statistic=statistic)
-    manifest = Manifest(
-        kernelcast_version=version("kernelcast"),
-        created_at=_newest(database, used),
-        dtype=scope.dtype,
-        statistic=statistic,
-        compute=scope.compute,
-        fabric=(*scope.fabric, *_described(database, scope)),
-        software=tuple(dict.fromkeys((*scope.software, *(prior.manifest.software if prior else ())))),
-        dataset_digest=dataset_digest(used),
-        seed=seed,
-        regressors=entries,
-        peaks=peaks,
-    )
+    if data.prior is not None:
+        entries = choose(data.prior, entries, [c.entry for c in data.corrected], statistic=data.statistic)
+    used = data.used_samples()
+    manifest = _manifest(database, data, used, entries, prior, seed)
     models = {one.entry.file: one.model for one in fitted}
-    digest = write_bundle(
-        output,
-        manifest,
-        {
-            one.file: prior.files[one.file] if prior and one.transfer else models[one.file]
-            for one in manifest.regressors
-        },
-    )
-    try:
-        with Database.open(database.path) as writable:
-            writable.add_predictors(_records(manifest, digest))
-            # The reader's connection is still open, so closing this one leaves the rows in the -wal file, and a
-            # copy of the database's file alone would lack them.
-            writable.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-    except DataError as error:
-        raise DataError(f"bundle {output} is written, but its errors are not recorded: {error}") from error
+    from_prior = {one.file: prior.files[one.file] for one in entries if prior and one.transfer}
+    digest = write_bundle(output, manifest, {one.file: (models | from_prior)[one.file] for one in entries})
+    _record(database, output, manifest, digest)
     return Trained(
         path=output,
         manifest=manifest,
         selections=tuple(one.selected for one in fitted if one.selected and one.entry in entries),
-        notes=(*notes_on(screened.rows, enough), *notes_on_flags(used), *chosen.notes),
-        skipped=tuple(skipped),
+        notes=(*notes_on(data.screened.rows, data.fit), *notes_on_flags(used), *data.loads.notes),
+        skipped=data.skipped,
         digest=digest,
-        doubts=screened.doubts,
+        doubts=data.screened.doubts,
         samples=len(scope.samples),
         without_quiet=sum(sample.quiet_us is None for sample in scope.samples),
-        prior=start,
-        load_ratios=chosen.ratios,
+        prior=data.prior,
+        load_ratios=data.loads.ratios,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TrainingData:
+    """The input of a training: screened samples, tables to `fit`, corrections of a prior, and what is `skipped`."""
+
+    scope: Scope
+    statistic: str
+    screened: Screened
+    loads: ByLoad
+    peaks: tuple[Peak, ...]
+    prior: Prior | None
+    corrected: Sequence[Corrected]
+    fit: Sequence[Table]
+    skipped: tuple[Note, ...]
+
+    @classmethod
+    def of(cls, scope: Scope, statistic: str, prior: Bundle | None, *, where: str) -> Self:
+        """Sort the samples of a scope.
+
+        Raises:
+            DataError: nothing to train on.
+        """
+        compute, fabric = scope.compute[0], scope.fabric[0] if scope.fabric else None
+        screened = screen(scope.samples, statistic=statistic, where=where, compute=compute, fabric=fabric)
+        all_loads = tables(screened.rows, statistic=statistic)
+        loads, peaks = by_load(all_loads), measured_peaks(scope, all_loads)
+        start = None if prior is None else Prior.of(prior, compute, scope.dtype, peaks)
+        corrected = [] if start is None else corrections(start, loads.tables, statistic=statistic)
+        by_prior = _keys(corrected)
+        unfit = {table.key: reason for table in loads.tables if (reason := why_unfit(table))}
+        left_out = [
+            Note(operator=key[0], direction=key[1], text=reason)
+            for key, reason in unfit.items()
+            if key not in by_prior
+        ]
+        skipped = (*screened.skipped, *left_out)
+        fit = [table for table in loads.tables if table.key not in unfit]
+        if not fit and not corrected:
+            raise DataError(f"{where}: no operator has enough rows to train on ({_listed(skipped)})")
+        return cls(
+            scope=scope,
+            statistic=statistic,
+            screened=screened,
+            loads=loads,
+            peaks=peaks,
+            prior=start,
+            corrected=corrected,
+            fit=fit,
+            skipped=skipped,
+        )
+
+    def tasks(self, seed: int) -> list[FitTask]:
+        """A task per table to fit."""
+        scope = replace(self.scope, samples=())
+        return [
+            FitTask(
+                table=table,
+                base=self.loads.bursts.get(table.key) or base_of(table, self.fit),
+                scope=scope,
+                statistic=self.statistic,
+                seed=seed,
+            )
+            for table in self.fit
+        ]
+
+    def used_samples(self) -> list[SampleRow]:
+        """The samples behind fitted tables, corrections, and the bursts that sustained tables share rows with."""
+        keys = {table.key for table in self.fit} | _keys(self.corrected)
+        used = {(table.key, table.load.is_sustained) for table in self.loads.tables if table.key in keys}
+        used |= {(key, False) for key in self.loads.bursts}
+        return [
+            sample
+            for sample, row in zip(self.screened.samples, self.screened.rows, strict=True)
+            if ((row.operator, row.direction, row.processes_per_node), row.load.is_sustained) in used
+        ]
+
+
+def _keys(corrected: Sequence[Corrected]) -> set[TableKey]:
+    """Keys of the tables that corrections use or replace."""
+    return {(*part, 1) for one in corrected for part in parts_of(one.entry.key)}
 
 
 def open_measurements(path: Path) -> Database:
@@ -220,7 +219,7 @@ def _fit_all(
     jobs: int,
     on_progress: Callable[[int, int, str], None],
 ) -> list[Fitted]:
-    """What each task gives, in their order; taken over from `earlier` where nothing has changed."""
+    """The result of each task, in their order; taken over from `earlier` where nothing has changed."""
     fitted = {number: known for number, task in enumerate(tasks) if (known := _known(earlier, task))}
     # The longest first, so that no core is left with one at the end.
     rest = sorted(set(range(len(tasks))) - set(fitted), key=lambda n: (-len(tasks[n].table), n))
@@ -234,13 +233,13 @@ def _fit_all(
 
 
 def _worthwhile_jobs(found: Sequence[Table]) -> int:
-    """As many jobs as cores, where the work is worth starting processes for."""
+    """One job per core where the work is worth starting processes for."""
     worthwhile = len(found) >= _FEWEST_PARALLEL_TABLES or sum(map(len, found)) >= _FEWEST_PARALLEL_ROWS
     return available_cores() if worthwhile else 1
 
 
 def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:
-    """Model and entry of an earlier bundle, where nothing has changed that they were made of."""
+    """Model and entry of an earlier bundle with the same table and recipe."""
     if earlier is None:
         return None
     for entry in earlier.manifest.regressors:
@@ -254,7 +253,7 @@ def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:
 
 
 def _described(database: Database, scope: Scope) -> tuple[FabricFingerprint, ...]:
-    """The described fabric of the database whose nodes are like the measured ones; none where several are."""
+    """The one described fabric with nodes of the measured size; none where several match."""
     sizes = {one.gpus_per_node for one in scope.fabric}
     found = [row.fingerprint for row in database.fabric_list() if row.fingerprint.backend == DESCRIBED]
     alike = [one for one in found if not sizes or one.gpus_per_node in sizes]
@@ -262,14 +261,14 @@ def _described(database: Database, scope: Scope) -> tuple[FabricFingerprint, ...
 
 
 def _statistic(scope: Scope, prior: Bundle | None) -> str:
-    """That of the prior, where every sample has it: what is carried over is not measured again."""
+    """The prior's statistic where every sample has it, as carried regressors are not measured again."""
     possible = statistic_of_all(scope.samples)
     wanted = possible if prior is None else prior.manifest.statistic
     return possible if wanted == "quiet" else wanted
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
-    """What can be known to fail before the long work."""
+    """Refuse before the long work whatever cannot succeed."""
     if statistic and statistic not in STATISTICS:
         raise UsageError(f"statistic is {statistic!r}, expected {' or '.join(STATISTICS)}")
     if not 0 <= seed <= LARGEST_SEED:
@@ -285,19 +284,10 @@ def _check(database: Database, output: Path, statistic: str, seed: int, jobs: in
     check_writable(output, f"bundle {output}")
 
 
-def _why_unfit(table: Table) -> str:
-    """Why a table gets no regressor; empty where it does."""
-    level = f" with {table.processes_per_node} processes per node" if table.processes_per_node > 1 else ""
-    if len(table) < FEWEST_ROWS:
-        return f"{len(table)} distinct workloads{level}, expected {FEWEST_ROWS} or more"
-    return constant_times(table)
-
-
-def _listed(skipped: Sequence[Skipped]) -> str:
+def _listed(skipped: Sequence[Note]) -> str:
     """The first few in one line."""
-    shown = [f"{s.operator} ({s.direction}): {s.reason}" for s in skipped[:_REASONS_SHOWN]]
-    more = [f"{len(skipped) - len(shown)} more"] if len(skipped) > len(shown) else []
-    return "; ".join(shown + more)
+    more = len(skipped) - _REASONS_SHOWN
+    return "; ".join([*map(str, skipped[:_REASONS_SHOWN]), *([f"{more} more"] if more > 0 else [])])
 
 
 def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
@@ -309,15 +299,44 @@ def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
     return max(filter(None, moments), default=UNKNOWN_MOMENT)
 
 
-def _settings(entry: RegressorEntry) -> dict[str, Any]:
-    level = {} if entry.processes_per_node == 1 else {"processes_per_node": entry.processes_per_node}
-    return {**entry.hyperparameters, **level}
+def _manifest(
+    database: Database,
+    data: _TrainingData,
+    used: Sequence[SampleRow],
+    entries: tuple[RegressorEntry, ...],
+    prior: Bundle | None,
+    seed: int,
+) -> Manifest:
+    software = (*data.scope.software, *(prior.manifest.software if prior else ()))
+    return Manifest(
+        kernelcast_version=version("kernelcast"),
+        created_at=_newest(database, used),
+        dtype=data.scope.dtype,
+        statistic=data.statistic,
+        compute=data.scope.compute,
+        fabric=(*data.scope.fabric, *_described(database, data.scope)),
+        software=tuple(dict.fromkeys(software)),
+        dataset_digest=dataset_digest(used),
+        seed=seed,
+        regressors=entries,
+        peaks=data.peaks,
+    )
 
 
-def _fitted_rows(entry: RegressorEntry) -> int:
-    """Rows of this database that it was fitted to."""
-    correction = None if entry.transfer is None else entry.transfer.correction
-    return entry.rows if correction is None else correction.points
+def _record(database: Database, output: Path, manifest: Manifest, digest: str) -> None:
+    """Record the errors of the regressors in the database.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    with (
+        error_context(f"bundle {output} is written, but its errors are not recorded"),
+        Database.open(database.path) as writable,
+    ):
+        writable.add_predictors(_records(manifest, digest))
+        # The reader's connection is still open, so closing this one leaves the rows in the -wal file, and a
+        # copy of the database's file alone would lack them.
+        writable.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:
@@ -329,8 +348,11 @@ def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:
             dtype=entry.dtype,
             algorithm=entry.algorithm,
             form=entry.form,
-            hyperparameters=_settings(entry),
-            training_rows=_fitted_rows(entry),
+            hyperparameters={
+                **entry.hyperparameters,
+                **({} if entry.processes_per_node == 1 else {"processes_per_node": entry.processes_per_node}),
+            },
+            training_rows=correcting_points(entry) or entry.rows,
             validation_error=entry.validation_error,
             size_bytes=entry.size_bytes,
             trained_at=manifest.created_at,

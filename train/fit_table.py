@@ -1,4 +1,4 @@
-"""What is done for one operator and direction: choose, fit, calibrate, export, compare. Needs no database.
+"""The work for one operator and direction: choose, fit, calibrate, export, compare. Needs no database.
 
 The same table and recipe give the same file, so that it need not be fitted again: their digests stand in the entry.
 """
@@ -15,16 +15,15 @@ import numpy as np
 from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS, canonical_json, content_digest
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.manifest import RegressorEntry
-from kernelcast.train.dataset import Table
+from kernelcast.train.dataset import MeasuredRange, Table
 from kernelcast.train.distances import widening_of
 from kernelcast.train.export import check_parity, to_onnx
 from kernelcast.train.intervals import calibrate
-from kernelcast.train.measured_range import MeasuredRange
 from kernelcast.train.scope import Scope
 from kernelcast.train.selection import Selected, select
 
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "xgboost", "onnx", "onnxmltools", "skl2onnx", "kernelcast")
-# What a regressor is fitted on and what goes into its file: costs and features of operators, entries and intervals.
+# Code that decides a regressor's file: training, costs and features of operators, entries and intervals.
 _CODE = ("train", "runtime/operators", "runtime/bundle")
 
 
@@ -32,7 +31,7 @@ _CODE = ("train", "runtime/operators", "runtime/bundle")
 class FitTask:
     """A table to fit, with the operator's own table of fewer processes per node, or of bursts where it is sustained.
 
-    `scope` names what was measured; its samples are not needed.
+    `scope` names hardware, software and dtype; its samples are not needed.
     """
 
     table: Table
@@ -45,7 +44,7 @@ class FitTask:
     def recipe(self) -> str:
         """Digest of everything except the table that decides the model and its entry.
 
-        That is settings, hardware and software that the operator was measured on, code and libraries.
+        Settings, hardware and software of the measurements, code and libraries.
         """
         return content_digest(
             {
@@ -131,7 +130,7 @@ def _equal_features(table: Table) -> tuple[str, ...]:
 def _properties(
     task: FitTask, selected: Selected, interval: Interval, coverage: float | None
 ) -> Mapping[str, str]:
-    """What a model states about itself, so that one taken out of its bundle is still known: its ONNX metadata_props.
+    """The ONNX metadata_props of a model, which identify it outside of its bundle too.
 
     Texts by name. Numbers are JSON; nothing in them changes from run to run. See docs/bundle.md.
     """

@@ -1,4 +1,4 @@
-"""Formulas over workload vectors that are written once: numpy evaluates them, and export.py traces them into ONNX.
+"""Formulas over workload vectors, written once: numpy evaluates them, and export.py traces them into ONNX.
 
 They use numpy's operators and ufuncs only, on columns [rows, 1], so that a value of an ONNX graph (onnx_graph.py) can
 take the place of the array of workloads [rows, features].
@@ -22,7 +22,7 @@ Powers = tuple[int, ...]
 
 
 class Baseline(ABC):
-    """What a regressor predicts before trees correct it."""
+    """The prediction of a regressor before the trees' correction."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Baseline(ABC):
         """Logarithm of the time in µs, [rows, 1] or a number."""
 
     def residual_scale(self, workloads: Array) -> Column:
-        """By what the trees' answers are multiplied, [rows, 1] or a number."""
+        """Factor on the trees' outputs, [rows, 1] or a number."""
         return 1.0
 
     def predict_log(self, workloads: Array) -> Array:

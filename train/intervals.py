@@ -63,9 +63,7 @@ def calibrate(table: Table, held_out_us: Array, seed: int) -> Calibrated:
     narrower at the same coverage (smaller interval score of Gneiting and Raftery, 2007, section 6.2, over held-out
     rows). With fewer than `FEWEST_CALIBRATED` rows the half-width is the largest error times 1.5.
     """
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        off = np.abs(np.log(held_out_us / table.times_us))
-    off = np.nan_to_num(off, nan=_LARGEST_LOG_ERROR, posinf=_LARGEST_LOG_ERROR)
+    off = log_errors(held_out_us, table.times_us)
     if len(table) < FEWEST_CALIBRATED:
         widest = _BEYOND_LARGEST * float(off.max())
         return Calibrated(interval=Interval.of_all(widest, method="largest_error"), coverage=None)
@@ -88,6 +86,13 @@ def calibrate(table: Table, held_out_us: Array, seed: int) -> Calibrated:
         ),
         coverage=float(np.mean(off <= best_widths)),
     )
+
+
+def log_errors(predicted_us: Array, times_us: Array) -> Array:
+    """|log(predicted / measured)|, [rows]; a large number where the prediction is not a finite one."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        off = np.abs(np.log(predicted_us / times_us))
+    return np.nan_to_num(off, nan=_LARGEST_LOG_ERROR, posinf=_LARGEST_LOG_ERROR)
 
 
 def log_half_width(interval: Interval, workloads: Column, features: int) -> Column:

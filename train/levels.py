@@ -1,8 +1,8 @@
-"""Operators measured with several processes per node at once: what a level shares with the one below it.
+"""Operators measured with several processes per node at once, fitted with rows of the next lower level.
 
-Together operators take some percent longer, more where they move much memory: less than two measurements of one differ
-by on a shared machine. So the rows of the lower level, times the factor between both, may be fitted with a level's own
-rows; whether that is better is decided on held-out rows, as everything is.
+Concurrent operators take some percent longer, more where they move much memory: less than the noise of a shared
+machine. So the rows of the lower level, scaled by the factor between both levels, may be fitted with a level's own
+rows. Cross-validation decides whether that is better.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scipy.stats import theilslopes
 from kernelcast.train.dataset import Array, Table
 
 FEWEST_SHARED = 4
-"""Workloads that both levels measured, below which no factor is known."""
+"""Fewest common workloads that give a factor."""
 _FEWEST_FOR_SLOPE = 12
 
 
@@ -30,7 +30,7 @@ def base_of(table: Table, tables: Sequence[Table]) -> Table | None:
 
 
 def with_level_below(own: Table, base: Table, *, unseen: Array) -> Table:
-    """Rows of `own` and, where enough workloads are in both, those of `base` scaled to its level."""
+    """Rows of `own` and, with enough common workloads, rows of `base` scaled to its level."""
     lower = scaled(base, own, unseen=unseen)
     if lower is None:
         return own
@@ -43,11 +43,11 @@ def with_level_below(own: Table, base: Table, *, unseen: Array) -> Table:
 
 
 def scaled(base: Table, own: Table, *, unseen: Array) -> Table | None:
-    """Rows of `base` as if they had been measured at the level of `own`; None where too few workloads are in both.
+    """Rows of `base` scaled to the level of `own`; None with too few common workloads.
 
-    `unseen` [rows, features] are workloads that nothing may be known of: rows that `own` is tested on. The logarithm of
-    the factor is a robust straight line over that of the base's time (Theil and Sen), with few workloads in common its
-    median, and never leaves the range of the factors that were measured.
+    `unseen` [rows, features] are the held-out workloads, which are left out of `base` too. The logarithm of the factor
+    is a robust line over the logarithm of the base's time (Theil and Sen), or its median with few common workloads; it
+    never leaves the range of the measured factors.
     """
     times_us = dict(zip(map(tuple, base.workloads.tolist()), base.times_us.tolist(), strict=True))
     hidden = set(map(tuple, unseen.tolist()))

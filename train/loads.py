@@ -1,8 +1,7 @@
-"""Bursts and sustained load: which times an operator's regressor is fitted to, and how far both are apart.
+"""Bursts and sustained load: the times that a regressor is fitted to, and the ratio of both.
 
-A step lasts, so times under sustained load are what it is added up of, wherever there are enough of them. Nothing is
-scaled from one to the other in silence: an operator of which only bursts were measured answers with them, and its entry
-says so.
+A training step is sustained load, so sustained times are fitted wherever there are enough of them. Neither is scaled to
+the other: an operator measured in bursts only answers with bursts, and its entry names the load.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +12,15 @@ import numpy as np
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.record import Record
 from kernelcast.train.dataset import Table, TableKey
-from kernelcast.train.notes import Note, constant_times
-from kernelcast.train.selection import FEWEST_ROWS
+from kernelcast.train.notes import Note
+from kernelcast.train.selection import why_unfit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRatio(Record):
-    """Times under sustained load over those in bursts, on the `workloads` that were measured both ways.
+    """Ratio of times under sustained load to times in bursts, on the `workloads` measured both ways.
 
-    `median`, and `low` and `high`, between which 80 % of the workloads are; 1.1 takes a tenth longer.
+    `low` and `high` enclose 80 % of the workloads; 1.1 is 10 % longer.
     """
 
     operator: str
@@ -35,7 +34,7 @@ class LoadRatio(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByLoad:
-    """One table per operator, direction and level, to be fitted; `bursts` are those beside sustained ones.
+    """One table to fit per operator, direction and level; `bursts` are the tables that a sustained one replaced.
 
     `ratios` compare both wherever both were measured, `notes` name sustained times that are too few to be fitted.
     """
@@ -47,7 +46,7 @@ class ByLoad:
 
 
 def by_load(tables: Iterable[Table]) -> ByLoad:
-    """Of each operator, direction and level the sustained times, else the bursts."""
+    """The sustained times of each operator, direction and level, else the bursts."""
     bursts: dict[TableKey, Table] = {}
     sustained: dict[TableKey, Table] = {}
     for table in tables:
@@ -55,9 +54,9 @@ def by_load(tables: Iterable[Table]) -> ByLoad:
     notes = []
     chosen = dict(bursts)
     for key, table in sustained.items():
-        if key in bursts and (reason := _why_not(table)):
+        if key in bursts and (reason := why_unfit(table)):
             operator, direction, _ = key
-            text = f"{reason} under sustained load: times of bursts answer"
+            text = f"under sustained load {reason}: times of bursts answer"
             notes.append(Note(operator=operator, direction=direction, text=text))
         else:
             chosen[key] = table
@@ -92,12 +91,6 @@ def load_ratios(bursts: Iterable[Table], sustained: dict[TableKey, Table]) -> Se
                 )
             )
     return found
-
-
-def _why_not(table: Table) -> str:
-    if len(table) < FEWEST_ROWS:
-        return f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more,"
-    return constant_times(table)
 
 
 def _times_us(table: Table) -> dict[tuple[float, ...], float]:

@@ -1,7 +1,7 @@
-"""What rows leave doubtful: times that contradict each other, times that are all equal, outliers."""
+"""Doubtful rows: conflicting times, equal times, outliers."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,35 +9,50 @@ import numpy as np
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import SampleRow
 from kernelcast.store.doubts import NOTED
-from kernelcast.train.dataset import Array, Conflict, Row, Table, conflicts
+from kernelcast.train.dataset import CONFLICT, Array, Row, Table, by_workload
 
 # Robust standard deviations of log(held-out prediction / measured) within a layout or table.
 _FARTHEST = 3.0
-# Where nearly all rows agree, three deviations are next to nothing: smaller errors than these are no outliers.
+# Errors below are no outliers even where nearly all rows agree and three deviations are next to nothing.
 _LEAST_ERROR = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something to know about an operator's rows."""
+    """Something to know about the rows of an operator and direction, or why they train nothing."""
 
     operator: str
     direction: Direction
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.operator} ({self.direction}): {self.text}"
+
 
 def notes_on(rows: Iterable[Row], tables: Iterable[Table]) -> tuple[Note, ...]:
-    """Notes on rows of one workload that contradict each other, and on collectives measured in one layout only."""
-    found = [
-        Note(operator=conflict.operator, direction=conflict.direction, text=_conflict(conflict))
-        for conflict in conflicts(rows)
-    ]
+    """Notes on conflicting times, and on collectives measured in one layout only."""
+    found = list(conflict_notes(rows))
     for table in tables:
         if len(table.layouts) == 1:
             [(nodes, gpus)] = table.layouts
             text = f"measured on {nodes} × {gpus} processes only: times of other layouts are guesses"
             found.append(Note(operator=table.operator, direction=table.direction, text=text))
     return tuple(found)
+
+
+def conflict_notes(rows: Iterable[Row]) -> Iterator[Note]:
+    """A note per operator and direction with workloads whose times differ by more than `CONFLICT`."""
+    for (operator, direction, _, _), measured in sorted(by_workload(rows).items()):
+        times_us = {vector: [row.time_us for row in own] for vector, own in sorted(measured.items())}
+        factors = {vector: max(own) / min(own) for vector, own in times_us.items()}
+        conflicting = [vector for vector, factor in factors.items() if factor > CONFLICT]
+        if conflicting:
+            worst = max(conflicting, key=factors.__getitem__)
+            text = (
+                f"{len(conflicting)} workloads were measured several times with times up to {factors[worst]:.3g}× "
+                f"apart (worst: [{', '.join(map(str, worst))}]); the middle one counts"
+            )
+            yield Note(operator=operator, direction=direction, text=text)
 
 
 def notes_on_flags(samples: Sequence[SampleRow]) -> tuple[Note, ...]:
@@ -58,18 +73,10 @@ def notes_on_flags(samples: Sequence[SampleRow]) -> tuple[Note, ...]:
     )
 
 
-def _conflict(conflict: Conflict) -> str:
-    vector = ", ".join(map(str, conflict.worst_vector))
-    return (
-        f"{conflict.workloads} workloads were measured several times with times up to {conflict.factor:.3g}× apart "
-        f"(worst: [{vector}]); the middle one counts"
-    )
-
-
 def constant_times(table: Table) -> str:
     """Why a table cannot be fitted because all its times are equal; empty where they differ.
 
-    Work of different sizes that takes exactly as long was not measured: a clock too coarse, or a value filled in.
+    Equal times of different sizes are no measurements: the clock is too coarse, or a value was filled in.
     """
     if len(table) > 1 and np.ptp(table.times_us) == 0:
         return f"all {len(table)} workloads took exactly {table.times_us[0]:g} µs, expected times that differ"
@@ -77,9 +84,9 @@ def constant_times(table: Table) -> str:
 
 
 def outliers(table: Table, held_out_us: Array) -> tuple[int, ...]:
-    """Numbers of the rows that a regressor does not follow, as they lie far outside the spread of the others.
+    """Numbers of the rows far outside the spread of the other rows' errors, the farthest first.
 
-    The farthest first. A collective's rows are compared within their layout.
+    A collective's rows are compared within their layout.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         off = np.nan_to_num(np.log(held_out_us / table.times_us), nan=np.inf, posinf=np.inf, neginf=-np.inf)

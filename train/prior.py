@@ -1,7 +1,7 @@
-"""Another device's bundle as the starting point: its regressors, corrected by the few points that were measured here.
+"""Another device's bundle as a prior: its regressors, corrected by a few points measured on this device.
 
-An operator's times of the other device are scaled by the peaks of both, and what the points differ from that is fitted
-by a Gaussian process in log space (runtime/bundle/correction.py). Its interval comes from the points left out in turn.
+The other device's times are scaled by the peaks of both devices. A Gaussian process in log space fits the points'
+deviation from them (runtime/bundle/correction.py). The interval comes from leave-one-out errors.
 """
 
 import math
@@ -28,15 +28,15 @@ from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.train.dataset import Array, Table
 
 MOST_POINTS = 160
-"""With more rows an operator gets a regressor of its own, up to here whichever was off by less on held-out rows."""
+"""With more rows an operator gets its own regressor; up to here the one with the smaller held-out error."""
 
 UNKNOWN_LOG_HALF_WIDTH = math.log(2.0)
-"""Of an operator carried to a device without a point of it, where no table has what such transfers were off by."""
+"""Of an operator transferred without a measured point, where the table of transfer errors has no entry."""
 
 _BEYOND_LARGEST = 1.5
-# Few points may lie well by chance: half-widths of one point alone, of n points a part of it.
+# A few points may fit well by chance: the least half-width is this divided by the number of points.
 _ONE_POINT_LOG_HALF_WIDTH = 0.5
-# Where a peak is unknown both devices count as this fast, so that times are taken as they are.
+# With an unknown peak both devices count as this fast, so that times are not scaled.
 _ANY_FLOPS_PER_S, _ANY_BYTES_PER_S = 1e12, 1e11
 _USUAL_ELEMENT_BYTES = 2
 
@@ -45,8 +45,8 @@ _USUAL_ELEMENT_BYTES = 2
 class Prior:
     """A bundle of another device, and the rates of both: times are scaled by what `origin` and `target` need at least.
 
-    `scaled_by` says in a few words what the scale rests on; `is_comparable` whether both compute about alike, so that
-    times of the one are a guess at those of the other: GPUs with published peaks, or devices of one kind.
+    `scaled_by` names the source of the scale. `is_comparable`: times of one device are a useful guess for the other, as
+    both are GPUs with published peaks, or devices of one kind.
     """
 
     bundle: Bundle
@@ -58,7 +58,7 @@ class Prior:
 
     @classmethod
     def of(cls, bundle: Bundle, compute: ComputeFingerprint, dtype: str, peaks: Iterable[Peak] = ()) -> Self:
-        """`bundle` as the prior of the device `compute`, which computes in `dtype`; `peaks` are those measured of it.
+        """`bundle` as the prior of the device `compute`, which computes in `dtype`; `peaks` are its measured ones.
 
         Peaks are published (devices.toml), else measured ones of matrix products; without them times are not scaled.
         """
@@ -96,7 +96,7 @@ class Prior:
             transfer = Transfer(origin=self.origin, target=self.target, log_half_width=width)
         else:
             transfer = entry.transfer.to(self.target, width)
-        # What held-out rows of the other device showed is not known of this one.
+        # Held-out errors of the other device say nothing about this one.
         return replace(
             entry,
             data=self._data(entry),
@@ -107,7 +107,7 @@ class Prior:
         )
 
     def predicted_us(self, key: Key, vectors: Array) -> Array:
-        """What it predicts for the target, [rows] in µs, of workloads [rows, features]."""
+        """Predictions for the target, [rows] in µs, of workloads [rows, features]."""
         if key not in self._predictors:
             entries = MappingProxyType({key: self.carried(key)})
             self._predictors[key] = Predictor(replace(self.bundle, entries=entries))
@@ -148,7 +148,7 @@ class Corrected:
 def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
     """Correct the prior's regressor of the table's operator by its rows, one or more.
 
-    The model is that of the prior: `prior.bundle.models[entry.key]`. `statistic` is that of the table's times.
+    The model stays the prior's: `prior.bundle.models[entry.key]`. `statistic` is the one of the table's times.
     """
     key = table.operator, table.direction
     carried = prior.carried(key)
@@ -178,6 +178,12 @@ def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
     return Corrected(entry=entry, held_out_us=held_out_us)
 
 
+def correcting_points(entry: RegressorEntry) -> int | None:
+    """How many measured points corrected a prior's regressor; None for any other one."""
+    correction = None if entry.transfer is None else entry.transfer.correction
+    return None if correction is None else correction.points
+
+
 def fit_correction(
     knots: Array, logs: Array, *, earlier: Correction | None = None, likeness: Likeness = LIKENESS
 ) -> tuple[Correction, Array]:
@@ -200,7 +206,7 @@ def fit_correction(
 
 
 def _log_half_width(off: Array) -> float:
-    """What 90 % of further workloads are expected within, from how far held-out points were off, [points]."""
+    """Half-width expected to hold 90 % of further workloads, from the errors of held-out points [points]."""
     rank = math.ceil((len(off) + 1) * LEVEL)
     known = float(np.sort(off)[rank - 1]) if rank <= len(off) else _BEYOND_LARGEST * float(off.max())
     return max(known, _ONE_POINT_LOG_HALF_WIDTH / len(off))

@@ -1,4 +1,4 @@
-"""Which regressor an operator gets beside a prior: its own, the prior's corrected, or the prior's carried over."""
+"""The choice per operator with a prior: its own regressor, the prior's corrected, or the prior's carried over."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kernelcast.train.prior import MOST_POINTS, Corrected, Prior, corrected
 def corrections(prior: Prior, tables: Sequence[Table], *, statistic: str) -> list[Corrected]:
     """The prior's regressors corrected by every table that is small enough, or by the sum of several tables.
 
-    Tables of several processes per node are left out: a prior is one of operators that run alone.
+    Tables of several processes per node are left out, as priors hold operators that run alone.
     """
     alone = {(one.operator, one.direction): one for one in tables if one.processes_per_node == 1}
     wanted = [*alone.values(), *_sums(prior, alone)]
@@ -33,7 +33,7 @@ def choose(
     *,
     statistic: str,
 ) -> tuple[RegressorEntry, ...]:
-    """Of each operator and direction what has the smaller held-out error; of those without rows the prior's."""
+    """The regressor with the smaller held-out error per operator and direction; without rows the prior's."""
     found = {(*one.key, one.processes_per_node): one for one in own}
     for one in corrected_entries:
         whole, *parts = parts_of(one.key)
@@ -45,20 +45,15 @@ def choose(
     answered = {one.key for one in found.values()}
     for key in prior.bundle.entries:
         if key in prior and key not in answered and not _is_summed(key, answered):
-            found[(*key, prior.bundle.entries[key].processes_per_node)] = _restated(
-                prior.carried(key), statistic
-            )
+            level = prior.bundle.entries[key].processes_per_node
+            found[(*key, level)] = replace(prior.carried(key), statistic=statistic, role_errors={})
     return tuple(found.values())
 
 
 def parts_of(key: Key) -> tuple[Key, ...]:
-    """The key, and those of the directions that it is the sum of."""
+    """The key, and the keys of the directions that add up to it."""
     operator, direction = key
     return key, *((operator, part) for part in OPERATORS[operator].sums.get(direction, ()))
-
-
-def _restated(entry: RegressorEntry, statistic: str) -> RegressorEntry:
-    return replace(entry, statistic=statistic, role_errors={})
 
 
 def _is_summed(key: Key, answered: set[Key]) -> bool:
@@ -68,7 +63,7 @@ def _is_summed(key: Key, answered: set[Key]) -> bool:
 
 
 def _sums(prior: Prior, alone: Mapping[Key, Table]) -> Iterator[Table]:
-    """Tables of directions that only the prior has, as sums of those measured here (a linear's two gradients)."""
+    """Tables of directions that only the prior has, as sums of measured ones (a linear's two gradients)."""
     for operator, direction in prior.bundle.entries:
         _, *parts = parts_of((operator, direction))
         tables = [alone[part] for part in parts if part in alone]

@@ -1,4 +1,4 @@
-"""Which few workloads tell most about a device beside a prior: those after which the others are least uncertain.
+"""The few workloads to measure on a new device with a prior: they leave the least uncertainty about the others.
 
 The prior's errors are taken to be alike where workloads are (`Likeness`). Greedily, the next workload is the one that
 lowers the sum of the posterior variances over all candidates most, in all directions alike (Seo et al., "Gaussian
@@ -15,11 +15,11 @@ from kernelcast.train.dataset import Array
 from kernelcast.train.prior import Prior
 
 MOST_CANDIDATES = 250
-"""Workloads of an operator that points are chosen from and for, drawn at random where there are more."""
+"""Most candidate workloads of an operator; drawn at random from more."""
 
 
 def answered(prior: Prior, op: Operator) -> tuple[Key, ...]:
-    """What the prior answers of an operator, in one direction or several."""
+    """The operator's directions that the prior predicts."""
     return tuple((op.name, direction) for direction in op.costs if (op.name, direction) in prior)
 
 

@@ -1,4 +1,4 @@
-"""A regressor of one operator and direction: a baseline, and trees on what the baseline leaves."""
+"""A regressor of one operator and direction: a baseline, and trees on its residual."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ _FARTHEST = 3.0
 class Candidate:
     """One way to fit: algorithm ("random_forest" or "xgboost"), form of the baseline, hyperparameters of the trees.
 
-    `inputs` is what the trees see (features.py). A `shared` candidate is fitted also on rows of the operator measured
-    with fewer processes per node (levels.py).
+    `inputs` names the input columns of the trees (features.py). A `shared` candidate is fitted also on rows of the
+    operator with fewer processes per node (levels.py).
     """
 
     algorithm: str

@@ -1,14 +1,16 @@
-"""Which measurements belong into one bundle: one dtype, one kind of device, one set of software, one fabric."""
+"""The measurements of one bundle: one dtype, one kind of device, one software stack, one fabric."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypedDict, TypeVar
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store import Database, FabricRow, SampleRow
+from kernelcast.train.dataset import Table
 
 
 class _Listed(Protocol):
@@ -21,9 +23,19 @@ class _Listed(Protocol):
 L = TypeVar("L", bound=_Listed)
 
 
+class Wanted(TypedDict, total=False):
+    """Which measurements to train on: a dtype, starts of fingerprint ids, and whether traces of real runs count."""
+
+    dtype: str
+    hardware: str
+    software: str
+    fabric: str
+    traces: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a bundle is trained on. The fingerprints are tuples of one, `fabric` empty without any collective.
+    """The training data of a bundle. The fingerprints are tuples of one, `fabric` empty without any collective.
 
     `samples` have a time: compute operators of the device with the software, whatever the fabric, and collectives of
     the fabric, which may come from elsewhere (`import nccl-tests`); their software is then the second in `software`.
@@ -36,7 +48,7 @@ class Scope:
     samples: tuple[SampleRow, ...]
 
     def measured_on(self, op: Operator) -> tuple[ComputeFingerprint | FabricFingerprint, SoftwareFingerprint]:
-        """Hardware and software that decide an operator's time: a collective's is the fabric's, if that is known."""
+        """Hardware and software that decide an operator's time; a collective's hardware is the fabric, if known."""
         if op.is_collective:
             return (self.fabric or self.compute)[0], self.software[-1]
         return self.compute[0], self.software[0]
@@ -46,17 +58,17 @@ class Scope:
         cls,
         database: Database,
         *,
-        dtype: str,
-        hardware: str,
-        software: str,
-        fabric: str,
+        dtype: str = "",
+        hardware: str = "",
+        software: str = "",
+        fabric: str = "",
         traces: bool = False,
     ) -> Self:
         """The only one of each kind that has samples, or the one that the id prefix names.
 
-        Hardware is chosen first, then software, dtype and fabric, each only among what was measured together with
-        what is chosen already; a fabric that `fabric` names may have been measured apart. Samples of real runs'
-        `traces` were not measured alone, so they take part only where asked for.
+        Hardware is chosen first, then software, dtype and fabric, each among the samples left by the choices before;
+        a fabric named by `fabric` may come from other samples. Samples from `traces` of real runs were not measured
+        alone, so they train only on request.
 
         Raises:
             UsageError: several to choose from, or none that the option names.
@@ -68,7 +80,7 @@ class Scope:
         if not everything:
             only = "only samples of real runs' traces (--traces)" if found else "no sample with a time"
             raise DataError(f"{where}: {only} in it, expected some (kernelcast collect compute)")
-        # A database of collectives alone gives a bundle of collectives; elsewhere they follow what computes.
+        # A database of collectives alone gives a bundle of collectives; else they follow the compute operators.
         samples = [s for s in everything if not _is_collective(s)] or everything
         device = _one(where, "hardware", database.hardware_list(), [s.compute_id for s in samples], hardware)
         samples = [s for s in samples if s.compute_id == device.id]
@@ -79,7 +91,7 @@ class Scope:
         element_type = _dtype(where, samples, dtype)
         collectives = [s for s in everything if _is_collective(s) and s.dtype == element_type]
         own = [s for s in collectives if s.compute_id == device.id and s.software_id == versions.id]
-        # Somebody else's collectives are taken only when their fabric is named.
+        # Collectives of another source train only when their fabric is named.
         reachable = collectives if fabric else own
         network, collectives = _collectives(where, database, reachable, fabric)
         measured_with = {s.software_id for s in collectives} - {versions.id}
@@ -98,10 +110,35 @@ class Scope:
         )
 
 
+def measured_peaks(scope: Scope, tables: Iterable[Table]) -> tuple[Peak, ...]:
+    """The peak of the scope's CPU, which nobody publishes: the highest rate of its own measured matrix products.
+
+    A lower bound of the real one, so utilization relative to it is an upper bound. Empty for a GPU, and without
+    measured matrix products.
+    """
+    (device,) = scope.compute
+    rates = [
+        table.law.flops(table.direction, workload) / (1e-6 * time_us)
+        for table in tables
+        if device.kind == "cpu" and table.operator == "gemm"
+        for workload, time_us in zip(table.workloads.tolist(), table.times_us.tolist(), strict=True)
+    ]
+    if not rates:
+        return ()
+    return (
+        Peak(
+            device=device.description,
+            dtype=scope.dtype,
+            flops_per_s=max(rates),
+            source=f"highest rate among {len(rates)} measured matrix products",
+        ),
+    )
+
+
 def _collectives(
     where: str, database: Database, samples: Sequence[SampleRow], prefix: str
 ) -> tuple[FabricRow | None, list[SampleRow]]:
-    """The fabric that `prefix` names or the only one, and its collectives; those of an unknown one where none is known.
+    """The fabric named by `prefix`, or the only one, with its collectives; all collectives where no fabric is known.
 
     Raises:
         UsageError: several fabrics, none that is named, or one measured with several sets of software.
@@ -137,7 +174,7 @@ def _belongs(sample: SampleRow, dtype: str) -> bool:
 
 
 def _dtype(where: str, samples: Sequence[SampleRow], wanted: str) -> str:
-    # Those that compute in a type of their own follow the others.
+    # Operators with a dtype of their own follow the other operators.
     trained = [sample for sample in samples if not _own_dtype(sample)] or samples
     found = sorted({sample.dtype for sample in trained})
     if wanted and wanted not in found:
@@ -148,7 +185,7 @@ def _dtype(where: str, samples: Sequence[SampleRow], wanted: str) -> str:
 
 
 def _one(where: str, kind: str, rows: Sequence[L], sample_ids: Sequence[str], prefix: str) -> L:
-    """The row that `prefix` names, of those that samples (one id each) belong to."""
+    """The row named by `prefix` among the rows that have samples (one id per sample)."""
     counts = Counter(sample_ids)
     listed = sorted((row for row in rows if row.id in counts), key=lambda row: (-counts[row.id], row.id))
     matching = [row for row in listed if row.id.startswith(prefix)]

@@ -1,4 +1,4 @@
-"""Which samples may train a regressor. What may not is left out by name, never in silence."""
+"""The samples that may train a regressor; every other one is left out with a reason."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Operator
 from kernelcast.store import SampleRow
 from kernelcast.store.doubts import NEVER_TRAIN, Doubt, count_doubts, find_doubts
 from kernelcast.train.dataset import Row
+from kernelcast.train.notes import Note
 
 # Products of a workload's features are float32 in the trees and in ONNX, which ends at 3e38.
 _LARGEST_PRODUCT = 1e30
@@ -26,21 +27,12 @@ _OUT_OF_PLACE = ("out-of-place", "out-of-place, ring")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """An operator and direction that got no regressor or lost samples, and why."""
-
-    operator: str
-    direction: Direction
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Screened:
-    """Samples that train, each with its `rows` entry, and what was left out; `doubts` as of `count_doubts`."""
+    """Training samples, one of `rows` each, and notes on left-out ones; `doubts` as of `count_doubts`."""
 
     samples: tuple[SampleRow, ...]
     rows: tuple[Row, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Note, ...]
     doubts: Mapping[str, int]
 
 
@@ -57,10 +49,10 @@ def screen(
     compute: ComputeFingerprint | None = None,
     fabric: FabricFingerprint | None = None,
 ) -> Screened:
-    """Sort samples with a time into rows, and those that cannot train into reasons.
+    """Turn samples with a time into rows, and the others into notes.
 
-    They are of one device, `compute`, and one `fabric`. What cannot be right (doubts.py) does not train, whether it
-    was flagged when it was stored or not.
+    All are of one device, `compute`, and one `fabric`. Physically impossible samples (doubts.py) never train, flagged
+    in the database or not.
 
     Raises:
         DataError: a sample has no such statistic (a quiet time takes repetitions, which an import may not know).
@@ -70,18 +62,18 @@ def screen(
     for sample in samples:
         grouped.setdefault((sample.operator, sample.direction), []).append(sample)
     kept: list[tuple[SampleRow, Row]] = []
-    skipped: list[Skipped] = []
+    skipped: list[Note] = []
     for (operator, direction), measured in sorted(grouped.items()):
         group = [sample for sample in measured if sample.sample_id not in doubts]
         for reason in _why_doubted(measured, doubts):
-            skipped.append(Skipped(operator=operator, direction=direction, reason=reason))
+            skipped.append(Note(operator=operator, direction=direction, text=reason))
         if not group:
             continue
         group, unused = _as_called(operator, group)
         if unused:
-            skipped.append(Skipped(operator=operator, direction=direction, reason=unused))
+            skipped.append(Note(operator=operator, direction=direction, text=unused))
         if reason := _why_none(operator, direction, group):
-            skipped.append(Skipped(operator=operator, direction=direction, reason=reason))
+            skipped.append(Note(operator=operator, direction=direction, text=reason))
             continue
         usable = [
             (sample, row)
@@ -94,7 +86,7 @@ def screen(
                 f"{len(group) - len(usable)} of {len(group)} samples, whose {statistic} time is not above 0 and finite "
                 f"or whose workload multiplies to more than {_LARGEST_PRODUCT:.0e}"
             )
-            skipped.append(Skipped(operator=operator, direction=direction, reason=reason))
+            skipped.append(Note(operator=operator, direction=direction, text=reason))
         kept += usable
     return Screened(
         samples=tuple(sample for sample, _ in kept),
@@ -107,7 +99,7 @@ def screen(
 def _doubts(
     samples: Sequence[SampleRow], compute: ComputeFingerprint | None, fabric: FabricFingerprint | None
 ) -> dict[str, Doubt]:
-    """What is wrong with samples, by their ids: as stored, else as it is found now."""
+    """Doubts by sample id: as stored, else as found now."""
     found = {
         samples[position].sample_id: doubt
         for position, doubt in find_doubts(samples, compute, fabric).items()
@@ -148,7 +140,7 @@ def _called_variants(op: Operator | None) -> tuple[str, ...]:
 
 
 def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -> str:
-    """Why nothing of an operator and direction can train; empty where it can."""
+    """Why an operator and direction cannot train; empty where they can."""
     known = OPERATORS.get(operator)
     if known is None or direction not in known.costs:
         return "this version has no such operator and direction"
@@ -173,8 +165,8 @@ def _row(sample: SampleRow, statistic: str, where: str) -> Row:
     is_collective = OPERATORS[sample.operator].is_collective
     time_us = sample.quiet_us if statistic == "quiet" else sample.time_us
     if statistic == "quiet" and is_collective and sample.inner_mean_us is not None:
-        # Even a quiet step makes dozens of exchanges, so it holds their mean, while the quiet time is that of the
-        # luckiest one. The mean leaves out rare stalls, which also happen on an idle machine.
+        # Even a quiet step makes dozens of exchanges, so their mean counts, while the quiet time is the luckiest
+        # one's. The mean leaves out rare stalls, which also happen on an idle machine.
         time_us = sample.inner_mean_us
     if time_us is None:
         raise DataError(

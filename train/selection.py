@@ -12,18 +12,18 @@ from kernelcast.train.candidates import CANDIDATES, COLLECTIVE_CANDIDATES, appli
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.distances import HeldOutPart, held_out_parts
 from kernelcast.train.levels import with_level_below
-from kernelcast.train.notes import outliers
+from kernelcast.train.notes import constant_times, outliers
 from kernelcast.train.regressor import Candidate, Regressor, fit
 
 __all__ = ["CANDIDATES", "COLLECTIVE_CANDIDATES", "FEWEST_ROWS", "Selected", "relative_errors", "select"]
 
 FEWEST_ROWS = 8
-"""The choice then rests on fits of four rows or more, the reported error on fits of six: enough for a baseline."""
+"""The choice then uses fits of four rows or more, the reported error fits of six: enough for a baseline."""
 FEWEST_VALUES = 4
 """A feature with fewer distinct values has no largest quarter."""
 _SPLITS = 5
-# Candidates whose errors are this close to the best count as equal: then the one that extrapolates, then the smallest
-# wins, and of equally small ones the best.
+# Candidates with errors this close to the best count as equal; then the better extrapolation, the smaller size and the
+# smaller error decide, in this order.
 _EQUAL_ERROR = 1.05
 _EQUAL_EXTRAPOLATION = 1.25
 _EQUAL_SIZE = 1.1
@@ -38,16 +38,23 @@ _LARGEST_ERROR = 1e6
 _Rows = npt.NDArray[np.int64]
 
 
+def why_unfit(table: Table) -> str:
+    """Why a table gets no regressor; empty where it does."""
+    level = f" with {table.processes_per_node} processes per node" if table.processes_per_node > 1 else ""
+    if len(table) < FEWEST_ROWS:
+        return f"{len(table)} distinct workloads{level}, expected {FEWEST_ROWS} or more"
+    return constant_times(table)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
     """The winner of one table, refitted on all rows.
 
-    `held_out_us` [rows] is the prediction of each row by nested cross-validation: made without it, by a candidate that
-    was chosen without it. `validation_error` is the mean absolute relative error of those, `role_errors` the same per
-    role, against the times measured in it. `extrapolation_error` is the winner's on the largest quarter of each
-    feature, fitted without it, on average over the features; None where no feature has enough values. `outliers` are
-    numbers of rows that lie far outside the spread of the others, the farthest first; `held_out_parts` what the winner
-    is off by outside of what it was fitted on.
+    `held_out_us` [rows] are predictions by nested cross-validation. `validation_error` is their mean absolute relative
+    error, `role_errors` the same per role, against the times measured in it. `extrapolation_error` is the winner's
+    error on the largest quarter of each feature, fitted without it: the mean over the features, None where no feature
+    has enough values. `outliers` are numbers of rows far outside the spread of the other errors, the farthest first;
+    `held_out_parts` the winner's errors outside of its training range.
     """
 
     table: Table
@@ -61,27 +68,24 @@ class Selected:
 
 
 def select(table: Table, seed: int, base: Table | None = None) -> Selected:
-    """Keep the best candidate of held-out rows, refitted on all of them.
+    """Choose the best candidate by nested cross-validation, and refit it on all rows.
 
-    `base` is the same operator measured with fewer processes per node. The paper's 80/20 split, five times with seeded,
-    disjoint 20 %, so that every row is held out once: with 20 rows, one split would leave the choice to four of them.
-    We use nested cross-validation: the choice among the candidates is made on the other 80 % alone, again by folds (so
-    each candidate is fitted without every pair of folds), and the chosen one is fitted on those 80 %.
+    `base` is the same operator measured with fewer processes per node. The outer loop is the paper's 80/20 split, five
+    times with disjoint, seeded 20 %, so that every row is held out once. The inner loop chooses among the candidates on
+    the 80 % alone, by the same folds: each candidate is fitted without every pair of folds.
 
     Needs at least `FEWEST_ROWS` rows.
     """
     search = _Search(table=table, base=base, seed=seed)
-    tried = search.tried()
+    candidates, errors, sizes = search.tried()
     everything = np.arange(len(table))
     held_out_us = np.empty(len(table))
     for number, held_out in enumerate(search.folds()):
         rest = np.setdiff1d(everything, held_out)
-        chosen = search.choose(tried.candidates, tried.errors[:, number, rest], tried.sizes[:, number], rest)
+        chosen = search.choose(candidates, errors[:, number, rest], sizes[:, number], rest)
         held_out_us[held_out] = search.fit(chosen, rest).predict_us(table.workloads[held_out])
     # Every row has an error in each of the four choices that it was not held out of.
-    best = search.choose(
-        tried.candidates, np.nanmean(tried.errors, axis=1), tried.sizes.max(axis=1), everything
-    )
+    best = search.choose(candidates, np.nanmean(errors, axis=1), sizes.max(axis=1), everything)
     return Selected(
         table=table,
         regressor=search.fit(best, everything),
@@ -105,10 +109,10 @@ def relative_errors(predicted_us: Array, times_us: Array) -> Array:
 
 
 def typical_errors(table: Table, errors: Array) -> Array:
-    """What candidates are compared by, [candidates], from their `errors` [candidates, rows]: the mean.
+    """The errors that candidates are compared by, [candidates], from `errors` [candidates, rows]: the mean.
 
-    Of a collective the geometric mean over its layouts and roles, so that each counts alike however disturbed it was;
-    and of one with rows enough the median, so that the bulk decides, not the outliers.
+    For a collective it is the geometric mean over layouts and roles, so that each counts the same however disturbed it
+    was, and with enough rows of the median, so that outliers do not decide.
     """
     if not table.layouts:
         return np.asarray(errors.mean(axis=1))
@@ -144,17 +148,6 @@ def largest_quarters(workloads: Array) -> tuple[Quarter, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
-    """What the candidates did: `errors` [candidates, folds, rows], without that fold and the row's own; NaN for rows
-    of that fold. `sizes` [candidates, folds] are numbers of tree nodes, without that fold.
-    """
-
-    candidates: Sequence[Candidate]
-    errors: Array
-    sizes: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
     """The search among candidates for one table."""
 
@@ -174,8 +167,12 @@ class _Search:
             part = with_level_below(part, self.base, unseen=np.delete(self.table.workloads, rows, axis=0))
         return fit(candidate, part, self.seed)
 
-    def tried(self) -> _Tried:
-        """Fit every candidate without every pair of folds."""
+    def tried(self) -> tuple[Sequence[Candidate], Array, Array]:
+        """Fit every candidate without every pair of folds: the candidates, their errors, their sizes.
+
+        Errors [candidates, folds, rows] are without that fold and the row's own, NaN for rows of that fold. Sizes
+        [candidates, folds] are numbers of tree nodes without that fold.
+        """
         table, folds = self.table, self.folds()
         candidates = applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table)
         if self.base is not None:
@@ -193,7 +190,7 @@ class _Search:
                     errors[number, without, held_out] = relative_errors(
                         predicted_us, table.times_us[held_out]
                     )
-        return _Tried(candidates=candidates, errors=errors, sizes=sizes)
+        return candidates, errors, sizes
 
     def choose(self, candidates: Sequence[Candidate], errors: Array, sizes: Array, rows: _Rows) -> Candidate:
         """The winner.

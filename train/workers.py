@@ -1,4 +1,4 @@
-"""Tasks that do not depend on each other, on several cores: one process each, started anew."""
+"""Independent tasks on several cores, in freshly started processes."""
 
 import multiprocessing
 import os
@@ -33,7 +33,7 @@ def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) 
     more jobs: processes are started anew rather than forked, which threads of the libraries would not survive.
 
     Raises:
-        DataError: a worker was killed, as where the memory is full. What `function` raises.
+        DataError: a worker was killed, for instance out of memory; and any error of `function`.
     """
     jobs = min(jobs, len(tasks), _MOST_WORKERS)
     if jobs <= 1:
@@ -53,7 +53,7 @@ def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) 
 
 
 def _end_with_the_parent() -> None:
-    """Let a worker end without a word when Ctrl-C reaches it, and when the process that started it is gone."""
+    """End a worker silently on Ctrl-C, and when its parent process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime import Estimator, KernelcastError, UsageError
+from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.bundle.calibration import CLASSES, LARGEST_FACTOR, Calibration, CalibrationRun
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.request.fields import TimelineKind, require_integer
@@ -48,7 +49,7 @@ GROUPS: dict[int, dict[OperatorClass, int]] = {
     },
     4: {one: index for index, one in enumerate(CLASSES)},
 }
-"""Which classes share a parameter: all; all but communication; memory-bound operators and the optimizer; none."""
+"""Classes that share a parameter: all; all but communication; memory-bound operators and the optimizer; none."""
 
 _STEP = 1e-3  # of log factors, for derivatives
 _ITERATIONS, _CONVERGED = 30, 1e-7
@@ -166,10 +167,8 @@ class PredictedStep:
     @classmethod
     def of(cls, estimator: Estimator, run: MeasuredRun, timeline: TimelineKind) -> "PredictedStep":
         """Predict a run; errors as in `predicted_steps`."""
-        try:
+        with error_context(f"run {run.label}"):
             estimate = estimator.predict(**run.asked, timeline=timeline, interval=False)
-        except KernelcastError as error:
-            raise type(error)(f"run {run.label}: {error}") from error
         predicted_s = estimate.step_time_s
         if not run.measured_s / LARGEST_FACTOR <= predicted_s <= run.measured_s * LARGEST_FACTOR:
             raise UsageError(

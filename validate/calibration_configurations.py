@@ -27,7 +27,7 @@ class Configuration:
 
     @classmethod
     def of(cls, run: MeasuredRun, manifest: Manifest) -> "Configuration":
-        """That of `run`; without a cluster of its own, with the nodes that `Estimator.predict` takes.
+        """The configuration of `run`; without a cluster, with the nodes that `Estimator.predict` takes.
 
         Raises:
             UsageError: more chunks than the model's layers can be spread over.
@@ -38,7 +38,7 @@ class Configuration:
             sizes = {run.cluster.gpus_per_node}
         return cls(
             model=run.model,
-            # The layers decide, however they were found.
+            # The layer counts decide, whatever split gave them.
             parallelism=replace(
                 layout,
                 layer_counts=layers_of_chunks(run.model.layers, layout),

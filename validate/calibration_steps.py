@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig, Parallelism
+from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
+from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Run, Status
@@ -19,7 +20,7 @@ _LAYOUT = tuple(f.name for f in fields(Parallelism))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRuns:
-    """Steps of a database, the fastest of each configuration; `digest` is that of the ids of all that were read.
+    """Steps of a database, the fastest of each configuration; `digest` is the SHA-256 of the ids of all that were read.
 
     `left_out` counts the other steps by reason, such as "1 failed, 3 of other hardware"; empty without any.
     """
@@ -54,11 +55,9 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
         )
     fastest: dict[Configuration, MeasuredRun] = {}
     for step in found:
-        try:
+        with error_context(f"database {path}: step {step.id[:12]}", kind=DataError):
             run = _run(step)
             key = Configuration.of(run, manifest)
-        except KernelcastError as error:
-            raise DataError(f"database {path}: step {step.id[:12]}: {error}") from error
         if key not in fastest or run.measured_s < fastest[key].measured_s:
             fastest[key] = run
     return StoredRuns(

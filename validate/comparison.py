@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime import Estimate, Estimator, KernelcastError
+from kernelcast.runtime import Estimate, Estimator
+from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.validate.runs import MeasuredRun
@@ -17,7 +18,7 @@ COMPONENTS_OF_STEP = ("Stage_Fwd_Max", "Stage_Bwd_Max", "DP_Allreduce", "Max_Upd
 class ComparedComponent:
     """One component of Table IX: predicted and, where it is known, measured seconds; errors are fractions.
 
-    `implied`: the measured time follows from a published error (implied.py).
+    `implied`: the measured time follows from a published error (authors_regressors.py).
     """
 
     name: str
@@ -46,12 +47,12 @@ class ComparedRun:
 
     @property
     def error(self) -> float:
-        """The closed form's, as a fraction."""
+        """The closed form's error, as a fraction."""
         return self.closed_form.step_time_s / self.run.measured_s - 1
 
     @property
     def simulated_error(self) -> float:
-        """The simulation's, as a fraction."""
+        """The simulation's error, as a fraction."""
         return self.simulated.step_time_s / self.run.measured_s - 1
 
     @property
@@ -126,11 +127,9 @@ def _compared(
     run: MeasuredRun,
     implied: Callable[[MeasuredRun, Estimate], Mapping[str, float] | None],
 ) -> ComparedRun:
-    try:
+    with error_context(f"run {run.label}"):
         closed_form = estimator.predict(**run.asked, timeline="closed-form")
         simulated = estimator.predict(**run.asked, timeline="simulate", interval=False)
-    except KernelcastError as error:
-        raise type(error)(f"run {run.label}: {error}") from error
     return ComparedRun(
         run=run, closed_form=closed_form, simulated=simulated, implied_s=implied(run, closed_form)
     )

@@ -1,4 +1,4 @@
-"""What each stated option of the training software does to the errors of measured steps."""
+"""How each option of the training software changes the errors of measured steps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ _NUMBERS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Errors of one source's steps with one option set for all of them; where it cannot be set a step stays as it is.
+    """Errors of one source's steps with one option set for all of them; steps that cannot take it stay unchanged.
 
-    `changed` steps are predicted differently than with what their file states.
+    `changed` counts steps whose prediction differs from the stated one.
     """
 
     site: str
@@ -39,7 +39,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option, None for what the files state, and what it does to every source."""
+    """An option (None: as the files state) and its effect on every source."""
 
     field: str | None
     value: Any
@@ -49,7 +49,7 @@ class Option:
 def option_effects(paths: Sequence[Path] = ()) -> tuple[Option, ...]:
     """Errors of runs files' steps, of those that ship without any: as stated, then with each other value of an option.
 
-    Values that change no step are left out. Steps that cannot be predicted are too.
+    Values without any effect and steps that cannot be predicted are left out.
 
     Raises:
         UsageError, DataError: as `score_steps`.

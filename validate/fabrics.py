@@ -1,4 +1,4 @@
-"""Compares collectives that a described fabric predicts with measured ones that had no part in it."""
+"""Compares collectives that a described fabric predicts with held-out measurements."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ FOLDER_VARIABLE = "KERNELCAST_RUNS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedRuns:
-    """A runs file that was added, and how its steps come out; `is_new` is False where the same file was there."""
+    """A runs file that was added, and its scored steps; `is_new` is False where the same file exists already."""
 
     path: Path
     is_new: bool
@@ -70,9 +70,9 @@ def add_runs(path: Path, *, replace: bool = False) -> AddedRuns:
     if is_new:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            beside = target.with_suffix(".new")
-            beside.write_bytes(path.read_bytes())
-            beside.replace(target)
+            written = target.with_suffix(".new")
+            written.write_bytes(path.read_bytes())
+            written.replace(target)
         except OSError as error:
             raise DataError(f"{shown_path(target)}: cannot be written ({error.strerror})") from error
     return AddedRuns(path=target, is_new=is_new, scored=scored)

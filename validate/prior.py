@@ -19,11 +19,10 @@ from kernelcast.runtime.operators import Key
 from kernelcast.store import Database
 from kernelcast.train.candidates import CANDIDATES
 from kernelcast.train.dataset import Array, Table, aligned, tables
-from kernelcast.train.peaks import measured_peaks
 from kernelcast.train.prior import Prior, corrected
 from kernelcast.train.prior_points import MOST_CANDIDATES, most_telling
 from kernelcast.train.regressor import fit
-from kernelcast.train.scope import Scope
+from kernelcast.train.scope import Scope, measured_peaks
 from kernelcast.train.screening import screen, statistic_of_all
 
 FORMAT = "kernelcast.prior_validation/1"
@@ -94,7 +93,7 @@ class PointsErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorValidation:
-    """Errors by number of points and way. `uncorrected` are those of the prior by the peaks alone."""
+    """Errors by number of points and way. `uncorrected` are the errors of the prior scaled by peaks alone."""
 
     prior: str
     target: str
@@ -135,7 +134,7 @@ def validate_prior(
     draws: int = 5,
     on_progress: Callable[[int, int, str], None] = lambda done, total, operator: None,
 ) -> PriorValidation:
-    """Correct the prior `bundle` by points of the database's device, and compare with rows that had no part in it.
+    """Correct the prior `bundle` by points of the database's device, and compare with held-out rows.
 
     `without` leaves out operators, or one of their roles: `flash_attention`, `adam:first_stage`.
 

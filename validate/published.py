@@ -1,14 +1,14 @@
 """Reproduces the method's published table: imports a site's data, trains on it, predicts its measured steps."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
-from kernelcast.runtime.answers.asking import question
+from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.json_text import values_of
@@ -21,8 +21,8 @@ from kernelcast.store.importers import (
 )
 from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
 from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.validate.authors_regressors import AuthorsRegressors
 from kernelcast.validate.comparison import ComparedRun, compare_runs, mean_absolute
-from kernelcast.validate.implied import AuthorsRegressors
 from kernelcast.validate.runs import RunsFile
 
 FORMAT = "kernelcast.published_validation/2"
@@ -145,7 +145,7 @@ def validate_published(
         with Database.open(database_path or folder / "published.db", create=True) as database:
             store_parsed(database, parsed)
             # A folder has one device and one software version; the database may hold others.
-            imported = parsed.batches[0]
+            imported = parsed.runs[0]
             trained = train_bundle(
                 database,
                 output or folder / "published.kcast",
@@ -158,25 +158,26 @@ def validate_published(
                 jobs=jobs,
                 on_progress=on_train,
             )
-        # Their own steps have no part in the intervals.
+        # Their own steps are left out of the intervals.
         estimator = Estimator(read_bundle(trained.path)).leaving_out(runs.publisher)
     theirs = AuthorsRegressors.of(parsed, authors, dtype=trained.manifest.dtype)
-    compared = compare_runs(estimator, runs.runs)
-    theirs.ask_ahead(
-        [
-            question(call)
-            for one in compared
-            if one.run.published_components
-            for stage in range(one.run.parallelism.pp)
-            for _, call in one.closed_form.parts.calls(stage)
-        ],
-        on_imply,
-    )
+    theirs.ask_ahead(_questions(compare_runs(estimator, runs.runs)), on_imply)
     return Published(
         file=runs,
         trained=trained,
         runs=compare_runs(estimator, runs.runs, implied=theirs.components),
     )
+
+
+def _questions(compared: Sequence[ComparedRun]) -> list[Question]:
+    """All questions of runs with published components."""
+    return [
+        question(call)
+        for one in compared
+        if one.run.published_components
+        for stage in range(one.run.parallelism.pp)
+        for _, call in one.closed_form.parts.calls(stage)
+    ]
 
 
 def _published_settings(directory: Path) -> tuple[PublishedError, ...]:

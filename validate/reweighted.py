@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.step.layouts import Layouts
 
 _US_PER_S = 1e6
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelcast.collector.machine.probe import Fingerprints
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.measured import MeasuredJob
-from kernelcast.collector.training.steps import Effort, Turn, train_jobs
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
+from kernelcast.collector.training.job_result import JobResult
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.run_config import RunConfig
 from kernelcast.validate.run_report import ComparedJob, RunReport
@@ -42,7 +42,7 @@ def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, t
     for job in config.jobs:
         if job.dtype != dtype:
             raise UsageError(f"bundle {estimator.bundle.path} was measured in {dtype}, asked is {job.dtype}")
-        try:
+        with error_context(f"{job.model.name} ({job.label})"):
             simulated, closed = (
                 estimator.predict(
                     model=job.model,
@@ -53,8 +53,6 @@ def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, t
                 )
                 for timeline in ("simulate", "closed-form")
             )
-        except (UsageError, DataError) as error:
-            raise type(error)(f"{job.model.name} ({job.label}): {error}") from error
         found[job] = (simulated, closed)
     return found
 
@@ -85,28 +83,11 @@ def validate_run(
     for repetition in range(1, options.repetitions + 1):
         missing = [job for job in config.jobs if (job, repetition) not in known]
         if missing:
-            recorder.begin(missing, repetition)
             try:
-                train_jobs(
-                    missing,
-                    effort=Effort(
-                        rounds=config.rounds,
-                        warm_up_steps=config.warm_up_steps,
-                        steps=-(-options.steps // config.rounds),
-                    ),
-                    seed=config.seed,
-                    device=options.device,
-                    threads=options.threads,
-                    timeout_s=options.timeout_s,
-                    on_turn=recorder.take,
-                )
+                _train(missing, repetition, config, options, recorder)
             except DataError as error:
-                recorder.keep_unfinished()
                 stored = recorder.stored + len([one for one in wanted if one in known])
                 raise DataError(f"{error}; {stored} of {len(wanted)} measurements are stored") from error
-            except KeyboardInterrupt:
-                recorder.keep_unfinished()
-                raise
     known |= recorder.steps
     compared = []
     for job in config.jobs:
@@ -122,6 +103,30 @@ def validate_run(
         software=keys.software.description,
         same_hardware=keys.compute.digest in {one.digest for one in estimator.bundle.manifest.compute},
     )
+
+
+def _train(
+    jobs: list[TrainingJob], repetition: int, config: RunConfig, options: RunOptions, recorder: "_Recorder"
+) -> None:
+    """Train jobs once; turns that finished before an error or an interrupt are stored."""
+    recorder.begin(jobs, repetition)
+    try:
+        train_jobs(
+            jobs,
+            effort=TrainingEffort(
+                rounds=config.rounds,
+                warm_up_steps=config.warm_up_steps,
+                steps=-(-options.steps // config.rounds),
+            ),
+            seed=config.seed,
+            device=options.device,
+            threads=options.threads,
+            timeout_s=options.timeout_s,
+            on_turn=recorder.take,
+        )
+    except (DataError, KeyboardInterrupt):
+        recorder.keep_unfinished()
+        raise
 
 
 class _Recorder:
@@ -165,7 +170,7 @@ class _Recorder:
 
     def _store(self, number: int) -> None:
         job, turns = self._jobs[number], self._turns.pop(number)
-        measured = MeasuredJob(job=job, turns=tuple(turns))
+        measured = JobResult(job=job, turns=tuple(turns))
         keys, finished = self._keys_of(job.parallelism.world_size), len(turns) == self._config.rounds
         run = new_run(keys, job.parallelism.world_size)
         times = sorted(measured.reference_us)

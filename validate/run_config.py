@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelcast.collector.training.job import TrainingJob
-from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime import UsageError
+from kernelcast.runtime.errors import error_context, shown, shown_path
 from kernelcast.runtime.request.fields import LAYOUT, require_integer
 from kernelcast.runtime.toml_text import read_toml
 from kernelcast.validate.runs_fields import only_known, request_of, runs_and_defaults
@@ -42,10 +42,8 @@ class RunConfig:
             source = Path(str(files("kernelcast.validate").joinpath(f"{name}.toml")))
             where = f"configuration {name}.toml"
         document = read_toml(source, where=where)
-        try:
+        with error_context(where):
             return cls._from(document, folder=path.parent if path else Path(), dtype=dtype)
-        except (UsageError, DataError) as error:
-            raise type(error)(f"{where}: {error}") from error
 
     @classmethod
     def _from(cls, document: dict[str, Any], *, folder: Path, dtype: str) -> Self:
@@ -100,7 +98,7 @@ class RunConfig:
 def _job(
     number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels, dtype: str
 ) -> TrainingJob:
-    try:
+    with error_context(f"run {number}"):
         values = {**defaults, **only_known(run, _RUN_FIELDS)}
         model = models.named(values)
         asked = request_of(values, model)
@@ -110,5 +108,3 @@ def _job(
             bucket_entries=asked["bucket_entries"],
             dtype=dtype,
         )
-    except (UsageError, DataError) as error:
-        raise type(error)(f"run {number}: {error}") from error

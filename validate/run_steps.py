@@ -8,7 +8,7 @@ from typing import Any
 from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.own_run import own_run
 from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.measured import MeasuredJob
+from kernelcast.collector.training.job_result import JobResult
 from kernelcast.runtime import Estimate, Parallelism
 from kernelcast.runtime.json_text import values_of
 from kernelcast.store import Database, MeasuredStep, Prediction, Run, Status, utc_now
@@ -35,7 +35,7 @@ def new_run(keys: Fingerprints, processes: int) -> Run:
 
 
 def step_of(
-    run: Run, measured: MeasuredJob, repetition: int, reference_us: float | None, *, finished: bool
+    run: Run, measured: JobResult, repetition: int, reference_us: float | None, *, finished: bool
 ) -> MeasuredStep:
     """One repetition of a job as a row: components by the paper's names, then the seconds of every operator."""
     conditions: dict[str, Any] = {"repetition": repetition, "rounds": len(measured.turns)}
@@ -75,7 +75,7 @@ _FURTHER = ("cp", "ep", "expert_imbalance")
 
 def _options(job: TrainingJob) -> dict[str, Any]:
     layout = job.parallelism
-    # Steps without them are those of before.
+    # Steps of older versions lack them.
     further = {name: getattr(layout, name) for name in _FURTHER if getattr(layout, name) != 1}
     if layout.cp > 1:
         further["context_exchange"] = layout.context_exchange

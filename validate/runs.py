@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism
+from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.small_file import read_small_file
@@ -37,10 +37,10 @@ _FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "mod
 class MeasuredRun:
     """One measured training step with the inputs of its prediction.
 
-    `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
-    those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on that
-    of every stage. `mean_s` is the mean of the repetitions, of which `measured_s` is the shortest.
+    `cluster` is None where the file does not give the devices per node; the bundle's count is used. Components have
+    the names of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors
+    belong to published predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on
+    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean.
     """
 
     label: str
@@ -104,10 +104,8 @@ class RunsFile:
         expected = "measured steps (TOML)"
         content = read_small_file(path, where=where, most_bytes=_MAX_FILE_BYTES, expected=expected)
         document = toml_fields(content, where=where, expected=expected)
-        try:
+        with error_context(where):
             return cls._from(document, path, hashlib.sha256(content).hexdigest())
-        except (UsageError, DataError) as error:
-            raise type(error)(f"{where}: {error}") from error
 
     @classmethod
     def _from(cls, document: dict[str, Any], path: Path, digest: str) -> Self:
@@ -125,21 +123,12 @@ class RunsFile:
         )
 
 
-def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
-    """The measured steps of a runs file, in its order.
-
-    Raises:
-        DataError, UsageError: as `RunsFile.read`.
-    """
-    return RunsFile.read(path).runs
-
-
 def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
     where = f"run {position}"
-    try:
+    with error_context(where):
         values = {**defaults, **only_known(run, RUN_FIELDS)}
         name = text(run, "name") if "name" in run else ""
-        where += f" ({name})" if name else ""
+    with error_context(f"{where} ({name})" if name else where):
         model = models.named(values)
         asked = request_of(values, model)
         layout: Parallelism = asked["parallelism"]
@@ -158,5 +147,3 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             memory_gib=memory_of(values, layout.pp),
             mean_s=number_of(values, "mean_s", SECONDS) if "mean_s" in values else None,
         )
-    except (UsageError, DataError) as error:
-        raise type(error)(f"{where}: {error}") from error

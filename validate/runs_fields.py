@@ -1,4 +1,4 @@
-"""The fields of a runs file: those of a request (runtime/request/fields.py), and what was measured."""
+"""The fields of a runs file: a request's (runtime/request/fields.py), and what was measured."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -8,10 +8,11 @@ from typing import Any
 from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.estimate import Components
-from kernelcast.runtime.request.fields import LAYOUT, Field, renamed, unknown_field
-from kernelcast.runtime.request.kinds import Kind, number
-from kernelcast.runtime.request.kinds import text as text_kind
+from kernelcast.runtime.request.field_types import FieldType, number
+from kernelcast.runtime.request.field_types import text as text_kind
+from kernelcast.runtime.request.fields import LAYOUT, renamed
 from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 _NEEDED = ("pp", "tp", "dp", "micro_batch", "micro_batches")
@@ -74,18 +75,18 @@ def text(table: Mapping[str, Any], name: str) -> str:
         UsageError: it is missing, empty, or no such text.
     """
     _require(table, name, _TEXT.expected)
-    Field(name, _TEXT, "").check(table[name])
+    _TEXT.check(name, table[name])
     return str(table[name])
 
 
-def number_of(table: Mapping[str, Any], name: str, kind: Kind) -> float:
+def number_of(table: Mapping[str, Any], name: str, kind: FieldType) -> float:
     """A number, required.
 
     Raises:
         UsageError: it is missing or not accepted.
     """
     _require(table, name, kind.expected)
-    Field(name, kind, "").check(table[name])
+    kind.check(name, table[name])
     return float(table[name])
 
 
@@ -105,7 +106,7 @@ def memory_of(table: Mapping[str, Any], stages: int) -> tuple[float, ...] | None
     return tuple(number_of({f"memory_gib[{i}]": one}, f"memory_gib[{i}]", GIB) for i, one in enumerate(found))
 
 
-def components(table: Mapping[str, Any], name: str, kind: Kind) -> Mapping[str, float] | None:
+def components(table: Mapping[str, Any], name: str, kind: FieldType) -> Mapping[str, float] | None:
     """Numbers of components; None where the table is missing.
 
     Raises:
@@ -124,10 +125,10 @@ def components(table: Mapping[str, Any], name: str, kind: Kind) -> Mapping[str, 
 
 
 def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """What `Estimator.predict` takes beside the model, checked against it; a run gives its whole layout.
+    """The arguments of `Estimator.predict` except the model, checked against it; a run gives its whole layout.
 
     Raises:
-        UsageError: a field is missing or wrong, or `model` cannot be cut so.
+        UsageError: a field is missing or wrong, or `model` cannot be cut that way.
     """
     for name in _NEEDED:
         _require(table, name, LAYOUT[name].kind.expected)

@@ -22,7 +22,7 @@ class RunModels:
         """The models of the value of `models` in a file.
 
         Raises:
-            UsageError: no table of tables, a field is wrong, or a name is that of a built-in model.
+            UsageError: no table of tables, a field is wrong, or a name belongs to a built-in model.
         """
         if not isinstance(tables, dict):
             raise UsageError(f"models is {shown(tables)}, expected tables [models.NAME]")

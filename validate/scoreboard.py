@@ -1,15 +1,12 @@
 """Figures of scored steps, source by source, from the plain values of `kernelcast validate steps --json`."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import mean, median
 from typing import Any, Self
 
 Document = Mapping[str, Any]
 LEVEL = 0.9
-FEWEST_FOR_SHARE = 20
-"""Of sources with fewer steps, coverage is a count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +26,7 @@ class Point:
 
     @classmethod
     def of(cls, step: Document, hardware: str) -> Self:
-        """That of a predicted step."""
+        """The point of a predicted step."""
         split = [name for name in ("pp", "tp") if step[name] > 1]
         low_s, high_s = step["interval_s"]
         return cls(
@@ -110,35 +107,4 @@ def sources_of(document: Document) -> tuple[Source, ...]:
             ),
         )
         for one in document["files"]
-    )
-
-
-def mean_abs(points: Sequence[Point]) -> float:
-    """Mean absolute error."""
-    return mean(abs(one.error) for one in points)
-
-
-def coverage(sources: Sequence[Source]) -> float:
-    """Share of steps in their interval, every source weighing the same."""
-    return mean(mean(point.is_inside for point in one.points) for one in sources)
-
-
-def half_width(sources: Sequence[Source]) -> float:
-    """Mean over the sources of the median half-width."""
-    return mean(median(point.half_width for point in one.points) for one in sources)
-
-
-def interval_score(sources: Sequence[Source]) -> float:
-    """Mean interval score, every source weighing the same."""
-    return mean(mean(point.interval_score for point in one.points) for one in sources)
-
-
-def best_constant(sources: Sequence[Source]) -> tuple[float, float]:
-    """Interval score and width of the one constant interval, a factor up and down, that scores best on these steps."""
-    return min(
-        (
-            interval_score([one.with_points(point.within(share) for point in one.points) for one in sources]),
-            share,
-        )
-        for share in (number / 100 for number in range(1, 100))
     )

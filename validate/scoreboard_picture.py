@@ -8,7 +8,7 @@ from typing import Any
 from kernelcast.runtime.errors import DataError, UsageError, needs_extra, shown_path
 from kernelcast.validate.scoreboard import Source
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#8C6BB1")
 _MARKERS = "os^vDPX"
 _OWN = "#000000"
@@ -103,7 +103,7 @@ def _errors(axes: Any, panel: Panel) -> None:
     is_number = panel.column in _LOGARITHMIC
     count = len(panel.sources)
     for index, (source, style) in enumerate(_styles(panel.sources)):
-        # Sources lie beside each other, not on each other.
+        # Sources are drawn next to each other, not on each other.
         aside = (index - (count - 1) / 2) / max(count, 2)
         at = [
             getattr(one, panel.column) * 2 ** (0.5 * aside)
@@ -127,7 +127,7 @@ def _errors(axes: Any, panel: Panel) -> None:
 
 
 def _styles(sources: Sequence[Source]) -> Any:
-    """Sources with how they are marked; those of the reader's own site are black stars."""
+    """Sources with how they are marked; the reader's own site has black stars."""
     foreign = [one for one in sources if not one.is_own]
     for source in sources:
         if source.is_own:

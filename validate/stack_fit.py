@@ -63,7 +63,7 @@ class FittedStep:
         return reweighted_step_s(self.estimate, factors, _column, layout)
 
     def linearised(self, logs: Array) -> tuple[float, Array]:
-        """log(measured / predicted), and the derivatives of the predicted logarithm by those of the factors [3]."""
+        """log(measured / predicted), and the derivatives of the predicted logarithm by the factors' logarithms [3]."""
         moved = logs + _STEP * np.eye(len(NAMES))
         times_s = self.step_s(np.vstack([logs, moved[:_EXPOSED]]))
         # Downwards: the share ends at 1.
@@ -115,6 +115,14 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
             break
     off_prior = (logs - medians)[free]
     variance, seen = _left_out_variance(steps, left, slopes, weights, variance, precision, off_prior)
+    residual = math.sqrt(variance) * _students_factor(RESIDUAL_STEPS + seen)
+    return _stack(steps, logs, covariance, residual, fixed)
+
+
+def _stack(
+    steps: Sequence[FittedStep], logs: Array, covariance: Array, residual: float, fixed: Mapping[str, float]
+) -> Stack:
+    """The stack of a solution, with the options that all steps state."""
     found = [
         fixed.get(name, round(float(one), _DECIMALS)) for name, one in zip(NAMES, np.exp(logs), strict=True)
     ]
@@ -124,18 +132,18 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
     options = {name: getattr(layouts[0], name) for name in OPTIONS}
     return Stack(
         name="fitted",
-        software="not said",
+        software="not stated",
         source="measured steps",
         attention=attention,
         compute=compute,
         exposed_share=exposed_share,
-        # What all of them state; what is the default anyway is left out.
+        # Defaults are left out.
         options={
             name: value
             for name, value in options.items()
             if value != LAYOUT[name].default and all(getattr(one, name) == value for one in layouts)
         },
-        residual=round(math.sqrt(variance) * _students_factor(RESIDUAL_STEPS + seen), _DECIMALS),
+        residual=round(residual, _DECIMALS),
         log_covariance=tuple(map(tuple, symmetric.tolist())),
         fixed=tuple(fixed),
     )
@@ -150,7 +158,7 @@ def _left_out_variance(
     precision: Array,
     off_prior: Array,
 ) -> tuple[float, float]:
-    """What the factors leave of steps of a model (or a layout) that had no part in them, each weighing the same.
+    """What the factors leave of steps of a left-out model (or layout), models equally weighted.
 
     The variance, and how many independent errors it was seen in: a model's (a layout's) steps have one.
 
@@ -168,7 +176,7 @@ def _left_out_variance(
         weighted = slopes[~out].T * weights[~out] / variance
         covariance = np.linalg.inv(weighted @ slopes[~out] + precision)
         moved = covariance @ (weighted @ left[~out] - precision @ off_prior)
-        # An interval has the factors' own uncertainty beside the residual: it is not counted twice.
+        # An interval adds the factors' own uncertainty to the residual: it is not counted twice.
         of_factors = np.einsum("si,ij,sj->s", slopes[out], covariance, slopes[out])
         total += max(0.0, float(np.mean((left[out] - slopes[out] @ moved) ** 2 - of_factors)))
     return total / (RESIDUAL_STEPS + len(names)), len(names)

@@ -1,4 +1,4 @@
-"""What sums of operators get wrong in the measured steps that ship: the table that intervals are drawn from."""
+"""Errors of sums of operators on the shipped measured steps: the table that intervals are drawn from."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -11,10 +11,11 @@ from typing import Any
 from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME
-from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack import Stack
+from kernelcast.validate.comparison import mean_absolute
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.steps/1"
@@ -61,7 +62,7 @@ class ScoredStep:
 
     @property
     def predicted_memory_gib(self) -> tuple[float, ...] | None:
-        """Memory of the fullest device, or of that of every stage where it was measured so."""
+        """Memory of the fullest device, or of every stage's fullest device where each was measured."""
         if self.estimate is None:
             return None
         memory = self.estimate.memory
@@ -116,7 +117,7 @@ class Score:
     """Figures of several steps, over those that were predicted; None where there is nothing to take them from.
 
     `inside` counts steps in their interval, `too_large` those that ran though they are predicted not to fit, and
-    `least_margin_gib` is what the fullest device of all has left. Errors of memory are those of every stage that was
+    `least_margin_gib` is what the fullest device of all has left. Errors of memory cover every stage that was
     measured.
     """
 
@@ -147,15 +148,15 @@ class Score:
             steps=len(steps),
             predicted=len(errors),
             mean_error=mean(errors) if errors else None,
-            mean_abs_error=_mean_abs(errors),
+            mean_abs_error=mean_absolute(errors),
             inside=sum(step.is_inside is True for step in steps),
             median_half_width=median(widths) if widths else None,
             mean_memory_error=mean(memory) if memory else None,
-            mean_abs_memory_error=_mean_abs(memory),
+            mean_abs_memory_error=mean_absolute(memory),
             largest_memory_error=max(memory, key=abs, default=None),
             too_large=sum(step.fits is False for step in steps),
             least_margin_gib=min(margins, default=None),
-            mean_abs_published_error=_mean_abs(published),
+            mean_abs_published_error=mean_absolute(published),
         )
 
 
@@ -222,9 +223,9 @@ class AskedFile:
         changed: Mapping[str, Any] = _AS_STATED,
         interval: bool = True,
     ) -> list[ScoredStep]:
-        """Predict its steps, or some `runs` of them, as those of `stack`, some fields of their layouts `changed`.
+        """Predict its steps, or some `runs` of them, with a `stack`, some fields of their layouts `changed`.
 
-        Their publisher's steps have no part in the intervals.
+        Their publisher's steps are left out of the intervals.
         """
         estimator = self.estimator.leaving_out(self.file.publisher)
         if stack is not None:
@@ -242,11 +243,11 @@ def score_steps(
     timeline: TimelineKind = "simulate",
     changed: Mapping[str, Any] = _AS_STATED,
 ) -> tuple[ScoredFile, ...]:
-    """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
+    """Predict every step of the runs files, without any those that ship; steps that cannot be predicted have a reason.
 
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
-    answers; its exposed share is that of all steps. `changed` fields of their layouts go before what the files state.
+    answers; its exposed share holds for all steps. `changed` fields override what the files state.
     In the intervals, steps of a file's publisher have no part.
 
     Raises:
@@ -276,15 +277,13 @@ def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") ->
     estimators = {bundle: Estimator.load(bundle)} if bundle else {}
     found = []
     for path, file in read:
-        try:
+        with error_context(f"runs file {shown_path(path)}"):
             if not bundle and not file.device:
                 raise UsageError("device is missing, expected a device's name, or --hardware or --bundle")
             asked = bundle or f"{SCHEME}{file.device}"
             if asked not in estimators:
                 estimators[asked] = Estimator.load(asked)
             own = find_fabric(file.fabric) if known is None and file.fabric else known
-        except KernelcastError as error:
-            raise type(error)(f"runs file {shown_path(path)}: {error}") from error
         found.append(
             AskedFile(
                 path=path,
@@ -299,7 +298,7 @@ def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") ->
 
 
 def shipped_runs(device: str = "") -> tuple[Path, ...]:
-    """The runs files that ship, or those of one device."""
+    """The runs files that ship, or the files of one device."""
     paths = tuple(_FOLDER / f"{name}.toml" for name in SHIPPED)
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
@@ -323,7 +322,3 @@ def _step(
 
 def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
-
-
-def _mean_abs(values: Sequence[float]) -> float | None:
-    return mean(map(abs, values)) if values else None

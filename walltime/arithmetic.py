@@ -39,9 +39,11 @@ class Overheads:
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is None and self.restarts:
-            raise UsageError(f"restarts is {self.restarts}, expected checkpoint_every too")
+            raise UsageError(field="restarts", found=self.restarts, expected="checkpoint_every too")
         if self.checkpoint_every is None and self.checkpoint_s:
-            raise UsageError(f"checkpoint_cost is {self.checkpoint_s:g}, expected checkpoint_every too")
+            raise UsageError(
+                field="checkpoint_cost", found=self.checkpoint_s, expected="checkpoint_every too"
+            )
 
     def job_s(self, steps: int, step_s: float, *, lost: float) -> float:
         """Time of a job of `steps`; `lost` is the part of a checkpoint's interval that each restart does again."""
@@ -119,11 +121,13 @@ def _jobs(needed_s: float, step: StepTime, overheads: Overheads, margin: float, 
     most, needed = format_time(max_time_s), format_time(needed_s)
     too_long = f"max_time is {most}, expected at least the {needed} that the job needs"
     if overheads.checkpoint_every is None:
-        raise UsageError(f"{too_long}, or checkpoint_every, so that another job can go on")
+        raise UsageError(f"{too_long}, or checkpoint_every, so that another job can go on", field="max_time")
     again_s = (1 + margin) * (overheads.restart_s + overheads.checkpoint_every * step.high_s)
     if max_time_s <= again_s:
-        raise UsageError(f"{too_long}, or more than the {format_time(again_s)} between two checkpoints")
+        raise UsageError(
+            f"{too_long}, or more than the {format_time(again_s)} between two checkpoints", field="max_time"
+        )
     jobs = math.ceil((needed_s - again_s) / (max_time_s - again_s))
     if jobs > _MOST_JOBS:
-        raise UsageError(f"{too_long}: {jobs} jobs would have to follow each other")
+        raise UsageError(f"{too_long}: {jobs} jobs would have to follow each other", field="max_time")
     return jobs

@@ -1,10 +1,10 @@
-"""Fields of a job's description: the fields of a request (runtime/request/fields.py), and those of a job.
+"""Fields of a job's description: the fields of a request (runtime/request/fields.py), and the job's own.
 
 The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the options of the command.
 """
 
+from kernelcast.runtime.request.field_types import FieldType, number, read_decimal, text, whole
 from kernelcast.runtime.request.fields import REQUEST, TOKENS, Field, table
-from kernelcast.runtime.request.kinds import Kind, number, read_decimal, text, whole
 from kernelcast.walltime.durations import read_duration
 
 DEFAULT_MARGIN = 0.1
@@ -12,7 +12,7 @@ DEFAULT_MARGIN = 0.1
 _MAX_DURATION_S = 100 * 366 * 86_400.0
 
 
-def _duration(least_s: float = 0.0) -> Kind:
+def _duration(least_s: float = 0.0) -> FieldType:
     """Times of `least_s` or longer: seconds, or text with units."""
 
     def read(value: object) -> float | None:
@@ -25,7 +25,7 @@ def _duration(least_s: float = 0.0) -> Kind:
 
     least = f", {least_s:g} s or longer" if least_s else ""
     expected = f"seconds, or a time such as 90s, 5m, 1h30m, 01:30:00 or 1-12:00:00{least}"
-    return Kind(expected=expected, schema={}, metavar="TIME", types=(int, float, str), read=read)
+    return FieldType(expected=expected, schema={}, metavar="TIME", types=(int, float, str), read=read)
 
 
 def _read_share(value: object) -> float | None:
@@ -38,32 +38,32 @@ def _read_share(value: object) -> float | None:
 
 
 _STEPS = whole(1, 10**12)
-_SHARE = Kind(
+_SHARE = FieldType(
     expected="a fraction from 0 to 10 or a percentage such as 15%",
     schema={},
     metavar="SHARE",
     types=(int, float, str),
     read=_read_share,
 )
-_CONTINUES = "From a failure to the next step, or from a job's end to its continuation's first step."
+_CONTINUES = "Time from a failure, or from the end of a previous job, to the next step."
 
 # fmt: off
 FIELDS = table(
     Field("bundle", text("a file's path"), "Bundle of regressors (.kcast)."),
-    Field("hardware", text("a name of `kernelcast hardware`"), "Or hardware whose measurements ship."),
+    Field("hardware", text("a name of `kernelcast hardware`"), "Device by name instead of a bundle."),
     Field("model", text("a model's name or a file's path"), "Model: its name, or its file."),
     *REQUEST.values(),
-    Field("steps", _STEPS, "Steps (updates) that the job runs."),
-    Field("tokens", TOKENS.kind, "Tokens that it trains on, instead of steps."),
-    Field("startup", _duration(), "From the job's start to its first step.", 0),
+    Field("steps", _STEPS, "Steps (updates) of the job."),
+    Field("tokens", TOKENS.kind, "Tokens to train on, instead of steps."),
+    Field("startup", _duration(), "Time from the start of the job to its first step.", 0),
     Field("checkpoint_every", _STEPS, "Steps between checkpoints.", unit="steps"),
-    Field("checkpoint_cost", _duration(), "How long one checkpoint stops the training."),
-    Field("restarts", whole(0, 1_000_000), "Restarts to allow for inside the job."),
+    Field("checkpoint_cost", _duration(), "Time that one checkpoint pauses training."),
+    Field("restarts", whole(0, 1_000_000), "Number of restarts to allow for within the job."),
     Field("restart_cost", _duration(), _CONTINUES, otherwise="startup"),
-    Field("margin", _SHARE, "Added to the interval's upper end.", otherwise=f"{DEFAULT_MARGIN:.0%}"),
-    Field("price", number(0, 1e9, "a number from 0 to 1e+09"), "Price of one GPU for one hour."),
-    Field("max_time", _duration(1), "Longest time that one job may take."),
-    Field("models", text("a folder's path"), "Folder whose model files everyone may name."),
+    Field("margin", _SHARE, "Margin on top of the interval's upper end.", otherwise=f"{DEFAULT_MARGIN:.0%}"),
+    Field("price", number(0, 1e9, "a number from 0 to 1e+09"), "Price per GPU-hour."),
+    Field("max_time", _duration(1), "Maximum time of one job."),
+    Field("models", text("a folder's path"), "Folder with model files that every user may name."),
 )
 # fmt: on
 

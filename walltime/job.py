@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.toml_text import read_toml
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.fields import FIELDS
@@ -82,7 +82,7 @@ def script_job(
         given = script.given.get(field)
         if given is not None and (field == "bundle" or is_path(str(given.value), field)):
             allowed = "none (the site chooses it)" if field == "bundle" else f"a {field}'s name, not a path"
-            raise UsageError(f"{given.origin}: {field} is {shown(given.value)}, expected {allowed}")
+            raise UsageError(field=field, found=given.value, expected=allowed).within(given.origin)
     return _job(options, script, {}, environment)
 
 

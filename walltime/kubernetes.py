@@ -49,7 +49,7 @@ class KubernetesJob:
         where = f"{where} (Job {name})" if isinstance(name, str) and name.isprintable() else where
         for field in ("metadata", "spec"):
             if not isinstance(manifest.get(field), Mapping):
-                raise UsageError(f"{where}: {field} is {shown(manifest.get(field))}, expected a mapping")
+                raise UsageError(field=field, found=manifest.get(field), expected="a mapping").within(where)
         return cls(where=where, metadata=manifest["metadata"], spec=manifest["spec"])
 
     def _texts(self, field: str) -> Mapping[str, Any]:

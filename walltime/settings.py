@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import unknown_field
-from kernelcast.runtime.request.kinds import Value
+from kernelcast.runtime.errors import UsageError, error_context
+from kernelcast.runtime.request.field_types import Value
+from kernelcast.runtime.spelling import unknown_field
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
-# Pairs of fields of which one determines the other.
+# Pairs of fields: one determines the other.
 _EITHER = (("bundle", "hardware"), ("steps", "tokens"), ("micro_batches", "global_batch"))
 _SUFFIXES = {"model": (".toml", ".json"), "fabric": (".toml", ".kcast"), "stack": (".toml",)}
 _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
@@ -56,14 +56,13 @@ class Settings:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Errors that begin with a field's name begin with where it was given instead: `--tp: tp is 3, …`."""
+        """Errors about a field begin with where it was given: `--tp: tp is 3, …`."""
         try:
             yield
         except UsageError as error:
-            found = self.given.get(str(error).partition(" ")[0].partition("[")[0])
-            if found is None:
-                raise
-            raise UsageError(f"{found.origin}: {error}") from error
+            if found := self.given.get(error.field):
+                error.within(found.origin)
+            raise
 
 
 def give(
@@ -77,8 +76,8 @@ def give(
 ) -> dict[str, Given]:
     """Read fields that stand in one place, by the names that they have now; relative paths are relative to `folder`.
 
-    With `home`, paths may begin with ~: not those of scripts, which a scheduler may read with rights of its own.
-    `earlier` are those of the same source that came before, and are part of the answer.
+    With `home`, paths may begin with ~; not in scripts, which a scheduler may read with its own rights.
+    `earlier` are the fields before these of the same source, and are part of the answer.
 
     Raises:
         UsageError: a field is unknown, stands in the wrong place, is given again (perhaps by an old name), or its
@@ -88,15 +87,14 @@ def give(
     for said, value in fields:
         name = _NOW.get(said, said)
         if name not in FIELDS:
-            raise UsageError(f"{origin}: {unknown_field(said, FIELDS if site else JOB_FIELDS)}")
+            raise unknown_field(said, FIELDS if site else JOB_FIELDS).within(origin)
         if name in SITE_ONLY and not site:
             raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
         if name in found:
             both = f" ({said} and {name} are one field)" if FIELDS[name].old else ""
             raise UsageError(f"{origin}: {said} is given again, first in {found[name].origin}{both}")
-        read = FIELDS[name].kind.read(value)
-        if read is None:
-            raise UsageError(f"{origin}: {said} is {shown(value)}, expected {FIELDS[name].kind.expected}")
+        with error_context(origin):
+            read = FIELDS[name].kind.parse(said, value)
         if isinstance(read, str) and (name in PATHS or (name in _SUFFIXES and is_path(read, name))):
             read = str(folder / (_with_home(read) if home else read))
         found[name] = Given(value=read, origin=origin)

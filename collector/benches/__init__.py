@@ -1,7 +1,7 @@
-"""One runnable bench per operator of the table: the torch calls that a training framework makes, and their inputs.
+"""One runnable bench per operator of the table: the torch calls of a training framework, and their inputs.
 
-A bench is built from a workload vector, so a measurement cannot carry a vector that it did not run. It is a function
-with the operator's name in one of this folder's modules; collectives are in ../communication.
+A bench is built from a workload vector, so a measurement always ran the vector that it is stored with. It is a
+function with the operator's name in a module of this folder; collectives are in ../communication.
 """
 
 from collections.abc import Mapping

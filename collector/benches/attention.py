@@ -1,4 +1,4 @@
-"""What lies between the QKV projection and the attention's output projection, other than matrix products."""
+"""Operators between the QKV projection and the output projection of attention, except matrix products."""
 
 from importlib.util import find_spec
 
@@ -19,10 +19,10 @@ _SCALE = 0.125  # of the scores; its value changes no time
 
 
 def qkv_split(point: Point, place: Place) -> Bench:
-    """The three gradients put side by side; queries, keys and values forward are views."""
+    """Forward views of queries, keys and values; backward a concatenation of the three gradients."""
     rows, columns = point.vector
     fused, third = place.activation(1, rows, columns), columns // 3
-    # As heads of one entry: their widths decide nothing.
+    # Heads of one entry: head size has no effect on the time.
     return Bench(lambda: split_qkv(fused, heads=columns - 2 * third, kv_heads=third), [fused])
 
 
@@ -34,7 +34,7 @@ def rope(point: Point, place: Place) -> Bench:
 
 
 def flash_attention(point: Point, place: Place) -> Bench:
-    """Fused causal attention, a key-value head per group of queries."""
+    """Fused causal attention with a key-value head per group of query heads."""
     if place.device.type == "cuda" and place.dtype == torch.float32:
         raise UnsupportedError("flash attention on CUDA needs fp16 or bf16, found fp32")
     query, key, value = _split(point, place)
@@ -42,7 +42,7 @@ def flash_attention(point: Point, place: Place) -> Bench:
 
 
 def attention_block(point: Point, place: Place) -> Bench:
-    """Fused attention of queries to other keys: all of them, or the window that leaves as many in the mean."""
+    """Fused attention of queries to other keys: all keys, or a window with the same mean number of visible keys."""
     b, queries, keys, visible, heads, kv_heads, head_size = point.vector
     if place.device.type == "cuda" and place.dtype == torch.float32:
         raise UnsupportedError("flash attention on CUDA needs fp16 or bf16, found fp32")
@@ -53,25 +53,25 @@ def attention_block(point: Point, place: Place) -> Bench:
 
 
 def _visible_mask(queries: int, keys: int, visible: int, place: Place) -> Tensor | None:
-    """A mask through which a query sees nearly `visible` keys in the mean; None where it sees all."""
+    """A mask that leaves a query `visible` keys in the mean, approximately; None where it sees all."""
     if visible >= keys:
         return None
-    if visible > (keys + 1) / 2:  # more than a causal mask leaves
+    if visible > (keys + 1) / 2:  # more than under a causal mask
         return (torch.arange(keys, device=place.device) < visible).expand(queries, keys).contiguous()
-    # Of queries spread evenly over the keys, those at the start see fewer than the window w: w - w(w - 1) / (2 keys).
+    # With queries spread evenly over the keys, a window w leaves w - w(w - 1) / (2 keys) in the mean.
     window = min(range(1, keys + 1), key=lambda w: abs(w - w * (w - 1) / (2 * keys) - visible))
     return windowed_mask(queries, keys, window, device=place.device)
 
 
 def _split(point: Point, place: Place) -> list[Tensor]:
-    """Query, key and value as views of one projection, each with a gradient of its own."""
+    """Query, key and value as views of one projection, each with its own gradient."""
     b, length, heads, kv_heads, head_size = point.vector
     fused = place.activation(b, length, (heads + 2 * kv_heads) * head_size).detach()
     return [view.requires_grad_() for view in split_qkv(fused, heads=heads, kv_heads=kv_heads)]
 
 
 def causal_mask_fill(point: Point, place: Place) -> Bench:
-    """The mask filled into the scores."""
+    """The causal mask filled into the scores."""
     scores, mask = place.activation(*point.vector), _masked_above_diagonal(point, place)
     lowest = torch.finfo(place.dtype).min
     return Bench(lambda: scores.masked_fill(mask, lowest), [scores])
@@ -84,7 +84,7 @@ def softmax(point: Point, place: Place) -> Bench:
 
 
 def fused_causal_softmax(point: Point, place: Place) -> Bench:
-    """Scale, mask and softmax in one kernel that torch.compile makes."""
+    """Scale, mask and softmax in one kernel from torch.compile."""
     if place.device.type != "cuda":
         raise UnsupportedError(f"no fused scale-mask-softmax kernel on device type '{place.device.type}'")
     if find_spec("triton") is None:
@@ -95,14 +95,14 @@ def fused_causal_softmax(point: Point, place: Place) -> Bench:
 
 
 def compiled_causal_softmax(point: Point, place: Place) -> Bench:
-    """The same on any device that torch.compile knows.
+    """`fused_causal_softmax` on any device that torch.compile supports.
 
     Raises:
         UnsupportedError: it cannot be compiled.
     """
     scores, mask = place.activation(*point.vector), _masked_above_diagonal(point, place)
     lowest = torch.finfo(place.dtype).min
-    # A kernel of this shape's own, as a training step has, whatever was compiled before.
+    # A kernel for this shape alone, as in a training step, whatever was compiled before.
     torch._dynamo.reset()
     fused = torch.compile(
         lambda x: torch.softmax((x * _SCALE).masked_fill(mask, lowest), dim=-1), dynamic=False
@@ -110,7 +110,7 @@ def compiled_causal_softmax(point: Point, place: Place) -> Bench:
     try:
         torch.autograd.backward(fused(scores).sum())  # compiles both directions
     except (torch.OutOfMemoryError, MemoryError):
-        raise  # of this shape and now, not of the device
+        raise  # not a property of the device
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UnsupportedError(

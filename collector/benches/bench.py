@@ -1,4 +1,4 @@
-"""What a bench is, what it runs and where."""
+"""A bench, the point it runs, and the place where it runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 
 
 class UnsupportedError(Exception):
-    """This device cannot run the operator; the message says why and is stored with the sample."""
+    """This device cannot run the operator; the message is stored with the sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What is measured at once: all directions of an operator at a workload vector, planned for a role."""
+    """The unit of measuring: all directions of an operator at a workload vector, planned for a role."""
 
     operator: str
     vector: Vector
@@ -29,17 +29,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where and in which precision a bench runs."""
+    """Device and precision of a bench."""
 
     device: torch.device
     dtype: torch.dtype
 
     def activation(self, *size: int) -> Tensor:
-        """A random input that asks for a gradient."""
+        """A random input that requires a gradient."""
         return torch.randn(size, device=self.device, dtype=self.dtype).requires_grad_()
 
     def parameter(self, *size: int) -> Tensor:
-        """A small random weight whose gradient is already there, as in every micro-batch of a step."""
+        """A small random weight with an existing gradient, as in every micro-batch of a step."""
         weight = (torch.randn(size, device=self.device, dtype=self.dtype) * 0.02).requires_grad_()
         weight.grad = torch.zeros_like(weight)
         return weight
@@ -53,8 +53,8 @@ class Place:
 class Bench:
     """`forward` returns the outputs; the gradients `output_gradients` then flow back to the inputs.
 
-    Gradients of `activations` are handed on, as to the operator before; those of `parameters` are added to what is
-    there. Both are then in `.grad`.
+    Gradients of `activations` replace `.grad`, as if passed to the previous operator; gradients of `parameters` are
+    added to `.grad`.
     """
 
     forward: Callable[[], Tensor | tuple[Tensor, ...]]
@@ -68,15 +68,15 @@ class Bench:
         return result if isinstance(result, tuple) else (result,)
 
     def backward(self, outputs: tuple[Tensor, ...], direction: Direction = Direction.BACKWARD) -> None:
-        """Run backward once: all of it, or the gradients of the activations or the parameters alone.
+        """Run backward once: all of it, or the gradients of the activations or of the parameters alone.
 
-        The input gradient comes first and leaves what the weight gradient needs. Gradients of the outputs are made
-        before any timing: no loss kernel is counted.
+        The input gradient comes first and retains the graph for the weight gradient. Output gradients are made before
+        timing, so no loss kernel is counted.
         """
         activations = () if direction is Direction.WEIGHT_GRADIENT else self.activations
         parameters = () if direction is Direction.INPUT_GRADIENT else self.parameters
-        # Not torch.autograd.backward: into a leaf's `.grad` it copies a gradient that somebody else holds as well, such
-        # as the one that an addition hands on to both of its inputs; in a model no leaf is there and nothing is copied.
+        # Not torch.autograd.backward: it copies a shared gradient into a leaf's `.grad`, such as the one that an
+        # addition passes to both of its inputs. In a model these are no leaves, and nothing is copied.
         found = torch.autograd.grad(
             outputs,
             [*activations, *parameters],
@@ -90,11 +90,11 @@ class Bench:
             parameter.grad += gradient
 
     def prepare(self) -> None:
-        """Make the gradients of the outputs; a scalar output (the loss) is differentiated as it is."""
+        """Make the output gradients; a scalar output (the loss) needs none."""
         self.output_gradients.extend(torch.randn_like(out) for out in self.outputs() if out.ndim > 0)
 
     def reset(self) -> None:
-        """Forget the inputs' gradients, as a step does; the parameters' stay and are added to."""
+        """Clear the inputs' gradients, as a step does; the parameters' gradients accumulate."""
         for tensor in self.activations:
             tensor.grad = None
 

@@ -15,14 +15,14 @@ from kernelcast.collector.functions.vocabulary_parallel import (
 
 
 def embedding(point: Point, place: Place) -> Bench:
-    """Lookup in the local rows; its gradient is dense: zeros, added into, and added to what is there."""
+    """Lookup in the local rows; the gradient is dense: zeros, a scatter-add, and an addition to `.grad`."""
     tokens, vocabulary, d = point.vector
     ids, weight = place.indices(vocabulary, 1, tokens), place.parameter(vocabulary, d)
     return Bench(lambda: vocabulary_parallel_embedding(ids, weight, None), [], [weight])
 
 
 def embedding_mask(point: Point, place: Place) -> Bench:
-    """What tensor parallelism adds to the lookup: tokens of other shards, here half, get rows of zeros."""
+    """The mask of a vocabulary-parallel lookup: tokens of other shards, here half, get rows of zeros."""
     rows, columns = point.vector
     x, ids = place.activation(1, rows, columns), place.indices(2, 1, rows)
 
@@ -34,7 +34,7 @@ def embedding_mask(point: Point, place: Place) -> Bench:
 
 
 def copy(point: Point, place: Place) -> Bench:
-    """Rows put into another order."""
+    """Rows copied into another order."""
     x = place.activation(1, *point.vector)
     return Bench(lambda: torch.roll(x, 1, dims=1), [x])
 
@@ -67,7 +67,7 @@ def swiglu(point: Point, place: Place) -> Bench:
 
 
 def residual_add(point: Point, place: Place) -> Bench:
-    """The stream goes on into the next branch too: backward adds two gradients into it, as in a real block."""
+    """Addition of a branch; backward adds the gradients of the residual stream and of the next branch."""
     x, branch = place.activation(*point.vector), place.activation(*point.vector)
     return Bench(lambda: (x + branch, x.view_as(x)), [x, branch])
 
@@ -80,14 +80,14 @@ def bias_add(point: Point, place: Place) -> Bench:
 
 
 def cross_entropy(point: Point, place: Place) -> Bench:
-    """Mean loss over the local columns of the logits; sums over the shards are collectives of their own."""
+    """Mean loss over the local columns of the logits; sums over shards are separate collectives."""
     b, length, vocabulary = point.vector
     logits, targets = place.activation(*point.vector), place.indices(vocabulary, b, length)
     return Bench(lambda: token_loss(logits, targets), [logits])
 
 
 def dropout(point: Point, place: Place) -> Bench:
-    """A tenth of the entries dropped; the mask is kept."""
+    """A tenth of the entries dropped; the mask is saved."""
     rows, columns = point.vector
     x = place.activation(rows, columns)
     return Bench(lambda: F.dropout(x, 0.1), [x])

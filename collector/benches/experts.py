@@ -1,4 +1,4 @@
-"""What a mixture of experts runs: scores, rows sorted by expert and back, products with a weight per expert."""
+"""Operators of a mixture of experts: router, permutation by expert and back, products with a weight per expert."""
 
 import torch
 from torch import Tensor
@@ -6,11 +6,11 @@ from torch import Tensor
 from kernelcast.collector.benches.bench import Bench, Place, Point
 from kernelcast.collector.functions import experts
 
-_CHOSEN = 2  # of the experts of a token, where the workload does not say
+_CHOSEN = 2  # experts per token, which the workload vector of a router lacks
 
 
 def router(point: Point, place: Place) -> Bench:
-    """Softmax over the experts, the best two of them, the loss that balances them, and the order of the rows."""
+    """Softmax over the experts, the top two, the load-balancing loss, and the order of the rows."""
     tokens, number = point.vector
     logits = place.activation(tokens, number)
 
@@ -23,14 +23,14 @@ def router(point: Point, place: Place) -> Bench:
 
 
 def permute(point: Point, place: Place) -> Bench:
-    """Tokens copied into a row for each of their experts, in a random order."""
+    """A copy of each token for each of its experts, in random order."""
     tokens, each, d = point.vector
     x, pairs = place.activation(tokens, d), _pairs(point, place)
     return Bench(lambda: experts.permute(x, pairs // each), [x])
 
 
 def unpermute(point: Point, place: Place) -> Bench:
-    """Rows in a random order weighted and summed per token."""
+    """Rows in random order, weighted and summed per token."""
     tokens, each, d = point.vector
     x, pairs = place.activation(tokens * each, d), _pairs(point, place)
     weights = place.activation(tokens, each)
@@ -43,7 +43,7 @@ def _pairs(point: Point, place: Place) -> Tensor:
 
 
 def grouped_gemm(point: Point, place: Place) -> Bench:
-    """A product per group of equally many rows; the weights lie as torch keeps them, [groups, n, k]."""
+    """A product per group, with equal numbers of rows; weights in torch's layout [groups, n, k]."""
     groups, m, k, n = point.vector
     x, weight = place.activation(groups * m, k), place.parameter(groups, n, k)
     counts = torch.full((groups,), m, device=place.device)

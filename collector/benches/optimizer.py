@@ -1,14 +1,13 @@
-"""What happens once per update over all parameters of a stage."""
+"""Operators that run once per update over all parameters of a stage."""
 
 from math import isqrt
 
 import torch
 
 from kernelcast.collector.benches.bench import Bench, Place, Point
-from kernelcast.collector.functions.clipping import clip_to_norm, squared_norm
-from kernelcast.collector.functions.mixed_precision import MasterAdamW
+from kernelcast.collector.functions.update import MasterAdamW, clip_to_norm, squared_norm
 
-_ALIGNED = 8  # entries: widths of models are multiples, and kernels read several entries at once
+_ALIGNED = 8  # entries: model widths are multiples of it, and kernels read several entries at once
 
 
 def adam(point: Point, place: Place) -> Bench:
@@ -25,7 +24,7 @@ def adam(point: Point, place: Place) -> Bench:
 
 
 def stage_tensors(parameters: int, layers: int) -> list[tuple[int, ...]]:
-    """Sizes of tensors that add up to `parameters`: those of as many GPT layers as fit, and the rest as one.
+    """Sizes of tensors that add up to `parameters`: `layers` GPT layers, and the rest as one tensor.
 
     A layer of hidden size d holds 12d² + 13d: two norms, QKV and output projection, an MLP of 4d, all with biases.
     """
@@ -41,7 +40,7 @@ def stage_tensors(parameters: int, layers: int) -> list[tuple[int, ...]]:
 
 
 def gradient_zero(point: Point, place: Place) -> Bench:
-    """The gradients of a stage set to zero; they lie in one buffer, as Megatron-LM keeps them."""
+    """The gradients of a stage set to zero; they are one buffer, as in Megatron-LM."""
     buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
 
     def forward() -> tuple[()]:
@@ -52,7 +51,7 @@ def gradient_zero(point: Point, place: Place) -> Bench:
 
 
 def gradient_clip(point: Point, place: Place) -> Bench:
-    """The norm of a stage's gradients and their scaling; ranks exchange one number in between, which is not counted."""
+    """The norm of a stage's gradients and their scaling, without the exchange of one number between ranks."""
     buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
 
     def forward() -> tuple[()]:
@@ -63,7 +62,7 @@ def gradient_clip(point: Point, place: Place) -> Bench:
 
 
 def gradient_scale(point: Point, place: Place) -> Bench:
-    """The norm of a stage's gradients, whose value shows what is no number, and their division by a number."""
+    """The norm of a stage's gradients, which reveals NaN and Inf, and their division by the loss scale."""
     buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
 
     def forward() -> tuple[()]:

@@ -1,1 +1,1 @@
-"""Exchanges between processes: who they are, which groups they form, how long it takes."""
+"""Collectives between processes: the processes, their groups, and how long a collective takes."""

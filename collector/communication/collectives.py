@@ -1,6 +1,6 @@
-"""The collectives of the table as torch.distributed calls in one group, on buffers of a number of entries.
+"""The collectives of the table as torch.distributed calls in one group.
 
-`entries` is what one process puts in: the buffer of an all-reduce or a message, its shard of an all-gather, its whole
+`entries` is the input of one process: the buffer of an all-reduce or a message, its shard of an all-gather, its whole
 input of a reduce-scatter or an all-to-all.
 """
 
@@ -23,20 +23,20 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The group that this process is in: its ranks in order, and torch's handle of it."""
+    """The group of this process: its ranks in order, and torch's handle."""
 
     ranks: tuple[int, ...]
     handle: "dist.ProcessGroup | None"
 
     @property
     def size(self) -> int:
-        """Processes in it."""
+        """Number of processes."""
         return len(self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """How a collective is called. A message goes from one process to one other: the receiver's time counts."""
+    """How a collective is called. A message goes from one process to another; the receiver's time counts."""
 
     build: Callable[[Members, int, torch.device, torch.dtype], Call]
     is_message: bool = False
@@ -91,14 +91,14 @@ COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
 
 
 def check_memory(op: Operator, entries: int, size: int, element_bytes: int, *, processes: int) -> None:
-    """Whether this node's memory holds the buffers of `processes` processes, each in a group of `size`, twice.
+    """Check that this node's memory holds twice the buffers of `processes` processes, each in a group of `size`.
 
-    gloo makes copies of its own; where memory is short the system would end a process rather than report it.
+    Twice, because gloo makes copies. The system would kill a process rather than report a lack of memory.
 
     Raises:
         MemoryError: it does not.
     """
-    # Where links carry more entries in larger groups, every process receives what all put in.
+    # Where links carry more entries in larger groups, every process receives the input of all.
     gathers = op.ring_passes is not None and op.ring_passes[1] > 0
     received = entries * (size if gathers else 1)
     needed = 2 * (entries + received) * element_bytes * processes

@@ -1,4 +1,4 @@
-"""`collect comm`: times collectives in the groups that processes of a launcher form; process 0 stores each at once."""
+"""`collect comm`: times collectives in groups of a launcher's processes; process 0 stores each result at once."""
 
 import math
 import os
@@ -14,29 +14,30 @@ from kernelcast.collector.benches import Place
 from kernelcast.collector.communication.collectives import COLLECTIVES
 from kernelcast.collector.communication.layouts import Layout, layouts
 from kernelcast.collector.communication.peers import FirstFailedError, Peers, joined
-from kernelcast.collector.communication.timing import CommPoint, Untimed, time_point, together
+from kernelcast.collector.communication.timing import CommPoint, time_point, together
 from kernelcast.collector.communication.watchdog import Watchdog
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.compute import Collected, Progress, is_known, known_points
 from kernelcast.collector.launch import ONE_VOICE
 from kernelcast.collector.machine.probe import Fingerprints, probe
 from kernelcast.collector.measuring.core_binding import bind, own_cores
-from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_reference_us, unstable
+from kernelcast.collector.measuring.disturbance import Watch, mean_reference_us
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.measuring.outcome import Flags, Outcome, Untimed, sample_of
 from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.own_run import own_run
 from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction, Operator
-from kernelcast.store import Database, PointKey, Repetition, Run, Sample, utc_now
+from kernelcast.store import Database, PointKey, Run, Sample, utc_now
 from kernelcast.store.doubts import flagged
 from kernelcast.store.statistics import inner_mean_us, quiet_us
 
 TIMEOUT_S = 300.0
 """How long a process waits for the others."""
-# Mean over quiet time. Two processes that wait for each other reach about 2 with nothing else on the machine.
+# Mean over quiet time. On an idle machine, two processes that wait for each other reach about 2.
 _MOST_STALLED = 3.0
 _MOST_AGAIN = 2
 
@@ -44,7 +45,7 @@ _MOST_AGAIN = 2
 def comm_points(
     plan: Plan, chosen: list[Layout], element_bytes: int, operators: tuple[str, ...] = ()
 ) -> list[CommPoint]:
-    """What a collection measures: the plan's sizes of every collective in every layout; messages in pairs.
+    """The points of a collection: the plan's sizes of every collective in every layout; messages only in pairs.
 
     Raises:
         UsageError: the plan's smallest message holds no element for each process, or a named operator is not planned.
@@ -60,7 +61,7 @@ def comm_points(
             for op in planned
             if layout.size == 2 or not COLLECTIVES[op.name].is_message
         ]
-        # The collectives take turns, so that a drift of the machine hits all of them alike.
+        # Collectives take turns: drift of the machine then affects all of them equally.
         points += [point for row in zip_longest(*columns) for point in row if point is not None]
     if too_small := [point for point in points if point.entries < point.layout.size]:
         size = max(point.layout.size for point in too_small)
@@ -72,7 +73,7 @@ def comm_points(
 
 
 def _entries(plan: Plan, op: Operator, processes: int, element_bytes: int) -> list[int]:
-    """What the plan sends, each once: rounded down to a multiple of the processes where these share it."""
+    """The plan's distinct entries, rounded down to a multiple of the processes where they divide the buffer."""
     planned = plan.entries(op.name, processes=processes, element_bytes=element_bytes)
     share = processes if op.is_divided else 1
     return list(dict.fromkeys(entries - entries % share for entries in planned))
@@ -81,7 +82,7 @@ def _entries(plan: Plan, op: Operator, processes: int, element_bytes: int) -> li
 def what_to_exchange(
     plan: Plan, world: World, settings: Settings, layout_names: str
 ) -> tuple[Place, list[CommPoint]]:
-    """Where and what is measured; callers can ask before they start processes.
+    """Place and points of a collection; callers can ask before they start processes.
 
     Raises:
         UsageError: unknown device, dtype or operator, fewer devices than processes, layouts that cannot be formed, or
@@ -117,17 +118,17 @@ def collect_comm(
 ) -> Collected:
     """Measure the plan's message sizes in every layout; only process 0 opens the database and reports progress.
 
-    A process that hears nothing of the others for `timeout_s` writes a message to standard error and ends.
+    A process without contact to the others for `timeout_s` writes a message to standard error and ends.
 
     Raises:
         UsageError: not under a launcher, unknown device, dtype or operator, or impossible layouts.
         DataError: the database cannot be written (process 0).
         LostPeersError: another process is gone; FirstFailedError where process 0 could not open the database.
-        KeyboardInterrupt: SIGINT or SIGTERM came to one of the processes.
+        KeyboardInterrupt: one of the processes received SIGINT or SIGTERM.
     """
     world = World.from_launcher()
     place, points = what_to_exchange(plan, world, settings, layout_names)
-    # Before this process has cores of its own, which are not all there are.
+    # Before this process is bound to its own cores.
     keys = probe(place.device, threads=settings.threads, processes=world.local_size)
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
@@ -151,7 +152,7 @@ def _recorder(
     settings: Settings,
     keys: Fingerprints,
 ) -> "Iterator[_Recorder | None]":
-    """Process 0's way to the database; where that cannot be opened, the others end as well and say nothing."""
+    """Process 0's access to the database; if it cannot be opened, the other processes end without a message."""
     if peers.world.rank != 0:
         if peers.from_first(False):
             raise FirstFailedError("collect comm: process 0 could not open the database")
@@ -169,7 +170,7 @@ def _recorder(
 
 
 class _Recorder:
-    """Adds samples; there is a run for each number of groups that share a node, added with its first sample."""
+    """Stores samples. Each number of groups per node has its own run, added with its first sample."""
 
     def __init__(self, database: Database, plan: Plan, settings: Settings, keys: Fingerprints) -> None:
         self._database, self._plan, self._settings, self._keys = database, plan, settings, keys
@@ -177,7 +178,7 @@ class _Recorder:
         self._runs: dict[int, Run] = {}
 
     def known(self, points: list[CommPoint]) -> list[bool]:
-        """Of every point, whether the database holds it."""
+        """For every point, whether the database holds it."""
         held: dict[int, set[PointKey]] = {}
         for sharing in {point.layout.groups_per_node for point in points}:
             held[sharing] = known_points(self._database, self._run(sharing), self._settings.again)
@@ -188,7 +189,7 @@ class _Recorder:
 
     def _run(self, groups_per_node: int) -> Run:
         if groups_per_node not in self._runs:
-            # A lone group is what others measure as well (nccl-tests): it has no condition.
+            # A single group is also what nccl-tests measures: it has no condition.
             conditions = {"groups_per_node": groups_per_node} if groups_per_node > 1 else {}
             own = own_run(
                 "collect comm",
@@ -200,31 +201,21 @@ class _Recorder:
             self._runs[groups_per_node] = replace(own, started_at=self._started_at)
         return self._runs[groups_per_node]
 
-    def store(self, point: CommPoint, measured: "_Measured") -> Sample:
-        run, found = self._run(point.layout.groups_per_node), measured.found
-        if isinstance(found, Untimed):
-            sample = Sample.without_time(
-                run_id=run.id,
-                operator=point.operator,
-                direction=Direction.ONCE,
-                dtype=self._settings.dtype,
-                vector=point.vector,
-                status=found.status,
-                reason=found.reason[:500],
-                measured_at=measured.measured_at,
-            )
-        else:
-            sample = Sample.from_repetitions(
-                run_id=run.id,
-                operator=point.operator,
-                direction=Direction.ONCE,
-                dtype=self._settings.dtype,
-                vector=point.vector,
-                repetitions=found,
-                reference_us=measured.reference_us,
-                measured_at=measured.measured_at,
-                flags=measured.flags,
-            )
+    def store(self, point: CommPoint, result: "_PointResult") -> Sample:
+        run = self._run(point.layout.groups_per_node)
+        timed = {} if isinstance(result.outcome, Untimed) else {"reference_us": result.reference_us}
+        sample = sample_of(
+            result.outcome,
+            self._settings.effort,
+            result.flags,
+            run_id=run.id,
+            operator=point.operator,
+            direction=Direction.ONCE,
+            dtype=self._settings.dtype,
+            vector=point.vector,
+            measured_at=result.measured_at,
+            **timed,
+        )
         self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
         [sample] = flagged([sample], self._keys.compute, self._keys.fabric)
         self._database.add_samples([sample])
@@ -232,25 +223,29 @@ class _Recorder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """One measurement of a point; its repetitions are the same on all processes."""
+class _PointResult:
+    """One measurement of a point; the repetitions are the same on all processes."""
 
-    found: list[Repetition] | Untimed
+    outcome: Outcome
     measured_at: str
     reference_us: float
     flags: Flags
 
     @property
     def mean_us(self) -> float:
-        """What training takes of it; infinite without a time."""
-        return math.inf if isinstance(self.found, Untimed) else inner_mean_us([r.time_us for r in self.found])
+        """The mean that `train` uses; infinite without a time."""
+        return (
+            math.inf
+            if isinstance(self.outcome, Untimed)
+            else inner_mean_us([r.time_us for r in self.outcome])
+        )
 
     @property
     def is_stalled(self) -> bool:
-        """Whether something else took the cores during too many repetitions."""
-        if isinstance(self.found, Untimed):
+        """Whether other work took the cores during too many repetitions."""
+        if isinstance(self.outcome, Untimed):
             return False
-        return self.mean_us > _MOST_STALLED * quiet_us([r.time_us for r in self.found])
+        return self.mean_us > _MOST_STALLED * quiet_us([r.time_us for r in self.outcome])
 
 
 def _measure_all(
@@ -262,7 +257,7 @@ def _measure_all(
     on_progress: Callable[[Progress], None],
 ) -> Collected:
     known = peers.from_first(recorder.known(points) if recorder else [])
-    todo = [point for point, is_there in zip(points, known, strict=True) if not is_there]
+    todo = [point for point, is_stored in zip(points, known, strict=True) if not is_stored]
     collected = Collected(already_there=len(points) - len(todo))
     if not todo:
         return collected
@@ -271,7 +266,7 @@ def _measure_all(
     except Untimed as error:
         raise DataError(f"collect comm: {error.reason}") from error
     waiting, attempts = deque(todo), Counter[CommPoint]()
-    stalled: dict[CommPoint, _Measured] = {}
+    stalled: dict[CommPoint, _PointResult] = {}
     try:
         while waiting:
             point = waiting.popleft()
@@ -280,7 +275,7 @@ def _measure_all(
             if point in stalled:
                 measured = min(stalled.pop(point), measured, key=lambda one: one.mean_us)
             if measured.is_stalled and attempts[point] <= _MOST_AGAIN:
-                # After the other points it may be over.
+                # The disturbance may be over after the other points.
                 waiting.append(point)
                 stalled[point] = measured
             elif recorder:
@@ -289,11 +284,11 @@ def _measure_all(
                 on_progress(Progress(done=done, total=len(todo), operator=point.operator))
             else:
                 collected.measured += 1
-            # Together: none is left waiting for one that ended.
+            # All processes stop at the same point, so none waits for one that ended.
             if waiting and is_interrupted:
                 raise KeyboardInterrupt
     finally:
-        # Ended before their turn came again: better these than none.
+        # Interrupted before they were repeated: a stalled result is better than none.
         if recorder:
             for point, measured in stalled.items():
                 recorder.store(point, measured)
@@ -302,38 +297,38 @@ def _measure_all(
 
 def _measure(
     point: CommPoint, peers: Peers, place: Place, effort: Effort, watch: Watch
-) -> tuple[_Measured, bool]:
-    """A measurement, and whether one of the processes was interrupted meanwhile."""
+) -> tuple[_PointResult, bool]:
+    """A measurement, and whether one of the processes was interrupted during it."""
     measured_at, before = utc_now(), watch.look()
-    found: list[Repetition] | Untimed
+    outcome: Outcome
     try:
-        found = time_point(point, peers, place.dtype, effort)
+        outcome = time_point(point, peers, place.dtype, effort)
     except Untimed as error:
-        found = error
+        outcome = error
     after = watch.look()
     said = peers.gather((watch.flags(before, after), peers.interrupted))
     noticed = _of_all([flags for flags, _ in said])
-    measured = _Measured(
-        found=found,
+    measured = _PointResult(
+        outcome=outcome,
         measured_at=measured_at,
         reference_us=mean_reference_us(before, after),
-        flags=noticed if isinstance(found, Untimed) else (*noticed, *unstable(found, effort)),
+        flags=noticed,
     )
     return measured, any(interrupted for _, interrupted in said)
 
 
 def _watch(place: Place) -> Watch:
-    """Every process looks at its own node and device."""
+    """Every process watches its own node and device."""
     reference = Reference(place.device, place.dtype)
     reference.saturate()
     watch = Watch(place, reference)
-    for _ in range(5):  # so that the first samples have a best time to be compared with
+    for _ in range(5):  # a best time for the first samples
         reference.time_us()
     return watch
 
 
 def _of_all(noticed: list[Flags]) -> Flags:
-    """Each flag once, as the lowest process noticed it."""
+    """Each flag once, with the detail of the lowest rank."""
     found: dict[str, str] = {}
     for flags in noticed:
         for name, detail in flags:

@@ -1,9 +1,9 @@
-"""Which groups of processes communicate: `per_node` processes on each of `nodes` nodes, as a training job forms them.
+"""Groups of processes that communicate: `per_node` processes on each of `nodes` nodes, as in a training job.
 
-Within a node the processes of a group are neighbours. Over several nodes a group takes every s-th process of each, the
-s between them being in the other groups, so that all devices of a node are in use. All groups of a layout run at once,
-as in a step, where they share the node's links. A layout is also named by what a job asks for: tensor (tp), data (dp)
-or pipeline (pp) parallelism of a degree (docs/collecting.md, section 2).
+Within one node the processes of a group are neighbours. Over several nodes a group takes every s-th process of each
+node; the processes in between belong to other groups, so all devices of a node are in use. All groups of a layout run
+at once and share the node's links, as in a step. A layout can also be named by a degree of tensor (tp), data (dp) or
+pipeline (pp) parallelism (docs/collecting.md, section 2).
 """
 
 import re
@@ -40,10 +40,10 @@ class Layout:
 
 
 def layouts(text: str, world: World) -> list[Layout]:
-    """What `--layouts` names, such as `1x2,tp4`; empty is all that the world can form, sizes in powers of two.
+    """Layouts that `--layouts` names, such as `1x2,tp4`; empty means all possible ones, with sizes in powers of two.
 
     Raises:
-        UsageError: something else, or a layout that these processes cannot form.
+        UsageError: another text, or a layout that these processes cannot form.
     """
     if text.strip():
         shapes = {_named(item.strip(), world) for item in text.split(",")}
@@ -79,7 +79,7 @@ def _named(item: str, world: World) -> tuple[int, int]:
 
 
 def _of_degree(kind: str, degree: int, world: World) -> tuple[int, int]:
-    """The shape of the groups of a job that uses all processes; (0, 0) where there are none."""
+    """The shape of the groups of a job on all processes; (0, 0) where the degree does not fit."""
     if not 2 <= degree <= world.size:
         return 0, 0
     if kind in ("tp", "mp"):
@@ -101,7 +101,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _layout(nodes: int, per_node: int, world: World) -> Layout:
-    """Groups of one shape; nodes and processes that are left over have nothing to do."""
+    """Groups of one shape; leftover nodes and processes are idle."""
     local = world.local_size
     stride = 1 if nodes == 1 else local // per_node
     firsts = range(0, local - per_node + 1, per_node) if nodes == 1 else range(stride)

@@ -1,4 +1,4 @@
-"""The processes of a collection as one: what they agree on, the groups they form, and how they part."""
+"""The processes of a collection: how they agree on values, form groups, and end together."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,24 +17,24 @@ from kernelcast.runtime.errors import DataError
 
 T = TypeVar("T")
 
-# Later than the watchdog's end, whose message is one line and not a stack of frames.
+# Later than the watchdog, whose message is one line and no stack trace.
 _TORCH_EXTRA_S = 60.0
 
 
 class LostPeersError(DataError):
-    """Other processes ended or cannot be reached; the reason lies with them."""
+    """Other processes ended or cannot be reached, for a reason that they report."""
 
 
 class FirstFailedError(LostPeersError):
-    """Process 0 could not begin, and says why itself."""
+    """Process 0 could not start, and reports the reason itself."""
 
 
 class FailedAloneError(DataError):
-    """This process failed where the others wait for it, and cannot be told: it says why and ends, and so do they."""
+    """This process failed inside a collective, where the others cannot be told: it reports why and ends, as they do."""
 
 
 class Peers:
-    """All processes. What they agree on travels over gloo, which needs no memory of a GPU's; made by `joined`."""
+    """All processes, made by `joined`. Values that they agree on travel over gloo, which needs no GPU memory."""
 
     def __init__(self, world: World, place: torch.device, watchdog: Watchdog) -> None:
         self.world, self.place = world, place
@@ -44,11 +44,11 @@ class Peers:
 
     @property
     def interrupted(self) -> bool:
-        """Whether this process was told to end."""
+        """Whether this process received a signal to end."""
         return self._watchdog.interrupted
 
     def barrier(self) -> None:
-        """Wait until all are here.
+        """Wait for all processes.
 
         Raises:
             LostPeersError: one of them is gone.
@@ -70,7 +70,7 @@ class Peers:
         return found  # type: ignore[return-value]
 
     def from_first(self, value: T) -> T:
-        """What process 0 holds, on every process.
+        """Process 0's value, on every process.
 
         Raises:
             LostPeersError: one of them is gone.
@@ -82,7 +82,7 @@ class Peers:
         return box[0]
 
     def members(self, layout: Layout) -> Members | None:
-        """The group of a layout that this process is in, None where it is in none; every process must ask."""
+        """This process's group in a layout, None where it is in none; every process must call this."""
         own: Members | None = None
         with _losses(self.place):
             for ranks in layout.groups:
@@ -97,7 +97,7 @@ class Peers:
         if ranks == tuple(range(self.world.size)):
             return dist.group.WORLD
         if ranks not in self._handles:
-            # All processes make all groups, in the same order: torch asks for it.
+            # torch requires that all processes create all groups in the same order.
             self._handles[ranks] = dist.new_group(list(ranks))
             calm_gloo()
         return self._handles[ranks]
@@ -105,13 +105,13 @@ class Peers:
 
 @contextmanager
 def joined(world: World, place: torch.device, *, timeout_s: float, watchdog: Watchdog) -> Iterator[Peers]:
-    """Join the other processes, and part from them when all are done.
+    """Join the other processes, and leave them when all are done.
 
     Raises:
         LostPeersError: they cannot be reached, or one of them is gone.
     """
     backend = "nccl" if place.type == "cuda" else "gloo"
-    # The watchdog ends this process `timeout_s` after it last heard of the others.
+    # The watchdog ends this process `timeout_s` after its last contact with the others.
     with _losses(place):
         dist.init_process_group(
             backend,
@@ -125,11 +125,11 @@ def joined(world: World, place: torch.device, *, timeout_s: float, watchdog: Wat
     try:
         peers = Peers(world, place, watchdog)
         yield peers
-        # Nobody closes its connections while others still read from them: gloo's threads end the process then.
+        # No process may close its connections while others read from them: gloo's threads would end the process.
         peers.barrier()
         peers.barrier()
     except BaseException:
-        # What went wrong first is what counts.
+        # The first error is the one to report.
         with suppress(RuntimeError, ValueError):
             dist.destroy_process_group()
         raise
@@ -139,7 +139,7 @@ def joined(world: World, place: torch.device, *, timeout_s: float, watchdog: Wat
 
 @contextmanager
 def _losses(place: torch.device) -> Iterator[None]:
-    """Whatever goes wrong among the processes is one line: all of them see it, few are its cause."""
+    """Turn an error of torch.distributed into one line: all processes get one, few of them are its cause."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

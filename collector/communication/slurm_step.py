@@ -1,4 +1,4 @@
-"""What srun tells the processes of a job step: how many are on each node, and where they can meet."""
+"""Variables of srun: how many processes of a job step are on each node, and where they meet."""
 
 import re
 import socket
@@ -9,19 +9,19 @@ from kernelcast.runtime.errors import UsageError
 
 # `4(x2)`, `3`: tasks on each node, and on how many nodes.
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-# `gpu07,gpu09`, `gpu[07-09,12]`: what is before the first comma or bracket, and the first number in the bracket.
+# `gpu07,gpu09`, `gpu[07-09,12]`: the text before the first comma or bracket, and the first number in the bracket.
 _SIMPLE_LIST = re.compile(r"([^\[\],]+)(?:\[(\d+)[^\[\]]*\])?(?:,.*)?")
 
-# Ports between those that need root and those that Linux gives to connections by itself (from 32768).
+# Above the ports that need root, below Linux's ephemeral ports (from 32768).
 _FIRST_PORT, _PORTS = 12_000, 16_000
 _SCONTROL_SECONDS = 20.0
 
 
 def tasks_per_node(environment: Mapping[str, str], size: int) -> int:
-    """Tasks on each node of the step, all alike; `size` is how many there are altogether.
+    """Tasks on each node of the step, equal on all nodes; `size` is their total.
 
     Raises:
-        UsageError: nodes with different numbers of tasks, or nothing readable.
+        UsageError: nodes with different numbers of tasks, or an unreadable variable.
     """
     text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE", "")
     counts: list[int] = []
@@ -41,10 +41,10 @@ def tasks_per_node(environment: Mapping[str, str], size: int) -> int:
 
 
 def rendezvous(environment: Mapping[str, str], *, nodes: int) -> str:
-    """Where the step's processes meet, as torch's init_method; MASTER_ADDR and MASTER_PORT go first where they are set.
+    """Where the step's processes meet, as torch's init_method; MASTER_ADDR and MASTER_PORT take precedence.
 
     Raises:
-        UsageError: the first node's name is no address here.
+        UsageError: the first node's name cannot be resolved here.
     """
     address = environment.get("MASTER_ADDR", "")
     if not address:
@@ -54,7 +54,7 @@ def rendezvous(environment: Mapping[str, str], *, nodes: int) -> str:
 
 
 def tcp(address: str, port: str) -> str:
-    """Torch's init_method of a place to meet; IPv6 addresses stand in brackets."""
+    """Torch's init_method for an address; IPv6 addresses are put in brackets."""
     host = f"[{address}]" if ":" in address and not address.startswith("[") else address
     return f"tcp://{host}:{port}"
 
@@ -64,7 +64,7 @@ def _node_list(environment: Mapping[str, str]) -> str:
 
 
 def first_host(node_list: str) -> str:
-    """First of Slurm's node list, `gpu07` of `gpu[07-09]`; scontrol is asked about lists of more than one bracket."""
+    """First host of Slurm's node list, `gpu07` of `gpu[07-09]`; scontrol expands lists with several brackets."""
     found = _SIMPLE_LIST.fullmatch(node_list)
     # What follows the bracket belongs to the name: rack[1-2]node3.
     if found is not None and (found[2] is None or re.match(r".*?\](,|$)", node_list)):
@@ -78,7 +78,7 @@ def first_host(node_list: str) -> str:
 
 
 def _address(host: str) -> str:
-    """The host itself where its name is known, else the address that Slurm has for it."""
+    """The host itself where its name resolves, else Slurm's address for it."""
     try:
         socket.getaddrinfo(host, None)
     except OSError:
@@ -103,7 +103,7 @@ def _scontrol(*arguments: str) -> str:
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """One that other steps at the same time do not get: jobs that run at once have numbers near each other."""
+    """A port that concurrent steps do not share: jobs that run at once have consecutive numbers."""
     job, step = (
         int(text) if (text := environment.get(name, "")).isdecimal() else 0
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")

@@ -1,9 +1,9 @@
 """Times one collective at one size in all groups of a layout at once; every process calls this.
 
-Each repetition starts behind a barrier of all processes and is read from every process's trace. In a group the shortest
-of its processes' durations counts: that process came last, so its time holds no waiting for the others. Point-to-point
-counts the receiver's, which ends when the data is there. Of the groups that run at once the slowest counts: a step goes
-on when all have ended.
+Each repetition starts after a barrier of all processes and is read from every process's trace. Within a group the
+shortest duration counts: that process came last, so its time includes no waiting. For a message the receiver's
+duration counts, which ends when the data has arrived. Of concurrent groups the slowest counts: a step continues when
+all have ended.
 """
 
 import math
@@ -26,7 +26,7 @@ from kernelcast.collector.measuring.harness import (
     stored_kernels,
     synchronise,
 )
-from kernelcast.collector.measuring.verdict import verdict
+from kernelcast.collector.measuring.outcome import Untimed
 from kernelcast.collector.traces.attribution import attribute
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store import Kernel, Repetition, Status
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommPoint:
-    """A collective in the groups of a layout, with `entries` elements that each process puts in."""
+    """A collective in the groups of a layout; `entries` is the input of each process."""
 
     operator: str
     layout: Layout
@@ -50,21 +50,13 @@ class CommPoint:
 
     @property
     def vector(self) -> tuple[int, int, int]:
-        """Its workload vector [entries, nodes, gpus_per_node]: the group's layout, not the world's."""
+        """The workload vector [entries, nodes, gpus_per_node] of the group, not of the world."""
         return self.entries, self.layout.nodes, self.layout.per_node
 
 
-class Untimed(Exception):
-    """No process measured the point, because one of them could not."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What one process's trace holds of one repetition, µs."""
+class _LocalTime:
+    """One repetition in one process's trace, µs."""
 
     time_us: float
     start_us: float
@@ -72,11 +64,11 @@ class _Seen:
 
 
 def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effort) -> list[Repetition]:
-    """Repetitions as all processes agree on them (the same on every process).
+    """Repetitions that all processes agree on (the same on every process).
 
     Raises:
-        Untimed: one of the processes could not (memory, what its library lacks), so none did; on all of them.
-        FailedAloneError: this process ran out of memory within the collective.
+        Untimed: one process could not measure (memory, a missing feature), so none did; raised on all of them.
+        FailedAloneError: this process ran out of memory inside the collective.
         LostPeersError: one of them is gone.
     """
     members = peers.members(point.layout)
@@ -88,19 +80,19 @@ def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effor
             synchronise(peers.place)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise FailedAloneError(
-                f"collect comm: {point.operator} {list(point.vector)}: {verdict(error)[1][:400]} "
+                f"collect comm: {point.operator} {list(point.vector)}: {Untimed.of(error).reason[:400]} "
                 f"(process {peers.world.rank}); what was measured is stored"
             ) from error
 
     iteration_s = together(peers, lambda: _warm_up(call, peers, effort))
-    # Decided by the slowest, so that all do as many.
+    # The slowest decides, so that all run the same number.
     size = effort.block_size(max(peers.gather(iteration_s)))
     repetitions: list[Repetition] = []
     clock = TraceClock()
     deadline = time.monotonic() + effort.most_seconds
     for block in range(1, effort.most_blocks + 1):
-        seen = together(peers, lambda: _one_block(call, peers, clock, size))
-        repetitions += _agreed(point, peers.gather(seen), len(repetitions))
+        local_times = together(peers, lambda: _one_block(call, peers, clock, size))
+        repetitions += _agreed(point, peers.gather(local_times), len(repetitions))
         late = peers.from_first(time.monotonic() > deadline)
         if late or is_settled(repetitions, effort, first=block == 1):
             break
@@ -108,10 +100,10 @@ def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effor
 
 
 def together(peers: Peers, work: Callable[[], T]) -> T:
-    """Do it, and agree on whether all could: one process's failure is everybody's, so that nobody waits for it.
+    """Run `work` on every process; a failure of one is raised on all, so that none waits for it.
 
     Raises:
-        Untimed: one of them could not; on all of them.
+        Untimed: one of them failed; raised on all of them.
         LostPeersError: one of them is gone.
     """
     failure: tuple[Status, str] | None = None
@@ -120,7 +112,8 @@ def together(peers: Peers, work: Callable[[], T]) -> T:
     except (LostPeersError, FailedAloneError):
         raise
     except Exception as error:
-        failure = verdict(error)
+        own = Untimed.of(error)
+        failure = own.status, own.reason
     for rank, found in enumerate(peers.gather(failure)):
         if found is not None:
             status, reason = found
@@ -131,7 +124,7 @@ def together(peers: Peers, work: Callable[[], T]) -> T:
 def _build(
     point: CommPoint, members: Members | None, peers: Peers, dtype: torch.dtype
 ) -> Callable[[], object]:
-    """The call; a process that is in no group of the layout has nothing to do."""
+    """The call; nothing on a process outside the groups of the layout."""
     if peers.place.type == "cpu":
         check_memory(
             point.law, point.entries, point.layout.size, dtype.itemsize, processes=peers.world.local_size
@@ -152,19 +145,21 @@ def _warm_up(call: Callable[[], object], peers: Peers, effort: Effort) -> float:
     return iteration_s
 
 
-def _one_block(call: Callable[[], object], peers: Peers, clock: TraceClock, size: int) -> list[_Seen | None]:
+def _one_block(
+    call: Callable[[], object], peers: Peers, clock: TraceClock, size: int
+) -> list[_LocalTime | None]:
     def iterations() -> None:
         for index in range(size):
             peers.barrier()
             with record_function(f"{_MARK}#{index}"):
                 call()
-        # gloo's threads are done with what they record before the profiler stops.
+        # Lets gloo's threads finish recording before the profiler stops.
         peers.barrier()
 
     trace = profiled(peers.place, iterations)
     own = {work.mark: work for work in attribute(trace, _MARK)}
     return [
-        _Seen(
+        _LocalTime(
             time_us=work.time_us,
             start_us=clock.since_first_us(trace, work.start_us),
             kernels=stored_kernels(work),
@@ -175,12 +170,14 @@ def _one_block(call: Callable[[], object], peers: Peers, clock: TraceClock, size
     ]
 
 
-def _agreed(point: CommPoint, seen: Sequence[Sequence[_Seen | None]], first: int) -> list[Repetition]:
-    """Repetitions from what every process saw of them; their numbers begin with `first`."""
+def _agreed(
+    point: CommPoint, local_times: Sequence[Sequence[_LocalTime | None]], first: int
+) -> list[Repetition]:
+    """Repetitions from every process's local times; numbers start at `first`."""
     repetitions = []
-    for index in range(len(seen[0])):
+    for index in range(len(local_times[0])):
         slowest = max(
-            (_of_group(point, [seen[rank][index] for rank in ranks]) for ranks in point.layout.groups),
+            (_of_group(point, [local_times[rank][index] for rank in ranks]) for ranks in point.layout.groups),
             key=lambda one: one.time_us,
         )
         repetitions.append(
@@ -194,11 +191,11 @@ def _agreed(point: CommPoint, seen: Sequence[Sequence[_Seen | None]], first: int
     return repetitions
 
 
-def _of_group(point: CommPoint, seen: Sequence[_Seen | None]) -> _Seen:
-    """The process whose duration counts."""
+def _of_group(point: CommPoint, local_times: Sequence[_LocalTime | None]) -> _LocalTime:
+    """The time of the process whose duration counts."""
     if COLLECTIVES[point.operator].is_message:
-        seen = seen[-1:]
-    found = [one for one in seen if one is not None]
+        local_times = local_times[-1:]
+    found = [one for one in local_times if one is not None]
     if not found:
         raise Untimed(Status.FAILED, "no process's trace holds its kernels")
     return min(found, key=lambda one: one.time_us)

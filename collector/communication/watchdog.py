@@ -1,7 +1,7 @@
-"""Ends a process that waits for others in vain: torch then holds its main thread, so that no signal gets in.
+"""Ends a process that waits forever for others: torch holds its main thread then, and no signal is handled.
 
-A peer that is stopped, or a node that is gone, leaves a collective waiting without end. What was measured is stored
-already, so that the process may end at any moment.
+A stopped peer or a lost node leaves a collective waiting without end. All results are already stored, so the process
+may end at any moment.
 """
 
 import os
@@ -15,18 +15,18 @@ from typing import Any, Self
 
 INTERRUPTED = 130
 
-# Until a signal is obeyed: the measurement of a point ends first, which takes a second or so.
+# Time to obey a signal: the measurement of the current point ends first, in about a second.
 _GRACE_S = 5.0
 _LOOK_S = 1.0
-# Between the processes of a node, so that one of them speaks and its launcher ends the others.
+# Between the processes of a node: the first one prints the message and its launcher ends the others.
 _STAGGER_S = 1.0
 
 
 class Watchdog:
-    """Use it in a with statement, in every process; `heard` puts the end off by `timeout_s` again.
+    """Use it in a with statement, in every process; `heard` restarts the timeout of `timeout_s`.
 
-    SIGINT and SIGTERM are noted in `interrupted`, which the measuring asks between points; where it does not get that
-    far within seconds, or at a second signal, the process is ended. A `silent` one does not say that it was a signal.
+    SIGINT and SIGTERM set `interrupted`, which is read between points. The process is ended if that takes more than
+    some seconds, or at a second signal. A `silent` watchdog prints nothing about signals.
     """
 
     def __init__(self, timeout_s: float, *, local_rank: int, silent: bool = False) -> None:
@@ -43,12 +43,12 @@ class Watchdog:
         self.heard()
 
     def heard(self) -> None:
-        """The others are there: the timeout begins anew."""
+        """Restart the timeout after contact with the others."""
         self._deadline = time.monotonic() + self._timeout_s + self._stagger_s
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            # The byte is written at once, whatever the main thread does; the handler itself has nothing to do.
+            # The byte is written at once, whatever the main thread does; the handler itself is empty.
             self._usual_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._usual[number] = signal.signal(number, _nothing)
@@ -76,7 +76,7 @@ class Watchdog:
                 return
             if ready:
                 signals = len(os.read(self._read, 64))
-                # Launchers may send the same signal twice in a row; a person's second one comes later.
+                # Launchers may send the same signal twice in a row; a user's second one comes later.
                 second = give_up is not None and time.monotonic() > give_up - _GRACE_S + 0.5
                 self.interrupted = True
                 if signals and second:
@@ -99,11 +99,11 @@ class Watchdog:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """A signal's handler: the watchdog's thread was told by the wake-up descriptor."""
+    """An empty signal handler: the wake-up descriptor notifies the watchdog's thread."""
 
 
 def _end(text: str, status: int) -> None:
-    """End this process without its clean-up, which would wait for the others."""
+    """End this process without clean-up, which would wait for the others."""
     if text:
         clear = "\r\033[2K" if sys.stderr.isatty() else ""  # a progress bar's line
         os.write(2, f"{clear}{text}\n".encode())

@@ -1,4 +1,4 @@
-"""The tensor functions of a mixture of experts, shared by the benchmarks and the model that trains for real."""
+"""The tensor functions of a mixture of experts, shared by the benches and the model that trains for real."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ BALANCING = 1e-2
 """Weight of the loss that balances the experts (arXiv 2101.03961, section 2.2)."""
 
 _grouped_mm = getattr(F, "grouped_mm", None)  # from torch 2.10 on
-_ALIGNED_BYTES = 16  # what it asks of rows
+_ALIGNED_BYTES = 16  # that it requires of rows
 
 
 class _WithLoss(torch.autograd.Function):
-    """Forward x; backward the loss gets the gradient `scale`, as if it had been added to the model's."""
+    """Forward x; backward `loss` gets the gradient `scale`, as if it had been added to the model's loss."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:
@@ -32,10 +32,10 @@ class _WithLoss(torch.autograd.Function):
 def route(
     logits: Tensor, experts_per_token: int, router: Router, *, loss_scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Weights and numbers [tokens, experts_per_token] of the best experts of logits [tokens, experts].
+    """Weights and indices [tokens, experts_per_token] of the top experts of logits [tokens, experts].
 
-    Scores are in fp32; a token's weights add up to 1. Backward, the loss that balances the experts, E · Σ f · P with f
-    their shares of the tokens and P their mean scores, is added to the model's, times `loss_scale`.
+    Scores are in fp32; a token's weights add up to 1. Backward adds the load-balancing loss E · Σ f · P to the model's,
+    times `loss_scale`; f are the experts' shares of the tokens, P their mean scores.
     """
     experts = logits.shape[-1]
     wide = logits.float()
@@ -48,16 +48,16 @@ def route(
 
 
 def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-    """The pairs of a token and one of its experts in the order of the experts, and the pairs of every expert.
+    """The (token, expert) pairs in the order of the experts, and the number of pairs of every expert.
 
-    `chosen` [tokens, experts per token]; pair number p is that of token p // experts per token.
+    `chosen` is [tokens, experts per token]; pair p belongs to token p // experts per token.
     """
     flat = chosen.flatten()
     return torch.argsort(flat, stable=True), torch.bincount(flat, minlength=experts)
 
 
 def permute(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows [n] of x [tokens, d] copied → [n, d]; backward sums what came of one."""
+    """Rows [n] of x [tokens, d] copied → [n, d]; backward sums the copies' gradients."""
     return x.index_select(0, rows)
 
 
@@ -73,12 +73,12 @@ class _Reorder(torch.autograd.Function):
 
 
 def reorder(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """All rows of x [n, d] in another order [n]; backward as well, by the `inverse` order."""
+    """All rows of x [n, d] in another order [n]; backward reorders by `inverse`."""
     return _Reorder.apply(x, order, inverse)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def unpermute(x: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum of each token's k rows of x [tokens · k, d], which are in the order of `pairs` → [tokens, d].
+    """The weighted sum of each token's k rows of x [tokens · k, d], ordered by `pairs` → [tokens, d].
 
     `weights` are [tokens, k].
     """
@@ -88,9 +88,9 @@ def unpermute(x: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
 
 
 def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    """A product per group: rows of x [rows, k] are sorted by group, `counts` [groups] of each → [rows, n].
+    """A product per group: x [rows, k] is sorted by group with `counts` [groups] rows each → [rows, n].
 
-    `weight` is [groups, n, k]. One call where torch has it for this device, type and size, else a product per group.
+    `weight` is [groups, n, k]. One call where torch supports device, type and size, else a product per group.
     """
     is_aligned = all(size * x.element_size() % _ALIGNED_BYTES == 0 for size in weight.shape[1:])
     if _grouped_mm is not None and is_aligned and (x.device.type != "cuda" or x.dtype == torch.bfloat16):

@@ -1,4 +1,4 @@
-"""The flash-attn package (github.com/Dao-AILab/flash-attention): frameworks call it where it is installed."""
+"""The flash-attn package (github.com/Dao-AILab/flash-attention), which frameworks call where it is installed."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @cache
 def flash_attn_version() -> str:
-    """Of the package, empty where there is none or it does not load: it is compiled for one torch and one CUDA."""
+    """Version of the package; empty where it is missing or does not load: it is compiled for one torch and one CUDA."""
     return version("flash-attn") if _function() is not None else ""
 
 

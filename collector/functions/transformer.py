@@ -1,6 +1,6 @@
-"""The tensor functions of a transformer step, shared by the operator benchmarks and the model that trains for real.
+"""The tensor functions of a transformer step, shared by the benches and the model that trains for real.
 
-Both sides call these, so what is measured alone is what a step runs. What depends on the vocabulary's shard is in
+A bench therefore measures the same code that a step runs. Functions of a vocabulary shard are in
 vocabulary_parallel.py.
 """
 
@@ -16,7 +16,7 @@ from kernelcast.collector.functions.vocabulary_parallel import vocabulary_parall
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     """Add the bias [width] of a linear to its product x [..., width].
 
-    A kernel of its own, as under tensor parallelism, where a row-parallel product is summed over the devices before.
+    A separate kernel, as under tensor parallelism, where a row-parallel product is first summed over the devices.
     """
     return x + bias
 
@@ -24,7 +24,7 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
 def split_qkv(qkv: Tensor, *, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Views of a fused projection [b, l, (heads + 2 · kv_heads) · head_size]: query, key, value [b, l, …, head_size].
 
-    Backward is one kernel, the three gradients put side by side.
+    Backward is one kernel that concatenates the three gradients.
     """
     head_size = qkv.shape[-1] // (heads + 2 * kv_heads)
     widths = [heads * head_size, kv_heads * head_size, kv_heads * head_size]
@@ -49,7 +49,7 @@ def rotary_tables(
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate x [b, l, heads, head_size] by its positions, in the half-split form that GPT-NeoX and LLaMA use."""
+    """Rotate x [b, l, heads, head_size] by its positions, in the half-split form of GPT-NeoX and LLaMA."""
     half = x.shape[-1] // 2
     swapped = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
     return x * cosine + swapped * sine
@@ -58,9 +58,9 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Fused causal attention of query [b, l, heads, head_size] → [b, l, heads · head_size].
 
-    Key and value [b, l, kv_heads, head_size] may have fewer heads, each then serves a group of queries. On CUDA
-    flash-attn is called where it is installed, as frameworks do; else torch's flash kernel is forced: torch would pick
-    another one silently.
+    Key and value [b, l, kv_heads, head_size] may have fewer heads, one per group of query heads. On CUDA flash-attn is
+    called where it is installed, as in frameworks; otherwise torch's flash kernel is forced, because torch might
+    silently pick another one.
     """
     if query.device.type == "cuda" and (out := flash_attn(query, key, value)) is not None:
         return out.flatten(2)
@@ -75,9 +75,9 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def windowed_mask(queries: int, keys: int, window: int, *, device: torch.device) -> Tensor:
-    """Which keys each query sees, bool [queries, keys]: the last `window` up to its position, queries spread evenly.
+    """Visible keys of each query, bool [queries, keys]: the last `window` up to its position, queries spread evenly.
 
-    With as many queries as keys it is the mask of a sliding window.
+    With equal numbers of queries and keys it is the mask of a sliding window.
     """
     last = (torch.arange(1, queries + 1, device=device) * keys) // queries
     positions = torch.arange(keys, device=device)
@@ -87,7 +87,7 @@ def windowed_mask(queries: int, keys: int, window: int, *, device: torch.device)
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Fused attention of query [b, l, heads, s] to keys and values [b, l_key, kv_heads, s] → [b, l, heads · s].
 
-    `mask` is bool [l, l_key], None where every query sees every key: on CUDA torch has no flash kernel with a mask.
+    `mask` is bool [l, l_key]; None where every query sees every key. On CUDA, torch's flash kernel takes no mask.
     """
     grouped = key.shape[2] != query.shape[2]
     inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)

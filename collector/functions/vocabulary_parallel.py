@@ -1,8 +1,8 @@
-"""Embedding and loss on a shard of the vocabulary, as tensor parallelism cuts them (arXiv 1909.08053, section 3).
+"""Embedding and loss on a shard of the vocabulary under tensor parallelism (arXiv 1909.08053, section 3).
 
-Every device holds `rows` of the embedding matrix, or as many columns of the logits, from row `first_row` of the
-vocabulary on. Without a process group nothing is summed over devices: that is how one device's work is measured
-alone. A group of one shard, the whole vocabulary, needs none.
+Every device holds `rows` rows of the embedding matrix, or columns of the logits, starting at row `first_row` of the
+vocabulary. Without a process group nothing is summed over devices: one device's work is measured that way, and a shard
+that is the whole vocabulary needs no sum.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ def vocabulary_parallel_embedding(
 ) -> Tensor:
     """Rows of weight [rows, d] for ids [b, l] → [b, l, d]; ids of other shards give zeros before the sum over `group`.
 
-    `first_row` None says that `weight` is the whole vocabulary: no id is masked, as Megatron does it on one device.
+    With `first_row` None, `weight` is the whole vocabulary and no id is masked, as Megatron does on one device.
     """
     if first_row is None:
         return F.embedding(ids, weight)
@@ -30,7 +30,7 @@ def vocabulary_parallel_embedding(
 
 
 def local_rows(ids: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Row numbers within the shard (0 for ids of other shards), and which ids are of other shards."""
+    """Row indices within the shard (0 for ids of other shards), and a mask of the ids of other shards."""
     local = ids - first_row
     elsewhere = (local < 0) | (local >= rows)
     return local.masked_fill(elsewhere, 0), elsewhere
@@ -46,16 +46,16 @@ def vocabulary_parallel_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of every token, float32 [b, l], from logits [b, l, rows] of one shard and targets [b, l].
 
-    The softmax is in float32 whatever the logits are. With a group the maxima, the targets' logits and the sums of
-    exponentials are combined: three all-reduces of b · l entries, forward only. Without one, a target of another shard
-    contributes 0. Backward can run once: it turns the kept softmax into the gradient.
+    The softmax is in float32 for any type of logits. With a group the maxima, the targets' logits and the sums of
+    exponentials are reduced: three all-reduces of b · l entries, forward only. Without a group, a target of another
+    shard contributes 0. Backward runs once only: it turns the saved softmax into the gradient in place.
     """
     loss: Tensor = _CrossEntropy.apply(logits, targets, first_row, group)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Softmax minus one-hot, by hand: what autograd would record keeps the logits twice."""
+    """Softmax minus one-hot, written by hand: autograd would save the logits twice."""
 
     @staticmethod
     def forward(
@@ -81,14 +81,14 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         softmax, local, elsewhere = ctx.saved_tensors
-        # One is taken off the target's entry, on the device that has it.
+        # Subtract one at the target's entry, on the device that holds it.
         softmax.scatter_add_(-1, local, (~elsewhere).to(softmax.dtype).neg_().unsqueeze(-1))
         softmax.mul_(gradients[0].unsqueeze(-1))
         return softmax.to(ctx.dtype), None, None, None
 
 
 class _SumForward(torch.autograd.Function):
-    """Sum over a group forward, nothing backward: every device goes on with the same activations."""
+    """Sum over a group forward, nothing backward: every device continues with the same activations."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -1,4 +1,4 @@
-"""Collectives of a real run: what they carry, and over which nodes and devices their group is laid out."""
+"""Collectives of a real run: their messages, and the layout of their group over nodes and devices."""
 
 import json
 import re
@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
+from kernelcast.collector.ingest.recognised_calls import DTYPES, NO_TYPE, RecognisedCall, Unrecognised
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
 from kernelcast.runtime.operators import OPERATORS
 
-# Entries count as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
+# Entries as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
 _NAMES: Mapping[str, str] = {
     "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
     "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
@@ -20,7 +20,7 @@ _NAMES: Mapping[str, str] = {
     "_reduce_scatter": "reduce_scatter", "all_gather_into_tensor": "all_gather",
     "reduce_scatter_tensor": "reduce_scatter",
 }  # fmt: skip
-# The first whose words are all in a group's name.
+# The first row counts whose words are all in a group's name.
 _ROLES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"expert", "data"}), "expert_data"), (frozenset({"dp", "ep"}), "expert_data"),
     (frozenset({"edp"}), "expert_data"), (frozenset({"efsdp"}), "expert_data"),
@@ -32,18 +32,18 @@ _ROLES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"tensor"}), "tensor"), (frozenset({"tp"}), "tensor"),
     (frozenset({"pipeline"}), "pipeline"), (frozenset({"pp"}), "pipeline"),
 )  # fmt: skip
-_NOT_RECORDED = Unclear("a collective whose size and group were not recorded")
-_UNEVEN = Unclear("an all-to-all that may send more to one process than to another")
-_LAYOUT = Unclear("a collective whose group's layout on nodes is not known (--gpus-per-node)")
+_NOT_RECORDED = Unrecognised("a collective whose size and group were not recorded")
+_UNEVEN = Unrecognised("an all-to-all that may send more to one process than to another")
+_LAYOUT = Unrecognised("a collective whose group's layout on nodes is not known (--gpus-per-node)")
 
 
-def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
-    """What the metadata of a collective say; `gpus_per_node` is 0 where unknown."""
+def collective(arguments: Arguments, gpus_per_node: int) -> RecognisedCall | Unrecognised:
+    """Recognise a collective by its metadata; `gpus_per_node` is 0 where unknown."""
     if not isinstance(arguments.collective, str):
         return _NOT_RECORDED
     kind = _NAMES.get(arguments.collective)
     if kind is None:
-        return Unclear(f"no operator for {arguments.collective[:40]}")
+        return Unrecognised(f"no operator for {arguments.collective[:40]}")
     elements, ranks = whole(arguments.elements_in), group_ranks(arguments)
     if elements is None or elements < 1 or ranks is None:
         return _NOT_RECORDED
@@ -52,15 +52,15 @@ def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
     found = _point(kind, elements, DTYPES.get(str(arguments.dtype), ""), ranks, gpus_per_node)
     return (
         found
-        if isinstance(found, Unclear)
+        if isinstance(found, Unrecognised)
         else replace(found, role=role_of(kind, arguments.group_description))
     )
 
 
 def role_of(kind: str, description: object) -> str:
-    """The role of a collective by what its group is called: `EXPERT_MODEL_PARALLEL_GROUP`, `mesh_cp`; "" where unknown.
+    """The role of a collective by its group's name, such as `EXPERT_MODEL_PARALLEL_GROUP`; empty where unknown.
 
-    Megatron-core's and DeviceMesh's names are read.
+    Names of Megatron-core and DeviceMesh (`mesh_cp`) are known.
     """
     words = set(re.split("[^a-z]+", description.lower())) if isinstance(description, str) else set()
     roles = [role for name, role in _ROLES if words >= name]
@@ -68,24 +68,24 @@ def role_of(kind: str, description: object) -> str:
 
 
 def kind_of(name: str) -> str:
-    """The collective of the table that a trace calls `name`; empty where it has none."""
+    """The table's collective for a trace's `name`; empty where it has none."""
     return _NAMES.get(name, "")
 
 
 def annotated_collective(
     name: str, arguments: Arguments, only_group: Sequence[int], processes_per_node: int
-) -> Point | Unclear:
-    """What an annotation says (`gloo:all_reduce`, `nccl:all_reduce` with its input); the group where there is one."""
+) -> RecognisedCall | Unrecognised:
+    """Recognise a collective by an annotation (`gloo:all_reduce`, `nccl:all_reduce`), its input and the only group."""
     kind = _NAMES.get(name.partition(":")[2])
     if kind is None:
-        return Unclear(f"no operator for {name[:40]}")
-    if kind == "all_to_all":  # by the same name with and without splits, which it does not write
+        return Unrecognised(f"no operator for {name[:40]}")
+    if kind == "all_to_all":  # the same name with and without splits, which are not recorded
         return _UNEVEN
     elements = _elements(arguments)
     if elements is None:
         return _NOT_RECORDED
     if not only_group:
-        return Unclear("a collective whose group was not recorded")
+        return Unrecognised("a collective whose group was not recorded")
     dtype = DTYPES.get(next(iter(texts(arguments.types)), ""), "")
     return _point(kind, elements, dtype, only_group, processes_per_node)
 
@@ -93,9 +93,9 @@ def annotated_collective(
 def annotated_message(
     name: str, arguments: Arguments, only_group: Sequence[int], call: Arguments | None = None
 ) -> Arguments | None:
-    """What an annotation says, in the form of NCCL's metadata; None where it does not say what it carries.
+    """An annotation in the form of NCCL's metadata; None where its message was not recorded.
 
-    `call` is the call of c10d around it: of a gather or scatter it has output and input, and so the group's size.
+    `call` is the c10d call around it: output and input of a gather or scatter give the group's size.
     """
     elements = _elements(arguments)
     if elements is None:
@@ -121,30 +121,30 @@ def annotated_message(
 
 
 def _elements(arguments: Arguments) -> int | None:
-    """Elements of the one input; None where it has several, or none that was recorded."""
+    """Elements of the only input; None where there are several, or none was recorded."""
     sizes = [shape for shape in shapes(arguments.dims) if shape]
     return prod(sizes[0]) if len(sizes) == 1 and prod(sizes[0]) > 0 else None
 
 
 def _is_even(arguments: Arguments, elements: int, size: int) -> bool:
-    """Whether a process sends as much to each of the group as it gets from each.
+    """Whether a process sends the same number of elements to each process, and receives the same number from each.
 
-    `all_to_allv` is the call with splits. Lists of tensors, whose sizes are not recorded, go by `all_to_all` too: there
-    at least the sums must fit.
+    `all_to_allv` is the call with splits. `all_to_all` also covers lists of tensors, whose sizes are not recorded: then
+    only the sums are checked.
     """
     if elements % size or whole(arguments.elements_out) not in (None, elements):
         return False
     if arguments.collective == "all_to_all":
         return True
     splits = [_listed(arguments.split_in), _listed(arguments.split_out)]
-    # A side without splits is split evenly. Lists of more than 30 are cut short.
+    # A side without splits is split evenly. Lists of more than 30 are truncated.
     return any(splits) and all(
         split is not None and (not split or (len(split) == size and len(set(split)) == 1)) for split in splits
     )
 
 
 def group_ranks(arguments: Arguments) -> Sequence[int] | None:
-    """Ranks of the group, from its list or, where that is cut short, from start, stride and size."""
+    """Ranks of the group, from its list or, where that is truncated, from start, stride and size."""
     size = whole(arguments.group_size)
     if listed := _listed(arguments.group_ranks):
         return listed if size in (None, len(listed)) else None
@@ -155,7 +155,7 @@ def group_ranks(arguments: Arguments) -> Sequence[int] | None:
 
 
 def _listed(text: Any) -> list[int] | None:
-    """The whole numbers of a text like `[0, 8]`; None where it is none, or cut short (`[0, 8, ..., 120]`)."""
+    """The whole numbers of a text like `[0, 8]`; None for other or truncated texts (`[0, 8, ..., 120]`)."""
     try:
         listed = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -164,7 +164,7 @@ def _listed(text: Any) -> list[int] | None:
 
 
 def layout(ranks: Sequence[int], gpus_per_node: int) -> tuple[int, int] | None:
-    """Nodes and devices per node of a group with equally many ranks on every node; ranks fill node after node."""
+    """Nodes and devices per node of a group with equal numbers of ranks on every node; ranks fill node by node."""
     if not gpus_per_node:
         return None
     per_node: dict[int, int] = {}
@@ -174,12 +174,16 @@ def layout(ranks: Sequence[int], gpus_per_node: int) -> tuple[int, int] | None:
     return (len(per_node), counts.pop()) if len(counts) == 1 else None
 
 
-def _point(kind: str, elements: int, dtype: str, ranks: Sequence[int], gpus_per_node: int) -> Point | Unclear:
+def _point(
+    kind: str, elements: int, dtype: str, ranks: Sequence[int], gpus_per_node: int
+) -> RecognisedCall | Unrecognised:
     if len(ranks) < 2:
-        return Unclear("a collective of one process alone")
+        return Unrecognised("a collective of one process alone")
     if kind == "point_to_point" and len(ranks) != 2:
-        return Unclear("a transfer inside a group of more than two: between which ranks was not recorded")
+        return Unrecognised(
+            "a transfer inside a group of more than two: between which ranks was not recorded"
+        )
     found = layout(ranks, gpus_per_node)
     if found is None:
         return _LAYOUT
-    return Point(kind, dtype, (elements, *found)) if dtype else NO_TYPE
+    return RecognisedCall(kind, (elements, *found), dtype=dtype) if dtype else NO_TYPE

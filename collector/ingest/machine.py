@@ -1,4 +1,4 @@
-"""The machine that a trace was recorded on, as far as the trace describes it; the rest stays 0 or empty."""
+"""The machine that a trace was recorded on; fields that the trace lacks stay 0 or empty."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -14,9 +14,9 @@ _UNKNOWN = {
     "rocm": "unknown GPU",
     "accelerator": "unknown accelerator",
 }
-# What the profiler's categories of other devices begin with.
+# Prefixes of the profiler's categories for other devices.
 _FOREIGN = ("mtia", "xpu", "hpu", "privateuse1")
-# Drivers reserve some memory: what is missing to the next multiple of 4 GiB, up to this part of it, is theirs.
+# Drivers reserve memory: up to this share of the next multiple of 4 GiB may be missing.
 _MEMORY_STEP_GIB, _LARGEST_RESERVED = 4, 0.03
 _YEAR_2000_NS = 946_684_800 * 10**9
 _YEAR_2200_NS = 7_258_118_400 * 10**9
@@ -45,7 +45,7 @@ def compute_of(trace: Trace) -> ComputeFingerprint:
 
 
 def _kind(trace: Trace, name: str, *, has_kernels: bool) -> str:
-    """The kind of device: cpu, cuda, rocm, one of `_FOREIGN`, or accelerator where only that much is certain."""
+    """The kind of device: cpu, cuda, rocm, one of `_FOREIGN`, or accelerator where nothing else is certain."""
     categories = {event.category for event in trace.events}
     if foreign := [kind for kind in _FOREIGN if any(category.startswith(kind) for category in categories)]:
         return foreign[0]
@@ -61,14 +61,14 @@ def _kind(trace: Trace, name: str, *, has_kernels: bool) -> str:
 
 
 def _memory_gib(size_bytes: int) -> int:
-    """Memory as sold: two drivers report sizes of one device that differ by what they reserve."""
+    """Nominal memory: drivers report sizes that differ by their reserved memory."""
     gib = size_bytes / 2**30
     above = -(-gib // _MEMORY_STEP_GIB) * _MEMORY_STEP_GIB
     return int(above) if gib >= above * (1 - _LARGEST_RESERVED) else round(gib)
 
 
 def software_of(trace: Trace) -> SoftwareFingerprint:
-    """The versions that the trace names. It names neither torch's nor the driver's (only the driver's CUDA level)."""
+    """Versions in the trace. It lacks torch's and the driver's version (it has only the driver's CUDA level)."""
     return SoftwareFingerprint(
         torch="",
         cuda=_runtime_version(trace),
@@ -84,9 +84,9 @@ def _runtime_version(trace: Trace) -> str:
 
 
 def gpus_per_node_of(trace: Trace) -> int:
-    """Devices of a node if the trace determines it, else 0.
+    """Devices of a node, 0 where unknown.
 
-    A job with at most as many processes as the trace lists devices is assumed to run on one node.
+    A job with no more processes than listed devices is assumed to run on one node.
     """
     world_size = whole(trace.distributed.get("world_size"))
     devices = len(trace.device_properties)
@@ -94,7 +94,7 @@ def gpus_per_node_of(trace: Trace) -> int:
 
 
 def recorded_at(trace: Trace) -> str | None:
-    """The moment of the first event, UTC; None where the trace's clock does not count from Unix time."""
+    """Time of the first event, UTC; None where the trace's clock does not count from Unix time."""
     if not trace.events:
         return None
     moment_ns = trace.base_time_ns + round(trace.events[0].start_us * 1000)

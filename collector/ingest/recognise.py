@@ -1,6 +1,6 @@
-"""Operators of a framework as operators of the table: aten calls with the shapes of their inputs as workload vectors.
+"""A framework's calls as operators of the table, with workload vectors from the shapes of their inputs.
 
-A call counts as the outermost recognised one around its kernels: the cross-entropy, not the log-softmax inside of it.
+The outermost recognised call around a kernel counts: the cross-entropy, not the log-softmax inside it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,45 +8,46 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from kernelcast.collector.ingest import experts
-from kernelcast.collector.ingest.experts import OfExperts
-from kernelcast.collector.ingest.linears import LinearRoles
+from kernelcast.collector.ingest.experts import ExpertCalls
+from kernelcast.collector.ingest.linear_roles import LinearRoles
 from kernelcast.collector.ingest.named_calls import BY_NAME, is_compiled, named_call, rows, scores
-from kernelcast.collector.ingest.points import (
+from kernelcast.collector.ingest.recognised_calls import (
     DTYPES,
     NO_OPERATOR,
     NO_SHAPES,
     NO_TYPE,
     OTHER_SHAPE,
-    Found,
-    Point,
+    RecognisedCall,
+    Recognition,
     Shapes,
-    Unclear,
+    Unrecognised,
+    factors,
 )
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts
 from kernelcast.collector.traces.call_tree import CallTree
 
-_OPTIMIZER = Unclear("an optimizer step, of which the stage and its layers cannot be told")
+_OPTIMIZER = Unrecognised("an optimizer step: neither its stage nor its layers were recorded")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What else occurs in the trace: it decides what ambiguous calls are."""
+    """Facts from the whole trace that resolve ambiguous calls."""
 
     roles: LinearRoles
     softmaxes: frozenset[tuple[int, int, int]]  # heads of all samples, queries, keys
     widths: frozenset[int] = frozenset()  # of norms
     products: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the results of products
-    experts: OfExperts = field(default_factory=OfExperts)
+    experts: ExpertCalls = field(default_factory=ExpertCalls)
 
     @classmethod
-    def of(cls, tree: CallTree, sequences: Iterable[Found] = ()) -> "Surroundings":
-        """From the forward calls of a trace, and the operators that are several of them."""
+    def of(cls, tree: CallTree, sequences: Iterable[Recognition] = ()) -> "Surroundings":
+        """Collect them from the forward calls of a trace, and from operators made of several calls."""
         products: list[tuple[int, int]] = []
         results: set[tuple[int, int]] = set()
         norms = {
             one.vector[-1]
             for one in sequences
-            if isinstance(one, Point) and one.operator in ("rms_norm", "layer_norm")
+            if isinstance(one, RecognisedCall) and one.operator in ("rms_norm", "layer_norm")
         }
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
@@ -59,7 +60,7 @@ class Surroundings:
             if name in experts.RULES:
                 of_mixture.append((name, dims, texts(tree.arguments[index].concrete)))
             elif name in _PRODUCTS:
-                left, right = _factors(name, dims)
+                left, right = factors(name, dims)
                 if len(left) == 2 and len(right) == 2:
                     products.append((right[0], right[1]))
                     results.add((left[0], right[1]))
@@ -75,12 +76,12 @@ class Surroundings:
             frozenset(softmaxes),
             frozenset(norms),
             frozenset(results),
-            experts.of_experts(of_mixture, norms),
+            experts.expert_calls(of_mixture, norms),
         )
 
 
-def recognised(name: str, arguments: Arguments, around: Surroundings) -> Found:
-    """What a call that `may_be_operator` is."""
+def recognised(name: str, arguments: Arguments, around: Surroundings) -> Recognition:
+    """Recognise a call that `may_be_operator`."""
     if name in _OPTIMIZERS:
         return _OPTIMIZER
     dims = shapes(arguments.dims)
@@ -95,7 +96,7 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Found:
         found = _RULES[name](name, dims, around)
     else:
         found = named_call(name, dims, texts(arguments.concrete))
-    if isinstance(found, Unclear):
+    if isinstance(found, Unrecognised):
         return found
     return replace(found, dtype=first) if first else NO_TYPE
 
@@ -104,26 +105,16 @@ def _is_norm(name: str) -> bool:
     return name in _NORMS or (name in BY_NAME and BY_NAME[name].operator.endswith("_norm"))
 
 
-def _point(operator: str, *vector: int, role: str = "") -> Point:
-    return Point(operator, "", vector, role)
-
-
-def _factors(name: str, dims: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The two matrices of a product; addmm and linear layers with a bias have it first."""
-    pair = dims[1:3] if "addmm" in name else dims[:2]
-    return (pair[0], pair[1]) if len(pair) == 2 else ((), ())
-
-
-def _product(name: str, dims: Shapes, around: Surroundings) -> Found:
-    left, right = _factors(name, dims)
+def _product(name: str, dims: Shapes, around: Surroundings) -> Recognition:
+    left, right = factors(name, dims)
     if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
         return OTHER_SHAPE
     role = around.roles.by_width.get((right[0], right[1]), "")
-    return _point("gemm", left[0], right[0], right[1], role=role)
+    return RecognisedCall("gemm", (left[0], *right), role)
 
 
-def _batched_product(name: str, dims: Shapes, around: Surroundings) -> Found:
-    left, right = _factors(name, dims)
+def _batched_product(name: str, dims: Shapes, around: Surroundings) -> Recognition:
+    left, right = factors(name, dims)
     if len(left) != 3 or len(right) != 3 or left[0] != right[0] or left[2] != right[1]:
         return OTHER_SHAPE
     heads, queries, inner, columns = *left, right[2]
@@ -133,30 +124,30 @@ def _batched_product(name: str, dims: Shapes, around: Surroundings) -> Found:
     )
     # Both or neither: a head as wide as the sequence is long, or no softmax of that size.
     role = "" if scores == values else "attention_scores" if scores else "attention_values"
-    return _point("batched_gemm", heads, queries, inner, columns, role=role)
+    return RecognisedCall("batched_gemm", (heads, queries, inner, columns), role)
 
 
-def _rows(operator: str, dims: Shapes) -> Found:
+def _rows(operator: str, dims: Shapes) -> Recognition:
     vector = rows(dims)
-    return OTHER_SHAPE if vector is None else _point(operator, *vector)
+    return OTHER_SHAPE if vector is None else RecognisedCall(operator, vector)
 
 
-def _norm(name: str, dims: Shapes, around: Surroundings) -> Found:
+def _norm(name: str, dims: Shapes, around: Surroundings) -> Recognition:
     parameters = sum(len(shape) == 1 for shape in dims[1:])
     operator = "layer_norm" if name in _LAYER_NORMS else "rms_norm"
     if parameters != (2 if operator == "layer_norm" else 1):
-        return Unclear("a norm without its weight (and bias)")
+        return Unrecognised("a norm without its weight (and bias)")
     return _rows(operator, dims)
 
 
-def _add(name: str, dims: Shapes, around: Surroundings) -> Found:
-    """Two activations as wide as a norm are a residual's; a row added to the result of a product is its bias."""
+def _add(name: str, dims: Shapes, around: Surroundings) -> Recognition:
+    """A residual adds two activations of a norm's width; a bias is a row added to the result of a product."""
     one, other = (*dims, (), ())[:2]
     if one == other and len(one) == 3 and one[-1] in around.widths:
         return _rows("residual_add", dims)
     result = prod(one[:-1]), one[-1] if one else 0
     if len(one) in (2, 3) and other == (one[-1],) and result in around.products:
-        return _point("bias_add", *result)
+        return RecognisedCall("bias_add", result)
     return NO_OPERATOR
 
 
@@ -165,7 +156,7 @@ _LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
 _NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
 _OF_INTEREST = _PRODUCTS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
 _OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
-_RULES: Mapping[str, Callable[[str, Shapes, Surroundings], Found]] = {
+_RULES: Mapping[str, Callable[[str, Shapes, Surroundings], Recognition]] = {
     **dict.fromkeys(_PRODUCTS, _product),
     **dict.fromkeys(_NORMS, _norm),
     "aten::bmm": _batched_product,

@@ -1,4 +1,4 @@
-"""`ingest_traces`: trace files of real runs into a database, all of them or nothing."""
+"""`ingest_traces`: stores trace files of real runs in a database, all of them or none."""
 
 import hashlib
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelcast.collector.ingest.extract import Extracted, Kind, Occurrence, extract
+from kernelcast.collector.ingest.attribute_kernels import Extracted, Occurrence, SampleKey, extract
 from kernelcast.collector.ingest.machine import (
     compute_of,
     gpus_per_node_of,
@@ -18,7 +18,7 @@ from kernelcast.collector.ingest.scopes import marks_of
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
 from kernelcast.collector.traces.kineto import Trace, read_trace
-from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
+from kernelcast.collector.traces.trace_text import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.small_file import open_regular
@@ -26,12 +26,12 @@ from kernelcast.store import (
     Database,
     IngestedTrace,
     Kernel,
+    MeasuredRun,
     Repetition,
     Run,
     Sample,
     Source,
     Timeline,
-    TracedRun,
     UnrecognisedKernels,
 )
 from kernelcast.store.doubts import flagged
@@ -44,7 +44,7 @@ _HASHED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingested:
-    """One file, ingested: what is stored of it. Times in µs."""
+    """One ingested file and the records stored for it. Times in µs."""
 
     path: Path
     is_new: bool  # False: a trace with the same digest is in the database already
@@ -52,13 +52,13 @@ class Ingested:
     samples: tuple[Sample, ...] = ()
     unrecognised: tuple[UnrecognisedKernels, ...] = ()
     device: str = ""
-    notes: tuple[str, ...] = ()  # what was repaired or left out
+    notes: tuple[str, ...] = ()  # repairs and omissions
     timeline: Timeline | None = None  # None: nothing ran
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file, read. `trace` has no run yet."""
+    """One file that was read; `trace` has no run yet."""
 
     path: Path
     content: Trace  # only its first event and its marks
@@ -71,7 +71,7 @@ class _File:
 
     @property
     def job(self) -> tuple[object, ...]:
-        """What the ranks of one job have in common."""
+        """Fields that all ranks of one job share."""
         trace = self.trace
         return self.compute, self.software, trace.backend, trace.world_size, self.gpus_per_node
 
@@ -85,15 +85,15 @@ def ingest_traces(
     max_bytes: int = MAX_TRACE_BYTES,
     is_partial: bool = False,
 ) -> list[Ingested]:
-    """Add traces of real runs to a database, which is made where there is none.
+    """Add traces of real runs to a database, which is created if missing.
 
-    Ranks of one job (same machine, software and world size, each rank once) become one run. A file whose digest the
-    database holds already is left out. `gpus_per_node` says how ranks fill nodes, where the traces do not: 0.
-    With `is_partial` a file that is cut off is read up to there.
+    Ranks of one job (same machine, software and world size, each rank once) become one run. Files whose digest is in
+    the database are skipped. `gpus_per_node` is the number of ranks per node; 0 takes it from the traces. With
+    `is_partial` a truncated file is read up to its end.
 
     Raises:
         UsageError: no file.
-        DataError: a file is no Kineto trace, or holds no kernel; names it. The database is then as it was.
+        DataError: names a file that is no Kineto trace or holds no kernel; the database is unchanged.
     """
     if not paths:
         raise UsageError("ingest: found no trace, expected at least one")
@@ -111,12 +111,12 @@ def ingest_traces(
         done |= {one.path: one for one in ingested}
     if runs:
         with Database.open(database_path, create=True) as database:
-            database.add_traced_runs(runs)
+            database.add_runs(runs)
     return [done[path] for path in dict.fromkeys(paths)]
 
 
 def _known(database_path: Path) -> set[str]:
-    """Digests of the traces that the database holds."""
+    """Digests of the traces in the database."""
     if not database_path.exists():
         return set()
     with Database.open(database_path) as database:
@@ -145,7 +145,7 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partia
     found = extract(trace, gpus_per_node)
     if not found.count:
         raise DataError(
-            f"{path}: holds no kernel, only what the host did; expected a trace of the device's kernels too"
+            f"{path}: holds no kernel, only events of the host; expected a trace of the device's kernels too"
         )
     return _File(
         path=path,
@@ -181,7 +181,7 @@ def _span_us(trace: Trace) -> float:
 
 
 def _jobs(files: Sequence[_File]) -> list[list[_File]]:
-    """Files by job: ranks of the same job are together, each rank once."""
+    """Files grouped by job, each rank once."""
     jobs: list[list[_File]] = []
     for file in files:
         rank = file.trace.rank
@@ -195,7 +195,7 @@ def _jobs(files: Sequence[_File]) -> list[list[_File]]:
     return jobs
 
 
-def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingested]]:
+def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Ingested]]:
     first = job[0]
     backend, world_size = first.trace.backend, first.trace.world_size
     digests = sorted(file.trace.file_digest for file in job)
@@ -208,7 +208,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         compute_id=first.compute.digest,
         fabric_id=fabric.digest if fabric else None,
         software_id=first.software.digest,
-        # Nothing here is measured alone: `train` leaves samples of traces out unless it is asked for them.
+        # No operator runs alone in a trace: `train` uses these samples only on request.
         conditions={"real_run": True, **({"world_size": world_size} if world_size else {})},
         source=Source(
             kind="trace",
@@ -220,7 +220,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         site=site,
     )
     ingested = [_ingested(file, run.id, fabric) for file in job]
-    traced = TracedRun(
+    traced = MeasuredRun(
         run=run,
         compute=first.compute,
         fabric=fabric,
@@ -260,7 +260,9 @@ def _ingested(file: _File, run_id: str, fabric: FabricFingerprint | None) -> Ing
     )
 
 
-def _sample(kind: Kind, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None) -> Sample:
+def _sample(
+    kind: SampleKey, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None
+) -> Sample:
     point, direction = kind
     first_us = occurrences[0].start_us
     repetitions = [_repetition(index, occurrence, first_us) for index, occurrence in enumerate(occurrences)]
@@ -297,11 +299,13 @@ def _repetition(index: int, occurrence: Occurrence, first_us: float) -> Repetiti
 
 
 def _flags(occurrences: Sequence[Occurrence]) -> list[tuple[str, str]]:
-    """What distinguishes the times of a real run from those of an operator alone."""
+    """Flags of times that differ from an operator measured alone."""
     flags = []
     overlapped = sum(occurrence.is_overlapped for occurrence in occurrences)
     if overlapped:
-        flags.append(("overlapped", f"{overlapped} of {len(occurrences)} beside kernels of other streams"))
+        flags.append(
+            ("overlapped", f"{overlapped} of {len(occurrences)} overlapped with kernels of other streams")
+        )
     spans_us = sum(occurrence.end_us - occurrence.start_us for occurrence in occurrences)
     busy_us = sum(piece.duration_us for occurrence in occurrences for piece in occurrence.pieces)
     idle_percent = 100 * (1 - busy_us / spans_us)

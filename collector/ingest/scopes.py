@@ -1,4 +1,4 @@
-"""Where in a program a launch stands: the step, and the annotations and modules around it."""
+"""Steps and scopes of a launch: the annotations and modules around it."""
 
 import re
 from bisect import bisect_right
@@ -16,26 +16,26 @@ _LONGEST = 400
 
 
 def steps_of(trace: Trace) -> list[Event]:
-    """Annotations of steps, by start: the profiler's own where there are any."""
+    """Annotations of steps, by start; the profiler's own take precedence."""
     steps = [event for event in trace.of_category(ANNOTATION_CATEGORY) if _STEP.fullmatch(event.name)]
     profilers = [event for event in steps if event.name.startswith(_PROFILERS_STEP)]
     return profilers or steps
 
 
 def marks_of(trace: Trace) -> tuple[Event, ...]:
-    """The first event of a trace, where its clock begins, and all that the functions here look at."""
+    """The first event of a trace, where its clock starts, and all events that this module reads."""
     marks = (event for event in trace.events[1:] if event.category == ANNOTATION_CATEGORY or _is_scope(event))
     return (*trace.events[:1], *marks)
 
 
 class Steps:
-    """Steps by time; they do not overlap, or the later one counts."""
+    """Lookup of steps by time; where steps overlap, the later one counts."""
 
     def __init__(self, steps: Sequence[Event]) -> None:
         self._starts, self._ends = [s.start_us for s in steps], [s.end_us for s in steps]
 
     def at(self, time_us: float) -> int | None:
-        """The step that a moment is in."""
+        """The step at a time."""
         index = bisect_right(self._starts, time_us) - 1
         return index if index >= 0 and time_us <= self._ends[index] else None
 
@@ -43,14 +43,14 @@ class Steps:
 def scopes_of(trace: Trace, tree: CallTree) -> Sequence[str]:
     """The scope of every call of the tree: annotations and modules around it on its thread, outermost first.
 
-    A backward call has the scope of the forward call that it differentiates, where its thread has none.
+    A backward call without a scope on its thread gets the scope of its forward call.
     """
     marks = [event for event in trace.events if _is_scope(event)]
     if not marks:
         return [""] * len(tree.calls)
     found: list[str] = [""] * len(tree.calls)
     open_marks: dict[str, list[tuple[float, str]]] = {}
-    # The sort is stable: a mark comes before the calls that start together with it, and holds them.
+    # The sort is stable: a mark precedes the calls that start at the same time, and contains them.
     places: list[tuple[Event, int]] = [*((mark, -1) for mark in marks), *_numbered(tree.calls)]
     for event, index in sorted(places, key=lambda place: place[0].start_us):
         stack = open_marks.setdefault(event.thread, [])

@@ -1,15 +1,15 @@
 """Operators that a program writes as several calls: norms, rotary embedding and gates without a kernel of their own.
 
-Rows of data: the calls in their order, without what only changes layouts and types, which is part of the operator where
-it stands inside. A product between a gate's activation and its multiplication stays a product.
+Rows of data: the calls in their order. Changes of layout and type in between belong to the operator; a product between
+a gate's activation and its multiplication stays a product.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelcast.collector.ingest.named_calls import rows
-from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Found, Point, Shapes
+from kernelcast.collector.ingest.named_calls import heads_first, rows
+from kernelcast.collector.ingest.recognised_calls import DTYPES, NO_TYPE, RecognisedCall, Recognition, Shapes
 from kernelcast.collector.traces.arguments import shapes, texts
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
 
@@ -38,10 +38,7 @@ def _gate(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
 def _rotary(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
     """Queries in the first half of the calls, keys in the second, each [b, heads, tokens, head size]."""
     query, key = (dims[place][0] if dims[place] else () for place in (0, len(dims) // 2))
-    if len(query) != 4 or len(key) != 4 or (query[0], *query[2:]) != (key[0], *key[2:]):
-        return None
-    b, heads, tokens, size = query
-    return (b, tokens, heads, key[1], size) if key[1] and heads % key[1] == 0 else None
+    return heads_first((query, key))
 
 
 _ROTATED = ("mul", "neg", "cat", "mul", "add")
@@ -65,13 +62,13 @@ _BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = {
 }
 
 
-def sequences_of(tree: CallTree) -> dict[int, tuple[int, Found]]:
-    """The calls that are part of a sequence: the first one of it, and what it is."""
+def sequences_of(tree: CallTree) -> dict[int, tuple[int, Recognition]]:
+    """For each call in a sequence: the index of the first call, and the operator."""
     by_thread: dict[str, list[int]] = defaultdict(list)
     for index, (event, parent) in enumerate(zip(tree.calls, tree.parents, strict=True)):
         if parent is None and tree.backward_nodes[index] is None and not event.name.startswith(NODE_PREFIX):
             by_thread[tree.threads[index]].append(index)
-    found: dict[int, tuple[int, Found]] = {}
+    found: dict[int, tuple[int, Recognition]] = {}
     for calls in by_thread.values():
         for place, index in enumerate(calls):
             if index in found:
@@ -86,8 +83,8 @@ def sequences_of(tree: CallTree) -> dict[int, tuple[int, Found]]:
 
 def _matched(
     tree: CallTree, calls: Sequence[int], place: int, row: CallSequence
-) -> tuple[list[int], Found] | None:
-    """The calls of the sequence that begins at `place`; None where it is none."""
+) -> tuple[list[int], Recognition] | None:
+    """Calls and operator of the sequence that begins at `place`; None where none does."""
     own: list[int] = []
     part: list[int] = []
     for position in range(place, len(calls)):
@@ -108,4 +105,4 @@ def _matched(
     if vector is None:
         return None
     dtype = next((DTYPES.get(text, "") for text in texts(tree.arguments[own[0]].types)), "")
-    return part, Point(row.operator, dtype, vector, "", VARIANT) if dtype else NO_TYPE
+    return part, RecognisedCall(row.operator, vector, variant=VARIANT, dtype=dtype) if dtype else NO_TYPE

@@ -1,4 +1,4 @@
-"""Every event of a trace as it is stored: what it is, when it ran, and who launched it."""
+"""Every event of a trace as it is stored: its kind, its times, and its launch."""
 
 import json
 from array import array
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from kernelcast.collector.ingest.attribute_kernels import AttributedKernel, Extracted, KernelSpan, SampleKey
 from kernelcast.collector.ingest.collectives import group_ranks
-from kernelcast.collector.ingest.exposure import Span, expose
-from kernelcast.collector.ingest.extract import Extracted, Kind, Piece, Placed
-from kernelcast.collector.ingest.points import DTYPES, Point
-from kernelcast.collector.ingest.products import product_shape
+from kernelcast.collector.ingest.exposed_time import Span, expose
+from kernelcast.collector.ingest.recognised_calls import DTYPES, RecognisedCall, product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
-from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
+from kernelcast.collector.traces.arguments import Arguments, shapes, shapes_text, texts, whole
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.store import EventKind, TracedEvent, TracedStep
 
@@ -30,11 +29,11 @@ _BYTES = {
 
 @dataclass(frozen=True)
 class TraceEvents:
-    """Steps and events of a trace, made as they are asked for: `samples` are the ids of the samples by kind."""
+    """Steps and events of a trace, computed lazily; `samples` are the ids of the samples by key."""
 
     trace: Trace
     extracted: Extracted
-    samples: Mapping[Kind, str]
+    samples: Mapping[SampleKey, str]
 
     @property
     def start_us(self) -> float:
@@ -63,7 +62,7 @@ class TraceEvents:
         by_device: dict[int, array[int]] = {}
         for place, placed in enumerate(pieces):
             by_device.setdefault(placed.piece.device, array("q")).append(place)
-        # As arrays, which take a tenth of the memory.
+        # Arrays take a tenth of the memory of lists.
         empty = array("q", [0]) * len(pieces)
         starts, exposed, idle, late = empty[:], empty[:], empty[:], empty
         for places in by_device.values():
@@ -73,7 +72,7 @@ class TraceEvents:
                 late[place] = -1 if span.late_ns is None else span.late_ns
         return starts, exposed, idle, late
 
-    def _span(self, piece: Piece) -> Span:
+    def _span(self, piece: KernelSpan) -> Span:
         launch_us = piece.launch_us if self.extracted.is_device else piece.start_us
         start_ns = self._ns(piece.start_us)
         return Span(
@@ -113,17 +112,18 @@ class TraceEvents:
         known: dict[tuple[Any, ...], EventKind] = {}
         return [self._kind(placed, known) for placed in self.extracted.pieces]
 
-    def _kind(self, placed: Placed, kinds: dict[tuple[Any, ...], EventKind]) -> EventKind:
+    def _kind(self, placed: AttributedKernel, kinds: dict[tuple[Any, ...], EventKind]) -> EventKind:
         piece, found, described = placed.piece, placed.found, placed.described
         tree = self.extracted.tree
-        name, dims, types = "", None, tuple[str, ...]()
+        name, listed, types = "", "", tuple[str, ...]()
         if piece.call is not None:
             arguments = tree.arguments[piece.call]
-            name, dims = tree.calls[piece.call].name, arguments.dims
+            name, listed = tree.calls[piece.call].name, shapes_text(arguments.dims)
             types = tuple(texts(arguments.types))
-        listed = json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
         is_part = (
-            isinstance(found, Point) and piece.occurrence is not None and piece.occurrence.kind is not None
+            isinstance(found, RecognisedCall)
+            and piece.occurrence is not None
+            and piece.occurrence.kind is not None
         )
         message = {} if described is None else _message(described)
         key = (
@@ -144,7 +144,7 @@ class TraceEvents:
 
     def _new_kind(
         self,
-        placed: Placed,
+        placed: AttributedKernel,
         host_operator: str,
         listed: str,
         types: Sequence[str],
@@ -152,10 +152,10 @@ class TraceEvents:
         message: Mapping[str, Any],
     ) -> EventKind:
         piece, found = placed.piece, placed.found
-        point = found if is_part and isinstance(found, Point) else None
+        point = found if is_part and isinstance(found, RecognisedCall) else None
         first = next((DTYPES[text] for text in types if text in DTYPES), "")
         product = product_shape(host_operator, shapes(json.loads(listed)) if listed else ())
-        reason = "" if isinstance(found, Point) else found.reason
+        reason = "" if isinstance(found, RecognisedCall) else found.reason
         fields: dict[str, Any] = {name: value for name, value in message.items() if name != "dtype"}
         if product:
             fields |= dict(zip(("batch", "m", "k", "n"), product, strict=True))
@@ -176,7 +176,7 @@ class TraceEvents:
         )
 
 
-def _class_of(piece: Piece) -> str:
+def _class_of(piece: KernelSpan) -> str:
     if piece.category in _MEMORY_CATEGORIES:
         return "memory"
     name = piece.name.lower()
@@ -184,7 +184,7 @@ def _class_of(piece: Piece) -> str:
 
 
 def _message(arguments: Arguments) -> dict[str, Any]:
-    """What a collective carries; nothing where it is not recorded."""
+    """The message of a collective; empty where it was not recorded."""
     if not isinstance(arguments.collective, str):
         return {}
     ranks, dtype = group_ranks(arguments), str(arguments.dtype or "")

@@ -1,1 +1,1 @@
-"""This machine: its fingerprints, and what its devices say of themselves."""
+"""This machine: its fingerprints, and the readings of its devices."""

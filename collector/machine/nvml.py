@@ -1,6 +1,6 @@
-"""What the NVIDIA driver says of a GPU at this moment: clocks and what holds them back, power, heat, other processes.
+"""The present state of an NVIDIA GPU: clocks and what limits them, power, temperature, other processes.
 
-Through the driver's own library (NVML, `nvml.h`), which answers in microseconds; nvidia-smi takes a tenth of a second.
+Read through the driver's library (NVML, `nvml.h`) in microseconds; nvidia-smi takes a tenth of a second.
 """
 
 import ctypes
@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-# nvmlClocksEventReason*: what holds clocks back, other than what is set and asked for.
+# nvmlClocksEventReason*: limits on the clocks other than the set ones.
 _POWER_CAP = 0x4
 _THROTTLES = {
     0x8: "hardware slowdown",
@@ -21,14 +21,14 @@ _CLOCK_SM, _TEMPERATURE_GPU = 1, 0  # NVML_CLOCK_SM, NVML_TEMPERATURE_GPU
 
 
 class Gpu:
-    """One GPU, by torch's number of it."""
+    """One GPU."""
 
     def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
         self._library, self._handle = library, handle
 
     @classmethod
     def find(cls, device: torch.device) -> Self | None:
-        """The GPU that torch calls `device`, by its UUID; None where the driver's library does not know it."""
+        """The GPU of a torch device, by its UUID; None where the driver's library does not know it."""
         handle = ctypes.c_void_p()
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -42,21 +42,21 @@ class Gpu:
         return cls(library, handle)
 
     def clock_reasons(self) -> int:
-        """Bits of what holds the clocks back now; 0 where the driver does not say."""
+        """Bits of the present limits on the clocks; 0 where unknown."""
         bits = ctypes.c_ulonglong()
         call = self._library.nvmlDeviceGetCurrentClocksThrottleReasons
         return bits.value if call(self._handle, ctypes.byref(bits)) == _SUCCESS else 0
 
     def clock_mhz(self) -> float | None:
-        """Clock of the multiprocessors now, MHz; this and the following are None where the driver does not say."""
+        """Present clock of the multiprocessors, MHz; this and the following are None where unknown."""
         return self._asked("nvmlDeviceGetClockInfo", ctypes.c_uint(), _CLOCK_SM)
 
     def temperature_c(self) -> float | None:
-        """Temperature of the chip now, degrees Celsius."""
+        """Present temperature of the chip, degrees Celsius."""
         return self._asked("nvmlDeviceGetTemperature", ctypes.c_uint(), _TEMPERATURE_GPU)
 
     def power_w(self) -> float | None:
-        """Power of the board, W: on most GPUs the driver's mean over the last second."""
+        """Power of the board, W: on most GPUs a mean over the last second."""
         return self._asked("nvmlDeviceGetPowerUsage", ctypes.c_uint(), scale=1e-3)
 
     def energy_j(self) -> float | None:
@@ -66,7 +66,7 @@ class Gpu:
     def _asked(
         self, name: str, value: ctypes.c_uint | ctypes.c_ulonglong, *arguments: int, scale: float = 1.0
     ) -> float | None:
-        """What a call of the library writes into its last argument, times `scale`."""
+        """The output argument of a library call, times `scale`."""
         try:
             call = getattr(self._library, name)
         except AttributeError:  # an older driver
@@ -75,9 +75,9 @@ class Gpu:
         return value.value * scale if status == _SUCCESS else None
 
     def processes(self) -> int:
-        """How many processes compute on it, this one included; 0 where the driver does not say.
+        """Number of processes that compute on it, including this one; 0 where unknown.
 
-        They are only counted: in a container process ids differ from the driver's.
+        Only the count is used: in a container, process ids differ from the driver's.
         """
         count = ctypes.c_uint(0)
         call = self._library.nvmlDeviceGetComputeRunningProcesses_v3
@@ -86,15 +86,15 @@ class Gpu:
 
 
 def gpu_uuid(device: torch.device) -> str:
-    """`GPU-…` as nvidia-smi and NVML take it: neither counts devices as CUDA_VISIBLE_DEVICES does."""
+    """`GPU-…` for nvidia-smi and NVML, which ignore CUDA_VISIBLE_DEVICES in their numbering."""
     return f"GPU-{torch.cuda.get_device_properties(device.index or 0).uuid}"
 
 
 def throttles(bits: int) -> list[str]:
-    """In words what forces clocks down; a power limit is none, it is part of the hardware's fingerprint."""
+    """Names of the throttle reasons. A power limit is none: it is part of the hardware's fingerprint."""
     return [words for bit, words in _THROTTLES.items() if bits & bit]
 
 
 def is_power_capped(bits: int) -> bool:
-    """Whether the power limit holds the clocks back, as it does under long full load."""
+    """Whether the power limit reduces the clocks, as under long full load."""
     return bool(bits & _POWER_CAP)

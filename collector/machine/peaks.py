@@ -1,4 +1,4 @@
-"""What a device reaches in a second or two of work: matrix products per element type, and copies of memory."""
+"""Rates that a device reaches in a second or two: matrix products per element type, and memory copies."""
 
 import time
 from collections.abc import Callable
@@ -9,29 +9,29 @@ import torch
 _DTYPES = ("float32", "bfloat16")
 _SIDE = 2048
 _COPIED_BYTES = 1 << 28
-"""Far more than a cache."""
+"""Much larger than a cache."""
 _BUDGET_S = 0.5
 _LEAST_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPeaks:
-    """The best of some runs: FLOP/s of a square matrix product per element type, bytes read and written by a copy."""
+class PeakRates:
+    """The best of several runs: FLOP/s of a matrix product by element type, and bytes/s read and written by a copy."""
 
     flops_per_s: dict[str, float]
     memory_bytes_per_s: float
 
 
-def measure_peaks(device: torch.device, *, threads: int) -> MeasuredPeaks:
-    """Measure with as many threads as one process computes with. Other work on the machine makes it slower.
+def measure_peaks(device: torch.device, *, threads: int) -> PeakRates:
+    """Measure with the threads of one process. Other work on the machine lowers the result.
 
-    On a CPU the number of threads is set for the measurement, and what it was after it.
+    On a CPU the number of threads is set during the measurement and restored afterwards.
     """
     before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(threads)
     try:
-        return MeasuredPeaks(
+        return PeakRates(
             flops_per_s={name: _matmul_flops_per_s(getattr(torch, name), device) for name in _DTYPES},
             memory_bytes_per_s=_copy_bytes_per_s(device),
         )

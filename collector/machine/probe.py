@@ -1,7 +1,9 @@
-"""This machine's fingerprints, as far as its speed depends on them. Nothing here reads a host name, serial or user."""
+"""This machine's fingerprints: everything that decides its speed. No host name, serial number or user is read."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,41 +15,29 @@ from kernelcast.collector.machine.probe_cpu import (
     is_virtualised,
     job_cores,
     memory_gib,
+    read_text,
 )
 from kernelcast.collector.machine.probe_gpu import driver_version, gpu_fields, gpu_links
-from kernelcast.collector.machine.probe_network import network_links
 from kernelcast.collector.measuring import cache_state, core_binding, gloo_threads, host_memory
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
 
-# Settings that change what runs. Threads are in the compute fingerprint; values that name paths or hosts stay out.
+# Settings that change the kernels. Threads are in the compute fingerprint; variables with paths or hosts are left out.
 _TUNING_VARIABLES = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "MKL_CBWR",
-    "NCCL_ALGO",
-    "NCCL_BUFFSIZE",
-    "NCCL_IB_DISABLE",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_NTHREADS",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_PROTO",
-    "NCCL_SHM_DISABLE",
-    "NVIDIA_TF32_OVERRIDE",
-    "ONEDNN_MAX_CPU_ISA",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-)
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "MKL_CBWR", "NCCL_ALGO", "NCCL_BUFFSIZE",
+    "NCCL_IB_DISABLE", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NET_GDR_LEVEL", "NCCL_NTHREADS",
+    "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO", "NCCL_SHM_DISABLE",
+    "NVIDIA_TF32_OVERRIDE", "ONEDNN_MAX_CPU_ISA", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
 
+_INFINIBAND = Path("/sys/class/infiniband")
+_NETWORK = Path("/sys/class/net")
 _CPU_LIBRARY_LINES = ("Intel(R)", "OpenBLAS", "Arm", "OpenMP", "CPU capability")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprints:
-    """The three keys of everything that is measured here."""
+    """The three keys of every measurement here."""
 
     compute: ComputeFingerprint
     fabric: FabricFingerprint
@@ -55,15 +45,15 @@ class Fingerprints:
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one, else the CPU.
+    """The device of a name; `auto` is the GPU where one exists, else the CPU.
 
     Raises:
-        UsageError: the device is unknown or not there.
+        UsageError: the device is unknown or missing.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device {name!r} is unknown; expected auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device 'cuda' was asked for, but torch finds no CUDA device here")
+        raise UsageError("device is 'cuda', but torch finds no CUDA device here; expected cpu or auto")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -72,7 +62,7 @@ def resolve_device(name: str) -> torch.device:
 def probe(device: torch.device, *, threads: int, processes: int = 1) -> Fingerprints:
     """Fingerprints of this machine for `device`.
 
-    On a CPU, `threads` is what one process computes with, of `processes` on this node.
+    On a CPU, each of `processes` processes on this node computes with `threads` threads.
     """
     return Fingerprints(
         compute=_compute(device, threads),
@@ -101,7 +91,7 @@ def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
         return FabricFingerprint(
             backend="nccl", gpus_per_node=torch.cuda.device_count(), links=gpu_links(), nics=network_links()
         )
-    # On a CPU a "device" is one process with its threads; they meet in the memory of the node.
+    # On a CPU a "device" is one process with its threads; processes communicate through shared memory.
     return FabricFingerprint(
         backend="gloo",
         gpus_per_node=max(1, job_cores() // threads),
@@ -136,11 +126,24 @@ def _software(device: torch.device, threads: int, processes: int) -> SoftwareFin
 
 
 def _flash_attn() -> tuple[str, ...]:
-    """Attention is then another kernel than torch's."""
+    """Empty without flash-attn; with it attention is another kernel than torch's."""
     return (f"flash-attn={found}",) if (found := flash_attn_version()) else ()
 
 
 def _cpu_libraries() -> tuple[str, ...]:
-    """What torch's CPU kernels run on: BLAS, oneDNN, OpenMP and the instruction set it chose, with their versions."""
+    """Versions of BLAS, oneDNN and OpenMP, and the instruction set that torch chose."""
     lines = (line.strip(" -") for line in torch.__config__.show().splitlines())
     return tuple(sorted(line for line in lines if line.startswith(_CPU_LIBRARY_LINES)))
+
+
+def network_links() -> tuple[str, ...]:
+    """Adapters as `RATE KIND ×count`: InfiniBand and RoCE ports, or physical Ethernet ports where there are none."""
+    counts: Counter[str] = Counter()
+    for port in sorted(_INFINIBAND.glob("*/ports/*")):
+        counts[f"{read_text(port / 'rate')} {read_text(port / 'link_layer')}".strip()] += 1
+    if not counts:
+        for adapter in sorted(_NETWORK.glob("*")):
+            speed = read_text(adapter / "speed")
+            if (adapter / "device").exists() and speed.isdigit():
+                counts[f"{speed} Mb/s Ethernet"] += 1
+    return tuple(f"{link} ×{count}" for link, count in sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""What Linux says about the CPU (on other systems: what Python's platform module knows)."""
+"""CPU, memory and control groups as Linux reports them; on other systems Python's platform module."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ _CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 _SLURM_CPUS = re.compile(r"(?:^|,)([0-9]+)(?:\(x[0-9]+\))?(?=,|$)")
 
-# Those that select kernels in torch's BLAS and oneDNN.
+# Instruction sets that select kernels in torch's BLAS and oneDNN.
 _INSTRUCTION_SETS = frozenset(
     {
         "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16",
@@ -34,7 +34,7 @@ def _cpuinfo(*keys: str) -> str:
 
 
 def cpu_model() -> str:
-    """Vendor's name of the model, with family, model and stepping where names alone are vague (virtual machines)."""
+    """The vendor's model name, with family, model and stepping: names of virtual machines alone are ambiguous."""
     name = _cpuinfo("model name", "Model", "CPU part") or platform.processor() or platform.machine()
     numbers = [_cpuinfo(key) for key in ("cpu family", "model", "stepping")]
     return (
@@ -43,43 +43,42 @@ def cpu_model() -> str:
 
 
 def available_cores() -> int:
-    """Cores that this process may use: those it may run on, and not more than its control group's quota."""
+    """Cores that this process may use: its affinity, limited by its control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, int(_quota_cores())))
 
 
 def job_cores(environment: Mapping[str, str] = os.environ) -> int:
-    """Cores that all processes of this job may use on this node, whichever of them a launcher bound this one to.
+    """Cores that all processes of this job may use on this node, whatever this process is bound to.
 
-    Two databases of one node, of a job step with a core per task and of a process that has all cores, are then of one
-    machine.
+    A job step with a core per task and a process with all cores of the same node then count as one machine.
     """
     cores = available_cores()
     if environment.get("SLURM_JOB_ID"):
         cores = max(cores, _slurm_cores(environment))
     elif environment.get("OMPI_COMM_WORLD_SIZE") and hasattr(os, "sched_getaffinity"):
-        # Open MPI binds what it starts, not its own daemon.
+        # Open MPI binds the processes that it starts, but not its own daemon.
         cores = max(cores, len(os.sched_getaffinity(os.getppid())))
     return max(1, min(cores, os.cpu_count() or 1, int(_quota_cores())))
 
 
 def _slurm_cores(environment: Mapping[str, str]) -> int:
-    """CPUs of the job on a node of it: `SLURM_JOB_CPUS_PER_NODE`, such as 72 or 72(x2); 0 where it does not say."""
+    """CPUs of the job per node, from `SLURM_JOB_CPUS_PER_NODE` such as 72 or 72(x2); 0 where unknown."""
     per_node = {int(cores) for cores in _SLURM_CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))}
     if len(per_node) == 1:
         return per_node.pop()
-    # A step may be on some of the job's nodes only: which of the numbers is this node's is not said.
+    # With several numbers it is unknown which one is this node's.
     own = environment.get("SLURM_CPUS_ON_NODE", "")
     return int(own) if own.isascii() and own.isdecimal() else 0
 
 
 def available_memory_bytes() -> int:
-    """What this node's processes can still get: of the machine, and of the limit of this process's control group.
+    """Free memory of this node, within the limits of this process's control groups.
 
-    Slurm and containers set such limits; a process that goes beyond is killed without a word.
+    Slurm and containers set such limits; a process that exceeds them is killed without a message.
 
     Raises:
-        OSError: the system does not say.
+        OSError: the system does not report it.
     """
     for line in _MEMORY.read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
@@ -88,34 +87,36 @@ def available_memory_bytes() -> int:
 
 
 def _left_in_groups_bytes() -> Iterator[int]:
-    """Limit less use of every control group with a limit, this process's and those around it (cgroup v1 or v2)."""
+    """Limit minus use of this process's control group and its ancestors, where limited (cgroup v1 or v2)."""
     for folder, version_1 in _control_groups("memory"):
         names = (
             ("memory.limit_in_bytes", "memory.usage_in_bytes")
             if version_1
             else ("memory.max", "memory.current")
         )
-        limit, used = (_read(folder / name) for name in names)
+        limit, used = (read_text(folder / name) for name in names)
         if limit.isdigit() and used.isdigit():
-            # Pages of files count as used and are given back when there is need of them.
+            # Page cache counts as used, but is reclaimed under pressure.
             yield max(0, int(limit) - int(used) + _file_pages_bytes(folder))
 
 
 def _file_pages_bytes(folder: Path) -> int:
-    cells = dict(line.split() for line in _read(folder / "memory.stat").splitlines() if line.count(" ") == 1)
+    cells = dict(
+        line.split() for line in read_text(folder / "memory.stat").splitlines() if line.count(" ") == 1
+    )
     return int(cells.get("inactive_file", cells.get("total_inactive_file", "0")))
 
 
 def _control_groups(controller: str) -> Iterator[tuple[Path, bool]]:
-    """Folders of this process's control group and those around it, and whether they are of cgroup v1."""
-    for line in _read(_CGROUP).splitlines():
+    """Folders of this process's control group and its ancestors, and whether they belong to cgroup v1."""
+    for line in read_text(_CGROUP).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and controller not in controllers.split(","):
             continue
         top = _CGROUPS / controllers if controllers else _CGROUPS
         group = top / path.lstrip("/")
-        # In a container the path may be the host's, and only its top is to be seen.
+        # In a container the path may be the host's, and only its top is visible.
         for folder in (group, *group.parents):
             if not folder.is_relative_to(top):
                 break
@@ -123,7 +124,7 @@ def _control_groups(controller: str) -> Iterator[tuple[Path, bool]]:
 
 
 def _quota_cores() -> float:
-    """The smallest CPU quota of this process's control group (cgroup v1 or v2) and those around it, in cores."""
+    """The smallest CPU quota of this process's control group and its ancestors (cgroup v1 or v2), in cores."""
     smallest = float(os.cpu_count() or 1)
     for folder, version_1 in _control_groups("cpu"):
         quota, period = _quota(folder, version_1=version_1)
@@ -135,14 +136,15 @@ def _quota_cores() -> float:
 def _quota(folder: Path, *, version_1: bool) -> tuple[float, float]:
     """CPU time in µs per period in µs; (-1, -1) without a quota."""
     if version_1:
-        text = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
+        text = f"{read_text(folder / 'cpu.cfs_quota_us')} {read_text(folder / 'cpu.cfs_period_us')}"
     else:
-        text = _read(folder / "cpu.max")
+        text = read_text(folder / "cpu.max")
     cells = text.split()
     return (float(cells[0]), float(cells[1])) if len(cells) == 2 and cells[0].isdigit() else (-1.0, -1.0)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The stripped text of a system file; empty where it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -160,14 +162,14 @@ def cpu_caches() -> tuple[str, ...]:
     for index in sorted(_CACHES.glob("index*")):
         try:
             level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
-        except OSError:  # Some Arm firmware does not say how large a cache is.
+        except OSError:  # some Arm firmware does not report cache sizes
             continue
         found.append(f"L{level} {kind} {size}")
     return tuple(found)
 
 
 def last_level_cache_bytes() -> int:
-    """Size of the largest cache that a core reaches, 0 where the system does not say."""
+    """Size of the largest cache of a core, 0 where unknown."""
     units = {"K": 1 << 10, "M": 1 << 20}
     sizes = [line.split()[-1] for line in cpu_caches()]
     return max(
@@ -177,7 +179,7 @@ def last_level_cache_bytes() -> int:
 
 
 def memory_gib() -> int:
-    """Physical memory, rounded to GiB: what the kernel keeps for itself varies from boot to boot."""
+    """Physical memory, rounded to GiB, because the kernel's own share varies from boot to boot."""
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
 
 

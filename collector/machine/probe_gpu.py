@@ -1,4 +1,4 @@
-"""What the driver says about an NVIDIA GPU: through torch, and nvidia-smi for clocks, limits and links."""
+"""Properties of an NVIDIA GPU: from torch, and from nvidia-smi for clocks, limits and links."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ def _nvidia_smi(*arguments: str) -> str:
     """Output of nvidia-smi, or empty where it is missing or fails (ROCm, containers without it).
 
     Raises:
-        DataError: it hangs; without its answer the same GPU would get another fingerprint.
+        DataError: it hangs; without its output the same GPU would get another fingerprint.
     """
     if shutil.which("nvidia-smi") is None:
         return ""
@@ -76,7 +76,7 @@ def driver_version() -> str:
 
 
 def gpu_links() -> tuple[str, ...]:
-    """How the node's GPUs reach each other and the network adapters, as counts of link types: `NV18 ×28`, `PIX ×4`."""
+    """Links between the node's GPUs and to network adapters, as counts by type: `NV18 ×28`, `PIX ×4`."""
     counts: Counter[str] = Counter()
     for line in _nvidia_smi("topo", "-m").splitlines():
         cells = line.split()

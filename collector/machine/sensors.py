@@ -1,8 +1,8 @@
-"""Clock, power and temperature of what measures, as the machine states them now; None where it does not say.
+"""Present clock, power and temperature of the measuring device; None where unknown.
 
-A GPU's come from the driver (nvml.py). A CPU's come from Linux: cpufreq, or /proc/cpuinfo where the kernel counts
-cycles; the energy counters of RAPL, which most systems let root alone read; and the thermal zones or hwmon. Virtual
-machines mostly have none of them.
+For a GPU they come from the driver (nvml.py). For a CPU they come from Linux: cpufreq, or /proc/cpuinfo where the
+kernel counts cycles; RAPL's energy counters, which most systems let only root read; thermal zones or hwmon. Most
+virtual machines have none of them.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Protocol, Self
 import torch
 
 from kernelcast.collector.machine.nvml import Gpu
+from kernelcast.collector.machine.probe_cpu import read_text
 
 _ROOT = Path("/")
 _ZONES = frozenset({"x86_pkg_temp", "cpu-thermal", "cpu_thermal", "cpu0-thermal"})
@@ -25,7 +26,7 @@ _COUNTS_CYCLES = "aperfmperf"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What sensors state at one moment; `power_w` is the mean since the reading before, where energy is counted."""
+    """Values of the sensors; `power_w` is the mean since the previous reading, where energy is counted."""
 
     clock_mhz: float | None = None
     power_w: float | None = None
@@ -39,14 +40,14 @@ class Reading:
 
 
 class Sensors(Protocol):
-    """What is read of a device."""
+    """Sensors of a device."""
 
     def read(self) -> Reading:
         """The present values."""
 
 
 class NoSensors:
-    """A device that states nothing."""
+    """A device without sensors."""
 
     def read(self) -> Reading:
         """A reading without values."""
@@ -54,7 +55,7 @@ class NoSensors:
 
 
 class PowerMeter:
-    """Mean power between two calls, of a counter of `energy_j` (joules); None at first, and where it states nothing."""
+    """Mean power between two calls, from an energy counter (joules); None at first, and where the counter is None."""
 
     def __init__(
         self, energy_j: Callable[[], float | None], clock: Callable[[], float] = time.monotonic
@@ -63,7 +64,7 @@ class PowerMeter:
         self._last: tuple[float, float] | None = None
 
     def mean_w(self) -> float | None:
-        """Watts since the last call; None where a counter was reset between both."""
+        """Watts since the last call; None where the counter was reset in between."""
         now, energy_j = self._clock(), self._energy_j()
         last, self._last = self._last, None if energy_j is None else (now, energy_j)
         if last is None or energy_j is None or now <= last[0] or energy_j < last[1]:
@@ -72,14 +73,14 @@ class PowerMeter:
 
 
 class GpuSensors:
-    """Those of one NVIDIA GPU."""
+    """Sensors of one NVIDIA GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._meter = PowerMeter(gpu.energy_j)
 
     def read(self) -> Reading:
-        """Multiprocessor clock and temperature now; power since the last reading, or as the driver averages it."""
+        """Present clock and temperature; power since the last reading, or the driver's average."""
         mean_w = self._meter.mean_w()
         return Reading(
             clock_mhz=self._gpu.clock_mhz(),
@@ -89,9 +90,9 @@ class GpuSensors:
 
 
 class CpuSensors:
-    """Those of the CPUs of this machine; the clock is the mean of `cores` (empty: of those that it may run on).
+    """Sensors of this machine's CPUs; the clock is the mean over `cores` (empty: all allowed cores).
 
-    `root` is where /sys and /proc are.
+    `root` is the folder of /sys and /proc.
     """
 
     def __init__(self, cores: Sequence[int] = (), *, root: Path = _ROOT) -> None:
@@ -100,7 +101,7 @@ class CpuSensors:
         self._meter = PowerMeter(self._energy_j)
 
     def read(self) -> Reading:
-        """Clock and temperature now, power since the last reading."""
+        """Present clock and temperature, power since the last reading."""
         return Reading(
             clock_mhz=self._clock_mhz(), power_w=self._meter.mean_w(), temperature_c=self._temperature_c()
         )
@@ -110,11 +111,7 @@ class CpuSensors:
         frequencies = [_number(folder / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self._cores]
         if any(frequencies):
             return _mean(None if one is None else one / 1e3 for one in frequencies)
-        try:
-            text = (self._root / "proc/cpuinfo").read_text(encoding="utf-8")
-        except OSError:
-            return None
-        processors = [_cells(block) for block in text.split("\n\n")]
+        processors = [_cells(block) for block in read_text(self._root / "proc/cpuinfo").split("\n\n")]
         return _mean(
             float(cells["cpu MHz"])
             for cells in processors
@@ -124,33 +121,33 @@ class CpuSensors:
         )
 
     def _energy_j(self) -> float | None:
-        """Of all packages together; None where one of them cannot be read."""
+        """Energy of all packages; None where one cannot be read."""
         packages = [
             zone
             for zone in sorted((self._root / "sys/class/powercap").glob("intel-rapl:*"))
-            if _text(zone / "name").startswith("package")
+            if read_text(zone / "name").startswith("package")
         ]
         energies_uj = [_number(zone / "energy_uj") for zone in packages]
         read = [one for one in energies_uj if one is not None]
         return sum(read) / 1e6 if read and len(read) == len(energies_uj) else None
 
     def _temperature_c(self) -> float | None:
-        """The hottest of the CPUs' sensors."""
+        """Temperature of the hottest CPU sensor."""
         zones = (self._root / "sys/class/thermal").glob("thermal_zone*")
-        found = [_number(zone / "temp") for zone in zones if _text(zone / "type") in _ZONES]
+        found = [_number(zone / "temp") for zone in zones if read_text(zone / "type") in _ZONES]
         if not any(found):
             chips = (self._root / "sys/class/hwmon").glob("hwmon*")
             found = [
                 _number(value)
                 for chip in chips
-                if _text(chip / "name") in _CHIPS
+                if read_text(chip / "name") in _CHIPS
                 for value in chip.glob("temp*_input")
             ]
         return max((one / 1e3 for one in found if one is not None), default=None)
 
 
 def sensors_of(device: torch.device, cores: Sequence[int] = ()) -> Sensors:
-    """The sensors of a device; of a CPU, `cores` are those that measure."""
+    """The sensors of a device; `cores` are the measuring cores of a CPU."""
     if device.type == "cpu":
         return CpuSensors(cores)
     gpu = Gpu.find(device) if device.type == "cuda" else None
@@ -171,13 +168,6 @@ def _cells(block: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
 def _number(path: Path) -> float | None:
-    text = _text(path)
+    text = read_text(path)
     return float(text) if text.removeprefix("-").isdecimal() and text.isascii() else None

@@ -1,1 +1,1 @@
-"""Measures one operator at one workload, under the conditions of a step."""
+"""Measures one operator at one workload, under the conditions of a training step."""

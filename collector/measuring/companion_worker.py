@@ -1,10 +1,9 @@
-"""A companion process: runs an operator over and over while another process measures the same one.
+"""A companion process: repeats an operator while another process measures the same one.
 
-It is told over a pipe what to run (a `Point`), answers `READY` when it runs, and goes on until it is told to stop. It
-ends when the other end of the pipe does, whatever that process died of.
+It gets a `Point` over a pipe, answers `READY` when the operator runs, and continues until `STOP`. It ends when the
+other end of the pipe closes, for whatever reason.
 """
 
-import signal
 from itertools import cycle
 from multiprocessing.connection import Connection
 
@@ -13,25 +12,24 @@ import torch
 from kernelcast.collector.benches import BENCHES, Bench, Place, Point
 from kernelcast.collector.measuring.core_binding import bind
 from kernelcast.collector.measuring.harness import iterate
+from kernelcast.collector.measuring.helper_process import ignore_signals
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
-from kernelcast.collector.measuring.verdict import verdict
+from kernelcast.collector.measuring.outcome import Untimed
 
 READY = "ready"
 STOP = "stop"
 _WARM_UP_ITERATIONS = 10
 _MOST_COPIES = 16
-"""Small operators stay within the cache; they move little in any case."""
-_BESIDE_THE_CACHE_BYTES = 48 << 20
+"""Small operators stay in the cache; they move few bytes anyway."""
+_COPIES_BYTES = 48 << 20
 
 
 def companion(connection: Connection, place: Place, cores: tuple[int, ...], threads: int, seed: int) -> None:
-    """Run the points that come until the pipe ends.
+    """Run the points that arrive until the pipe closes.
 
-    Two answers to each: READY, or why it cannot run; and after STOP "", or why it did not run until then.
+    Each gets two answers: READY, or why it cannot run; and after STOP "", or why it stopped early.
     """
-    # Ctrl-C and a scheduler's SIGTERM reach every process of a job; the one that measures says when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_signals()
     bind(cores)
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
@@ -51,7 +49,7 @@ def _serve(connection: Connection, point: Point, place: Place) -> None:
     try:
         benches = cycle(_warm(point, place))
     except Exception as error:
-        reason = verdict(error)[1] or "no reason given"
+        reason = Untimed.of(error).reason
     connection.send(reason or READY)
     try:
         while not reason and not connection.poll():
@@ -59,21 +57,21 @@ def _serve(connection: Connection, point: Point, place: Place) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
-        reason = verdict(error)[1] or "no reason given"
+        reason = Untimed.of(error).reason
     connection.recv()  # STOP
     connection.send(reason)
 
 
 def _warm(point: Point, place: Place) -> list[Bench]:
-    """The operator with tensors of its own several times over: on a CPU it finds them in memory, as in a step.
+    """Copies of the operator with their own tensors: on a CPU it finds them in memory, as in a step.
 
-    One that found all of them in its cache would leave the memory to the process that measures.
+    A companion whose tensors stay in its cache would not contend for memory with the process that measures.
     """
     benches = [_prepared(point, place)]
     for _ in range(_WARM_UP_ITERATIONS):
         iterate(benches[0], place, point.law.directions, None)
     if place.device.type == "cpu":
-        copies = min(_MOST_COPIES, -(-_BESIDE_THE_CACHE_BYTES // max(1, _size_bytes(benches[0]))))
+        copies = min(_MOST_COPIES, -(-_COPIES_BYTES // max(1, _size_bytes(benches[0]))))
         benches += [_prepared(point, place) for _ in range(copies - 1)]
     return benches
 
@@ -85,6 +83,6 @@ def _prepared(point: Point, place: Place) -> Bench:
 
 
 def _size_bytes(bench: Bench) -> int:
-    """Of inputs, parameters and the outputs' gradients, and as much again for what is made of them."""
+    """Inputs, parameters and the outputs' gradients, times two for the results computed from them."""
     tensors = (*bench.activations, *bench.parameters, *bench.output_gradients)
     return 2 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,8 +1,8 @@
-"""Runs a process on cores of its own, as `mpirun --bind-to core` and Slurm's task/affinity plugin do.
+"""Binds a process to its own cores, as `mpirun --bind-to core` and Slurm's task/affinity plugin do.
 
-Left to the system, processes that exchange data wander over the cores of a node, and a thread of gloo's may wait
-several milliseconds for a core on which another process computes: a step then takes what the scheduler made of it,
-which no measurement of its operators can tell. The setting is part of the software fingerprint (`SETTING`).
+Unbound, processes that exchange data migrate between the cores of a node, and a gloo thread may wait several
+milliseconds for a core on which another process computes: the step time then depends on the scheduler, which no
+measurement of operators can predict. The setting is part of the software fingerprint (`SETTING`).
 """
 
 import os
@@ -13,26 +13,26 @@ from pathlib import Path
 from kernelcast.collector.machine.probe_cpu import available_cores, job_cores
 
 SETTING = "binding=cores of its own"
-"""How the software fingerprint names it."""
+"""Its name in the software fingerprint."""
 
 _SYSTEM = Path("/sys/devices/system/cpu")
 
 
 def can_bind() -> bool:
-    """Whether processes are bound here: the system has the call (Linux), and the cores that it names are ours.
+    """Whether processes are bound here: the system supports it (Linux), and no quota is below the affinity.
 
-    A control group with a quota of fewer cores than it may run on shares them with others, from whom a process that is
-    bound could not move away.
+    Under a quota of fewer cores than the affinity, other groups share the cores, and a bound process could not move
+    away from them.
     """
     return hasattr(os, "sched_setaffinity") and available_cores() >= len(os.sched_getaffinity(0))
 
 
 def own_cores(number: int, processes: int, *, threads: int) -> tuple[int, ...]:
-    """Logical CPUs of process `number` of as many on this node, one for each of its threads.
+    """Logical CPUs of process `number` of `processes` on this node, one for each of its threads.
 
-    Each thread gets a core while there are enough of them; where hardware threads are needed, a process gets both of a
-    core's before it gets another core. Empty, for no binding, where there are fewer CPUs than threads: the processes
-    share them, or a launcher has bound them already (see `is_bound`).
+    Each thread gets a core if there are enough; otherwise a process gets both hardware threads of a core before the
+    next core. Empty (no binding) where there are fewer CPUs than threads: the processes share them, or a launcher has
+    bound them already (see `is_bound`).
     """
     if not can_bind():
         return ()
@@ -47,9 +47,9 @@ def own_cores(number: int, processes: int, *, threads: int) -> tuple[int, ...]:
 
 
 def other_cores(processes: int, *, threads: int) -> tuple[tuple[int, ...], ...]:
-    """What is left of this node's cores beside as many processes: a logical CPU each, none of a core that they use.
+    """Cores that `processes` processes leave free on this node: one logical CPU of each.
 
-    Where processes are not bound, an empty tuple for each core that is left: the system says where it runs.
+    Where processes are not bound, an empty tuple for each free core: the system places the thread.
     """
     used = set(own_cores(0, 1, threads=processes * threads))
     if not used:
@@ -64,11 +64,10 @@ def other_cores(processes: int, *, threads: int) -> tuple[tuple[int, ...], ...]:
 
 
 def is_bound(processes: int, *, threads: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether as many processes on this node run on cores of their own, bound here or by their launcher.
+    """Whether `processes` processes on this node run on their own cores, bound here or by their launcher.
 
-    Where a process has fewer CPUs than all of them have threads, they are its own if srun or mpirun started each
-    process and the job has as many CPUs for every one. Else all share them, or those of a socket that several are
-    bound to.
+    A process with fewer CPUs than all threads need owns them if srun or mpirun started each process and the job has
+    the same number of CPUs for every one. Otherwise the processes share them, or share the CPUs of a socket.
     """
     if not can_bind():
         return False
@@ -79,8 +78,8 @@ def is_bound(processes: int, *, threads: int, environment: Mapping[str, str] = o
 
 
 def _launched(environment: Mapping[str, str]) -> bool:
-    """Whether srun or mpirun started this process as one of several, and not one process that starts the others."""
-    # torchrun binds nothing, and may itself have been started by another.
+    """Whether srun or mpirun started this process as one of several, rather than a parent of the others."""
+    # torchrun binds nothing, and another launcher may have started it.
     if environment.get("TORCHELASTIC_RUN_ID"):
         return False
     return any(
@@ -89,7 +88,7 @@ def _launched(environment: Mapping[str, str]) -> bool:
 
 
 def _place(cpu: int) -> tuple[int, int]:
-    """A logical CPU's core, named by the lowest CPU on it, and which one of its hardware threads it is, from 0."""
+    """A logical CPU's core, named by its lowest CPU, and the index of its hardware thread."""
     try:
         text = (_SYSTEM / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
         siblings: list[int] = []
@@ -97,14 +96,14 @@ def _place(cpu: int) -> tuple[int, int]:
             first, _, last = part.partition("-")
             siblings += range(int(first), int(last or first) + 1)
         return siblings[0], siblings.index(cpu)
-    except (OSError, ValueError):  # a system that does not say
+    except (OSError, ValueError):  # not reported
         return cpu, 0
 
 
 def bind(cores: tuple[int, ...]) -> None:
-    """Let this thread, and all that it starts from now on, run on `cores` alone; none is no binding.
+    """Bind this thread, and threads that it starts later, to `cores`; empty means no binding.
 
-    A sandbox that forbids it leaves the thread where it is.
+    In a sandbox that forbids it, nothing changes.
     """
     if cores:
         with suppress(OSError):

@@ -1,58 +1,30 @@
-"""What disturbs a measurement from outside: noticed at its start and end, and stored as flags of its samples."""
+"""Disturbances from outside, noticed at the start and end of a measurement and stored as flags of its samples."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from kernelcast.collector.benches import Place
 from kernelcast.collector.machine.nvml import Gpu, is_power_capped, throttles
-from kernelcast.collector.measuring.harness import Effort, halves_apart, is_stable
+from kernelcast.collector.measuring.outcome import Flag, Flags
 from kernelcast.collector.measuring.reference import Reference
-from kernelcast.store import Repetition
-
-Flags = tuple[tuple[str, str], ...]
-"""Name and detail of each."""
 
 _STAT = Path("/proc/stat")
 _STEAL_COLUMN = 8
 _TICKS_PER_SECOND = 100
-# Of all cores' time, and in seconds: the kernel counts in ticks of 10 ms.
+# A share of all cores' time, and seconds: the kernel counts in ticks of 10 ms.
 _MOST_STOLEN, _FEWEST_STOLEN_SECONDS = 0.03, 0.05
-# Of the reference's best time in this collection; shared machines wander by a fifth without an effect on quiet times.
+# Times the reference's best in this collection; shared machines vary by a fifth without an effect on quiet times.
 _MOST_SLOWED = 1.25
 
 
-class Flag(StrEnum):
-    """What makes a sample doubtful, as it is stored."""
-
-    UNSTABLE = "unstable"
-    DISTURBED = "disturbed"
-    THROTTLED = "throttled"
-    POWER_CAPPED = "power capped"
-    SHARED_DEVICE = "shared device"
-
-
 WORTH_AGAIN = frozenset({Flag.UNSTABLE, Flag.DISTURBED, Flag.THROTTLED, Flag.SHARED_DEVICE})
-"""Flags that measuring again may be rid of; a power limit stays."""
-
-
-def unstable(repetitions: Sequence[Repetition], effort: Effort) -> Flags:
-    """The flag of repetitions that ended without a stable quiet time."""
-    if is_stable(repetitions, effort.flagged_beyond):
-        return ()
-    return (
-        (
-            Flag.UNSTABLE,
-            f"quiet times of the halves of {len(repetitions)} repetitions are {halves_apart(repetitions):.1%} apart",
-        ),
-    )
+"""Flags that measuring again could clear; a power limit stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    """What is known of the machine at one moment."""
+    """The state of the machine at one moment."""
 
     seconds: float
     stolen_seconds: float  # of all cores together, since the machine started
@@ -80,7 +52,7 @@ class Watch:
         )
 
     def flags(self, before: _Moment, after: _Moment) -> Flags:
-        """What was noticed of a measurement between two moments."""
+        """Flags of a measurement between two moments."""
         found: list[tuple[str, str]] = []
         if disturbances := self._disturbances(before, after):
             found.append((Flag.DISTURBED, "; ".join(disturbances)))
@@ -123,7 +95,7 @@ def _stolen_seconds() -> float:
 
 
 def _cores() -> int:
-    """All of the machine's, whichever of them this process may use: that is what the steal time is the sum of."""
+    """All cores of the machine, also cores that this process may not use: steal time is their sum."""
     try:
         return max(1, sum(line.startswith("cpu") for line in _STAT.read_text().splitlines()) - 1)
     except OSError:

@@ -1,10 +1,10 @@
-"""Keeps gloo's own thread from interrupting those that it then waits for: exchanges would stall for milliseconds.
+"""Keeps gloo's receiving thread from preempting the thread it then waits for: exchanges would stall for milliseconds.
 
-A thread of gloo's receives what comes over TCP, `gloo_tcp_loop`. When it wakes it interrupts whoever runs on its core.
-If that one holds the lock of the connection, the loop asks for the lock again and again, and the other gets the core
-back at the scheduler's next tick only, milliseconds later: often, where a process has one core
-(benchmarks/bench_gloo.py). As a batch thread (sched(7)) it interrupts nobody; what it receives while its process
-computes waits for the tick at most. The setting is part of the software fingerprint (`SETTING`).
+The thread `gloo_tcp_loop` receives data over TCP. When it wakes it preempts the thread on its core. If that thread
+holds the connection's lock, the loop spins on the lock, and the holder gets the core back only at the scheduler's next
+tick, milliseconds later: often, where a process has one core (benchmarks/bench_gloo.py). As a batch thread (sched(7))
+the loop preempts nobody; data that arrives while its process computes waits for the tick at most. The setting is part
+of the software fingerprint (`SETTING`).
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 SETTING = "gloo=its loop interrupts nobody"
-"""How the software fingerprint names it."""
+"""Its name in the software fingerprint."""
 
 _THREADS = Path("/proc/self/task")
 _LOOP = "gloo_tcp_loop"
@@ -23,7 +23,7 @@ def can_calm() -> bool:
     if not hasattr(os, "sched_setscheduler"):
         return False
     try:
-        # As it is: whether the call is allowed at all.
+        # Sets the present values, to test whether the call is allowed.
         os.sched_setscheduler(0, os.sched_getscheduler(0), os.sched_getparam(0))
     except OSError:
         return False
@@ -31,14 +31,14 @@ def can_calm() -> bool:
 
 
 def calm_gloo() -> None:
-    """Make batch threads of this process's loops; to be called after every new process group.
+    """Turn this process's gloo loops into batch threads; call it after every new process group.
 
-    Without effect where there are none (other backends, an older torch), or where the system forbids it.
+    No effect without such threads (other backends, an older torch) or where the system forbids it.
     """
     if not can_calm():
         return
     for thread in _THREADS.iterdir():
-        # Threads may end meanwhile.
+        # Threads may end at any time.
         with suppress(OSError):
             if (thread / "comm").read_text().strip() == _LOOP:
                 os.sched_setscheduler(int(thread.name), os.SCHED_BATCH, os.sched_param(0))

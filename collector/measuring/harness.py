@@ -1,7 +1,7 @@
-"""Times one bench: every repetition comes from the kernels in the profiler's trace, not from a clock around the call.
+"""Times one bench from the kernels in the profiler's trace, not from a clock around the call.
 
-10 warm-up iterations, then blocks of measured ones: 10 of a long operator, up to 20 of a short one. On shared machines
-blocks are added until the quiet statistic (10th percentile) is stable (docs/method.md, Measuring).
+10 warm-up iterations, then blocks of 10 (long operators) to 20 (short ones) measured iterations. On shared machines
+blocks are added until the quiet time (10th percentile) is stable (docs/method.md, Measuring).
 """
 
 import math
@@ -34,14 +34,14 @@ _BLOCK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is spent on one measurement.
+    """Limits on one measurement.
 
-    Iterations come in blocks of ten; of operators that take less than a millisecond up to `most_in_block` fit into the
-    same time. After the first block, repetitions that spread more than `most_spread` (10th to 90th percentile over the
-    median) get another one, whatever their quiet time; then blocks are added until it is stable, or a bound is reached.
-    What is not stable within `flagged_beyond` by then is flagged. Warm-up iterations of an operator so long that they
-    would take more than `most_warm_up_seconds` are fewer. Under sustained load the device computes for `settle_seconds`
-    before the first measurement, and for `block_settle_seconds` before each block (load.py).
+    Iterations come in blocks of ten; operators below a millisecond get up to `most_in_block`. After the first block, a
+    spread above `most_spread` (10th to 90th percentile over the median) requires another one, whatever the quiet time;
+    then blocks are added until the quiet time is stable, or a bound is reached. If it is not stable within
+    `flagged_beyond` by then, the sample is flagged. Warm-up stops after `most_warm_up_seconds`. Under sustained load
+    the device computes for `settle_seconds` before the first measurement, and for `block_settle_seconds` before each
+    block (load.py).
     """
 
     warm_up_iterations: int = 10
@@ -56,7 +56,7 @@ class Effort:
     block_settle_seconds: float = BLOCK_SECONDS
 
     def block_size(self, iteration_s: float) -> int:
-        """Iterations of a block, from how long one takes, in seconds."""
+        """Iterations of a block, from the seconds of one iteration."""
         if iteration_s <= 0:
             return max(BLOCK, self.most_in_block)
         return min(max(BLOCK, math.ceil(_BLOCK_SECONDS / iteration_s)), max(BLOCK, self.most_in_block))
@@ -69,7 +69,7 @@ def measure(
     effort: Effort,
     load: BurstLoad | None = None,
 ) -> Mapping[Direction, list[Repetition]]:
-    """Time a bench that was just built, under a `load` (none: a burst); durations in µs, per direction.
+    """Time a newly built bench under a `load` (none: a burst); repetitions in µs, per direction.
 
     Raises:
         DataError: the trace lacks repetitions.
@@ -78,7 +78,7 @@ def measure(
     caches, load = CacheState(place.device), load or BurstLoad(place.device)
     began = started = now = time.monotonic()
     for left in reversed(range(effort.warm_up_iterations)):
-        # Only the last ones find the caches as measured ones do: emptying them takes longer than most operators.
+        # Only the last two have the measured cache state: evicting the cache takes longer than most operators.
         last = left == 0 or now - began > effort.most_warm_up_seconds
         started = time.monotonic()
         settled_caches = caches if last or left == 1 else None
@@ -101,9 +101,7 @@ def measure(
 def warm_up(
     bench: Bench, place: Place, directions: Sequence[Direction], *, most_seconds: float = 0.5
 ) -> None:
-    """Ten iterations of a large bench, fewer where they take longer than `most_seconds`: clocks, allocator and this
-    operator's libraries wake up before anything is measured.
-    """
+    """Ten iterations of a large bench, fewer beyond `most_seconds`: clocks, allocator and libraries warm up."""
     bench.prepare()
     deadline = time.monotonic() + most_seconds
     for _ in range(BLOCK):
@@ -113,13 +111,13 @@ def warm_up(
 
 
 class TraceClock:
-    """Puts the times of several traces, each with a base of its own, on one axis that starts at the first work seen."""
+    """One time axis for several traces with different bases; it starts at the first work."""
 
     def __init__(self) -> None:
         self._origin: tuple[int, float] | None = None
 
     def since_first_us(self, trace: Trace, start_us: float) -> float:
-        """µs from the first work that this clock was asked about to `start_us` in `trace`."""
+        """µs from the first call's work to `start_us` in `trace`."""
         if self._origin is None:
             self._origin = (trace.base_time_ns, start_us)
         base_ns, first_us = self._origin
@@ -127,7 +125,7 @@ class TraceClock:
 
 
 def is_settled(repetitions: Sequence[Repetition], effort: Effort, *, first: bool) -> bool:
-    """Whether no further block is needed; after the `first` one a wide spread asks for another."""
+    """Whether no further block is needed; after the `first` one a wide spread requires another."""
     if first and spread([r.time_us for r in repetitions]) > effort.most_spread:
         return False
     return is_stable(repetitions, effort.stable_within)
@@ -139,7 +137,7 @@ def is_stable(repetitions: Sequence[Repetition], within: float) -> bool:
 
 
 def halves_apart(repetitions: Sequence[Repetition]) -> float:
-    """How far the quiet times of the first and the second half are apart, as a fraction of the shorter one."""
+    """Difference of the quiet times of the first and the second half, as a fraction of the shorter one."""
     times = [r.time_us for r in repetitions]
     half = len(times) // 2
     first, second = quiet_us(times[:half]), quiet_us(times[half:])
@@ -179,7 +177,7 @@ def _repetition(work: Work, index: int, start_us: float) -> Repetition:
 
 
 def stored_kernels(work: Work) -> tuple[Kernel, ...]:
-    """The kernels of one repetition as the store keeps them, their start counted from the repetition's."""
+    """The kernels of one repetition as stored, with start times relative to the repetition's."""
     return tuple(
         Kernel(
             name=kernel.name,
@@ -205,8 +203,8 @@ def iterate(
 ) -> None:
     """One iteration: forward, or the only pass, then every backward direction.
 
-    `index` names the marks, None for a warm-up without marks. With `caches` and `load` every direction finds the device
-    as in a step, without them as the one before left it.
+    `index` numbers the marks; None is a warm-up without marks. With `caches` and `load` every direction runs in the
+    cache state and under the load of a step.
     """
     bench.reset()
     outputs: tuple[Tensor, ...] = ()
@@ -234,18 +232,18 @@ def _mark(direction: Direction, index: int | None) -> Iterator[None]:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait for the device; a CPU is never behind."""
+    """Wait for a GPU; a CPU runs synchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def profiled(device: torch.device, work: Callable[[], None]) -> Trace:
-    """Run `work` under the profiler; what is returned is read from the file that Kineto writes.
+    """Run `work` under the profiler and read the trace that Kineto writes.
 
     Raises:
         DataError: Kineto wrote nothing readable.
     """
-    # Kineto writes a line for every start and stop otherwise; it reads the variable at its first use.
+    # Without it Kineto prints a line at every start and stop; it reads the variable at its first use.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
@@ -258,5 +256,5 @@ def profiled(device: torch.device, work: Callable[[], None]) -> Trace:
         try:
             return read_trace(path)
         except DataError as error:
-            # Without the path: this may be stored as a sample's reason.
+            # Without the path, because this may be stored as a sample's reason.
             raise DataError("the profiler wrote no readable trace; is the temporary folder full?") from error

@@ -1,15 +1,15 @@
-"""Keeps a process from giving freed memory back to the system, so that tensors on a CPU reuse it.
+"""Keeps freed memory in the process, so that tensors on a CPU reuse it.
 
-glibc returns large freed blocks at once, and the next tensor pays a page fault per 4 KiB: a real step then takes longer
-than its operators, by an amount that depends on the allocator's history and not on what is computed. A GPU's caching
-allocator keeps freed memory as well. The setting is part of the software fingerprint (`SETTING`).
+glibc returns large freed blocks to the system at once, and the next tensor pays a page fault per 4 KiB: a real step
+then takes longer than its operators, by an amount that depends on the allocator's history. A GPU's caching allocator
+keeps freed memory as well. The setting is part of the software fingerprint (`SETTING`).
 """
 
 import ctypes
 import sys
 
 SETTING = "malloc=keeps freed memory"
-"""How the software fingerprint names it."""
+"""Its name in the software fingerprint."""
 
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MOST_MAPPED_BLOCKS = -1, -2, -4
@@ -18,9 +18,9 @@ _GROWTH_BYTES = 64 << 20
 
 
 def keep_freed_memory() -> None:
-    """From now on all blocks come from the heap, which never shrinks; without effect where the C library is no glibc.
+    """Allocate all further blocks from the heap, which never shrinks; no effect without glibc.
 
-    Every process that measures on a CPU, or that trains there for a comparison, calls it before it makes tensors.
+    Every process that measures or trains on a CPU calls it before it makes tensors.
     """
     if keeps_freed_memory():
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,11 +1,11 @@
-"""The load of a device around the passes that are measured: some repetitions in a burst, or work that lasts.
+"""The load of a device around measured passes: a burst of repetitions, or sustained work.
 
 A burst runs at clocks, power and temperature that a training step of seconds may not hold. Under sustained load the
 device computes matrix products back to back for seconds before the first measurement, before every block of
-repetitions, and on a GPU between the passes as well; on a CPU all other cores compute meanwhile (busy_cores.py).
-Products, whatever is measured: a step consists mostly of them, and an operator finds the clocks that they left.
+repetitions, and on a GPU also between the passes; on a CPU all other cores compute at the same time (busy_cores.py).
+The load is always matrix products: a step consists mostly of them, and they determine the clocks of other operators.
 
-What sensors state is read at the end of every block, while the device is still under that load.
+Sensors are read at the end of every block, while the device is still under load.
 """
 
 import math
@@ -17,21 +17,21 @@ from kernelcast.collector.machine.sensors import NoSensors, Reading, Sensors
 from kernelcast.runtime.hardware.load import Load
 
 FIRST_SECONDS = 10.0
-"""Of work before a level's first measurement: power limits act within milliseconds to seconds. Heat takes minutes; what
-it costs of the clock is small, and the later points of a collection have it."""
+"""Work before a level's first measurement. Power limits act within milliseconds to seconds. Heat takes minutes, costs
+little clock, and affects the later points of a collection."""
 BLOCK_SECONDS = 0.5
-"""Of work before every block of repetitions, to make up for what the host does between them."""
+"""Work before every block of repetitions, to compensate for the host's pauses between them."""
 PASS_SECONDS = 0.02
-"""Of work on a GPU before every pass: several times the period in which its power is controlled, and longer than the
-launches of any operator take, so that the host stays ahead."""
+"""Work on a GPU before every pass: several periods of its power control, and longer than the launches of any operator,
+so that the host stays ahead."""
 
-# Rows of the square products: a GPU's take a millisecond or more, a CPU's fit into a core's own caches.
+# Rows of the square products: a millisecond or more on a GPU; on a CPU they fit into a core's own caches.
 _SIZE = {"cpu": 256, "cuda": 8192}
-_AHEAD_CYCLES = 500_000  # of a GPU's clock, some 0.3 ms: longer than the launches of an operator take
+_AHEAD_CYCLES = 500_000  # of a GPU's clock, about 0.3 ms: longer than the launches of an operator
 
 
 class BurstLoad:
-    """Nothing but the measured passes; on a GPU an idle kernel keeps the host ahead of the device, as in a step."""
+    """Only the measured passes; on a GPU an idle kernel keeps the host ahead of the device, as in a step."""
 
     kind = Load.BURST
 
@@ -41,14 +41,14 @@ class BurstLoad:
         self._readings: list[Reading] = []
 
     def before_block(self) -> None:
-        """Called before the passes of a block, when nothing else is measured."""
-        self._sensors.read()  # power counts from here
+        """Called before the passes of a block."""
+        self._sensors.read()  # starts the power reading
 
     def before_pass(self) -> None:
-        """Called before each pass, before the caches are set; what it starts on a GPU need not end."""
+        """Called before each pass and before the cache state is set; GPU work may still run afterwards."""
 
     def keep_host_ahead(self) -> None:
-        """Called just before each pass: a short operator's kernels, launched one by one, would wait for the host."""
+        """Called just before each pass: otherwise a short operator's kernels would wait for the host."""
         if self._device.type == "cuda":
             torch.cuda._sleep(_AHEAD_CYCLES)  # type: ignore[no-untyped-call]
 
@@ -57,16 +57,13 @@ class BurstLoad:
         self._readings.append(self._sensors.read())
 
     def reading(self) -> Reading:
-        """The mean of what was read since the last call."""
+        """The mean reading since the last call."""
         found, self._readings = Reading.mean(self._readings), []
         return found
 
 
 class SustainedLoad(BurstLoad):
-    """Products before every block, and on a GPU before every pass.
-
-    `block_seconds` and `pass_seconds` are how long they take.
-    """
+    """Products before every block, and on a GPU before every pass, for `block_seconds` and `pass_seconds`."""
 
     kind = Load.SUSTAINED
 
@@ -88,7 +85,7 @@ class SustainedLoad(BurstLoad):
         self._product_seconds = 0.0
 
     def keep_for(self, seconds: float) -> None:
-        """Compute products for as long, back to back: a GPU always has the next ones queued."""
+        """Compute products back to back for `seconds`; a GPU always has the next ones queued."""
         count, ended = 0, time.monotonic() + seconds
         began = now = time.monotonic()
         waiting: list[torch.cuda.Event] = []
@@ -106,21 +103,21 @@ class SustainedLoad(BurstLoad):
         self._product_seconds = (time.monotonic() - began) / count
 
     def before_block(self) -> None:
-        """As of a burst, after the products."""
+        """Compute the products, then as in a burst."""
         self.keep_for(self._block_seconds)
         super().before_block()
 
     def before_pass(self) -> None:
-        """Queue products on a GPU; a CPU's cores have never stopped."""
+        """Queue products on a GPU; a CPU's other cores keep computing anyway."""
         if self._device.type == "cuda":
             for _ in range(math.ceil(self._pass_seconds / max(self._product_seconds, 1e-6))):
                 self._product()
 
     def keep_host_ahead(self) -> None:
-        """The products before the pass do that."""
+        """Nothing: the products before the pass keep the host ahead."""
 
     def after_block(self) -> None:
-        """As of a burst, while a GPU computes products."""
+        """As in a burst, while a GPU computes products."""
         self.before_pass()
         super().after_block()
 
@@ -129,5 +126,5 @@ class SustainedLoad(BurstLoad):
 
 
 def sustained_seconds(device: torch.device, *, blocks: int, passes: int) -> float:
-    """Seconds that sustained load adds to the measuring of a point, with as many blocks and passes in all of them."""
+    """Seconds that sustained load adds to a point that is measured in `blocks` blocks and `passes` passes."""
     return blocks * BLOCK_SECONDS + (passes * PASS_SECONDS if device.type == "cuda" else 0.0)

@@ -1,31 +1,31 @@
-"""Measures points one by one: gives what to store of each, whatever an operator or a machine does meanwhile."""
+"""Measures points one by one and returns their samples, whether or not an operator or the machine fails."""
 
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kernelcast.collector.benches import BENCHES, Place, Point
-from kernelcast.collector.machine.sensors import Reading, sensors_of
+from kernelcast.collector.machine.sensors import sensors_of
 from kernelcast.collector.measuring.busy_cores import BusyCores
-from kernelcast.collector.measuring.companions import CompanionError, Companions
+from kernelcast.collector.measuring.companions import Companions
 from kernelcast.collector.measuring.core_binding import bound, other_cores, own_cores
-from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_reference_us, unstable
+from kernelcast.collector.measuring.disturbance import Watch, mean_reference_us
 from kernelcast.collector.measuring.harness import Effort, measure, warm_up
+from kernelcast.collector.measuring.helper_process import Closeable, CompanionError
 from kernelcast.collector.measuring.load import BurstLoad, SustainedLoad
+from kernelcast.collector.measuring.outcome import Flags, Outcome, Untimed, sample_of
 from kernelcast.collector.measuring.reference import Reference
-from kernelcast.collector.measuring.verdict import verdict
 from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import Repetition, Sample, Status, utc_now
+from kernelcast.store import Sample, Status, utc_now
 
 
-class Measurer:
+class Measurer(Closeable):
     """Measures points on one place while `processes` − 1 companions run; close it, or use it in a with statement.
 
-    The first point of an operator is preceded by ten iterations on the largest of its shapes among `points`. Points
-    whose tensors need more than `memory_bytes` (0: what each process has here) are never built: where a CPU's memory
-    is short, the system would end this process without a message.
+    Before the first point of an operator, ten iterations of its largest shape among `points` warm up. Points whose
+    tensors need more than `memory_bytes` (0: the memory of each process here) are never built: where a CPU's memory is
+    short, the system would end this process without a message.
 
     Under sustained `load` (load.py) the device computes for `effort.settle_seconds` before the first point, and all
     cores of a CPU until it is closed.
@@ -62,25 +62,21 @@ class Measurer:
         self._busy_cores = BusyCores(() if is_alone else other_cores(processes, threads=threads))
         self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
         self._cold = _largest(point for point in points if not self._lacks_memory(point))
-        with bound(self._cores):  # and so are the threads that torch starts with the first product
+        with bound(self._cores):  # also binds the threads that torch starts with the first product
             self._reference = Reference(place.device, place.dtype)
             self._reference.saturate()
             self._settle()
             self._watch = Watch(place, self._reference)
-            for _ in range(5):  # so that the first samples have a best time to be compared with
+            for _ in range(5):  # a best time for the first samples
                 self._reference.time_us()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the companions and the busy cores."""
         self._companions.close()
         self._busy_cores.close()
 
     def _settle(self) -> None:
-        """Work until a sustained load's clocks are reached."""
+        """Compute until the clocks of sustained load are reached."""
         if isinstance(self._load, SustainedLoad):
             try:
                 self._busy_cores.check()
@@ -93,37 +89,70 @@ class Measurer:
                 raise
 
     def measure(self, point: Point, run_id: str) -> list[Sample]:
-        """A sample per direction: times, or the reason why there are none. Raises nothing that an operator raises."""
+        """A sample per direction, with times or the reason why there are none; errors of an operator are not raised."""
         with bound(self._cores):
             return self._measure(point, run_id)
 
     def _measure(self, point: Point, run_id: str) -> list[Sample]:
         if lack := self._lacks_memory(point):
-            return self._without_time(point, run_id, Status.FAILED, lack, utc_now())
+            return self._untimed(point, run_id, Untimed(Status.FAILED, lack), utc_now())
         self._warm_up(point.operator)
         measured_at, before = utc_now(), self._watch.look()
-        self._load.reading()  # what a point that failed left
+        self._load.reading()  # clears the readings of a point that failed
         try:
             self._busy_cores.check()
-            bench = BENCHES[point.operator](point, self._place)  # what is not supported starts no companion
+            bench = BENCHES[point.operator](point, self._place)  # raises before a companion is started
             with self._companions.running(point):
                 repetitions = measure(bench, self._place, point.law.directions, self._effort, self._load)
             self._busy_cores.check()
-        except CompanionError as error:
-            return self._without_time(point, run_id, Status.FAILED, str(error), measured_at)
         except Exception as error:
-            # Whatever a kernel does, the run goes on and the reason is kept with the sample.
-            return self._without_time(point, run_id, *verdict(error), measured_at)
-        after = self._watch.look()
-        noticed, reference_us = self._watch.flags(before, after), mean_reference_us(before, after)
-        reading = self._load.reading()
+            # Whatever a kernel raises, the run continues and the reason is stored with the sample.
+            return self._untimed(point, run_id, Untimed.of(error), measured_at)
+        after, reading = self._watch.look(), self._load.reading()
+        return self._samples(
+            point,
+            run_id,
+            repetitions,
+            self._watch.flags(before, after),
+            reference_us=mean_reference_us(before, after),
+            measured_at=measured_at,
+            clock_mhz=reading.clock_mhz,
+            power_w=reading.power_w,
+            temperature_c=reading.temperature_c,
+        )
+
+    def _untimed(self, point: Point, run_id: str, reason: Untimed, measured_at: str) -> list[Sample]:
+        return self._samples(
+            point, run_id, dict.fromkeys(point.law.directions, reason), measured_at=measured_at
+        )
+
+    def _samples(
+        self,
+        point: Point,
+        run_id: str,
+        outcomes: Mapping[Direction, Outcome],
+        flags: Flags = (),
+        **details: Any,
+    ) -> list[Sample]:
         return [
-            self._sample(point, run_id, direction, found, reference_us, measured_at, noticed, reading)
-            for direction, found in repetitions.items()
+            sample_of(
+                outcome,
+                self._effort,
+                flags,
+                run_id=run_id,
+                operator=point.operator,
+                role=point.role,
+                direction=direction,
+                dtype=self._dtype,
+                vector=point.vector,
+                load=self._load.kind,
+                **details,
+            )
+            for direction, outcome in outcomes.items()
         ]
 
     def _lacks_memory(self, point: Point) -> str:
-        """Why a point is not built, empty where there is memory for it."""
+        """Why a point is not built; empty where its memory suffices."""
         needed = point_bytes(point, self._place.dtype.itemsize)
         if needed <= self._memory_bytes:
             return ""
@@ -140,56 +169,9 @@ class Measurer:
             # Measuring the same point stores the reason.
             return
 
-    def _sample(
-        self,
-        point: Point,
-        run_id: str,
-        direction: Direction,
-        repetitions: list[Repetition],
-        reference_us: float,
-        measured_at: str,
-        noticed: Flags,
-        reading: Reading,
-    ) -> Sample:
-        return Sample.from_repetitions(
-            run_id=run_id,
-            operator=point.operator,
-            role=point.role,
-            direction=direction,
-            dtype=self._dtype,
-            vector=point.vector,
-            repetitions=repetitions,
-            reference_us=reference_us,
-            measured_at=measured_at,
-            load=self._load.kind,
-            clock_mhz=reading.clock_mhz,
-            power_w=reading.power_w,
-            temperature_c=reading.temperature_c,
-            flags=(*noticed, *unstable(repetitions, self._effort)),
-        )
-
-    def _without_time(
-        self, point: Point, run_id: str, status: Status, reason: str, measured_at: str
-    ) -> list[Sample]:
-        return [
-            Sample.without_time(
-                run_id=run_id,
-                operator=point.operator,
-                role=point.role,
-                direction=direction,
-                dtype=self._dtype,
-                vector=point.vector,
-                status=status,
-                reason=reason[:500] or "no reason given",
-                measured_at=measured_at,
-                load=self._load.kind,
-            )
-            for direction in point.law.directions
-        ]
-
 
 def _largest(points: Iterable[Point]) -> dict[str, Point]:
-    """The point of every operator that moves most."""
+    """The point of every operator that moves the most bytes."""
     found: dict[str, tuple[float, Point]] = {}
     for point in points:
         moved = point.law.moved_bytes(point.law.directions[0], point.vector, 1)

@@ -1,4 +1,4 @@
-"""A short reference product, timed before and after every sample: how quiet the machine was at that moment."""
+"""A short reference product, timed before and after every sample to detect disturbance."""
 
 import time
 
@@ -11,7 +11,7 @@ _CALLS = 7
 
 
 class Reference:
-    """Times one fixed square matrix product on a device. Wall clock: it is compared with itself only."""
+    """Times one fixed square matrix product on a device with a wall clock; it is only compared with itself."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         size = _SIZE[device.type]
@@ -21,7 +21,7 @@ class Reference:
         self.best_us = float("inf")
 
     def saturate(self) -> None:
-        """Ten products large enough to keep the whole device busy: clocks, allocator and libraries wake up."""
+        """Ten products large enough for the whole device: clocks, allocator and libraries warm up."""
         size = 4 * self._left.shape[0]
         large = torch.randn(size, size, device=self._device, dtype=self._left.dtype)
         for _ in range(10):
@@ -29,7 +29,7 @@ class Reference:
         synchronise(self._device)
 
     def time_us(self) -> float:
-        """The median of a few products, µs; remembers the best seen."""
+        """The median of a few products, µs; updates the best time."""
         times = []
         for _ in range(_CALLS):
             start = time.perf_counter()

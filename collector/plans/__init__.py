@@ -1,1 +1,1 @@
-"""Plans: which shapes are measured, and what they need."""
+"""Plans: the shapes that are measured, and their memory."""

@@ -1,4 +1,4 @@
-"""The workloads of models that a plan names, in the layouts that its ranges allow."""
+"""The workloads of a plan's named models, in the layouts of its ranges."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
@@ -23,18 +23,18 @@ from kernelcast.runtime.step.sizes import Sizes
 from kernelcast.runtime.step.update import DataParallel, update_ops
 
 Column = tuple[str, str]
-Found = Mapping[Column, tuple[Vector, ...]]
+Workloads = Mapping[Column, tuple[Vector, ...]]
 
 _DEGREES = ("tensor_parallel", "context_parallel", "expert_parallel")
 _REMEMBERED = 1 << 12
 
 
-def model_workloads(plan: Plan, picked: Mapping[str, float]) -> Found:
-    """Workloads of every operator and role that the picked model calls; none where it cannot be laid out so."""
+def model_workloads(plan: Plan, picked: Mapping[str, float]) -> Workloads:
+    """Workloads of every operator and role that the picked model calls; empty where the layout does not fit it."""
     return _picked_workloads(plan.models, picked)
 
 
-def _picked_workloads(models: tuple[ModelConfig, ...], picked: Mapping[str, float]) -> Found:
+def _picked_workloads(models: tuple[ModelConfig, ...], picked: Mapping[str, float]) -> Workloads:
     degrees = tuple(int(picked.get(name, 1)) for name in _DEGREES)
     model = models[int(picked["model"])]
     return _workloads(
@@ -65,7 +65,7 @@ def _columns(models: tuple[ModelConfig, ...], ranges: Ranges) -> tuple[Column, .
 @lru_cache(maxsize=_REMEMBERED)
 def _workloads(
     model: ModelConfig, length: int, degrees: tuple[int, ...], micro_batch: int, layers: int
-) -> Found:
+) -> Workloads:
     found: dict[Column, dict[Vector, None]] = {}
     for sizes in _sizes(model, length, degrees, micro_batch):
         for one in (*_passes(sizes), *_updates(sizes, min(layers, model.layers))):
@@ -96,16 +96,17 @@ def _passes(sizes: Sizes) -> Calls:
     return computing(one for ops in (embedding(sizes), *layers, loss(sizes)) for one in ops)
 
 
-def updates_alone(role: str, parameters: int, layers: int) -> Calls:
-    """What a stage of `parameters` computes once per update on one device, without ZeRO."""
+def update_calls(parts: PartParameters, stage: StageKind) -> Calls:
+    """Operators that a stage runs once per update on one device, without ZeRO."""
+    held = int(parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last).total)
     alone = DataParallel(
         layout=Parallelism.unchecked(zero=0), replicas=1, group=Group(), bucket_entries=1, element_bytes=2
     )
-    return computing(update_ops([(parameters, alone)], role, layers))
+    return computing(update_ops([(held, alone)], stage.optimizer_role, stage.layers))
 
 
 def _updates(sizes: Sizes, layers: int) -> Iterator[Call]:
-    """Of a first, a middle and a last stage with as many layers, and of a single one."""
+    """Updates of a first, a middle and a last stage of `layers` layers, and of a single stage."""
     kinds, every = kinds_of(sizes.model), sizes.model.layers
     parts = PartParameters.of(sizes)
     for start, first, last in (
@@ -114,6 +115,5 @@ def _updates(sizes: Sizes, layers: int) -> Iterator[Call]:
         (every - layers, False, True),
         *([(0, True, True)] if layers == every else []),
     ):
-        stage = StageKind(counts=kinds.counts(start, start + layers), first=first, last=last)
-        held = int(parts.of_stage(layers=stage.counts, first=first, last=last).total)
-        yield from updates_alone(stage.optimizer_role, held, layers)
+        counts = kinds.counts(start, start + layers)
+        yield from update_calls(parts, StageKind(counts=counts, first=first, last=last))

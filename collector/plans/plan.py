@@ -1,4 +1,4 @@
-"""Which points a collection measures: a plan's ranges as distinct workload vectors, some of them or all."""
+"""The points of a collection: distinct workload vectors from a plan's ranges, a sample of them or all."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -7,7 +7,7 @@ from math import prod
 from torch.quasirandom import SobolEngine
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.plans.plan_file import load_plan, present_name, shipped_plans
+from kernelcast.collector.plans.plan_file import load_plan, shipped_plans
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
 from kernelcast.collector.plans.workloads import (
     Column,
@@ -35,18 +35,18 @@ __all__ = [
     "shipped_plans",
 ]
 
-# A column whose range holds fewer distinct vectors than asked ends its search after this many draws per vector,
+# A column with fewer distinct vectors than requested ends its search after this many draws per vector,
 _DRAWS_PER_SHAPE = 200
-# or in a row that brought nothing new; where the range has so few combinations, all of them are then gone through.
+# or this many in a row without a new vector; up to this many combinations are then enumerated.
 _MOST_FRUITLESS_DRAWS = 5_000
 _MOST_COMBINATIONS = 200_000
 _DRAWN_AT_ONCE = 64
 
 
 def compute_points(plan: Plan, operators: tuple[str, ...] = ()) -> list[Point]:
-    """The points of a plan, operators and roles taking turns so that a drift of the machine hits all of them alike.
+    """The points of a plan. Operators and roles take turns: drift of the machine then affects all of them equally.
 
-    Same plan, same points. `operators` keeps only those named.
+    The same plan gives the same points. `operators` keeps only the named ones.
 
     Raises:
         UsageError: a named operator is unknown or a collective, or the plan has no shape for an operator.
@@ -58,10 +58,10 @@ def compute_points(plan: Plan, operators: tuple[str, ...] = ()) -> list[Point]:
 
 
 def distinct_points(plan: Plan, operators: Sequence[Operator]) -> dict[str, list[Point]]:
-    """Of each operator, a point for every distinct workload vector in the plan's ranges; its roles take turns.
+    """For each operator, a point for every distinct workload vector in the plan's ranges; its roles take turns.
 
     Raises:
-        UsageError: an operator has none within the plan's limits.
+        UsageError: an operator has no vector within the plan's limits.
     """
     columns = {op.name: columns_of(op.name, plan) for op in operators}
     found = every_workload(plan, [column for own in columns.values() for column in own])
@@ -71,12 +71,12 @@ def distinct_points(plan: Plan, operators: Sequence[Operator]) -> dict[str, list
 def planned_operators(
     plan: Plan, operators: Sequence[str] = (), *, collectives: bool = False
 ) -> list[Operator]:
-    """The operators of a plan that one device runs alone, or its collectives; of those only the named ones.
+    """The operators of a plan that one device runs alone, or its collectives; `operators` keeps only the named ones.
 
-    A plan that names no collective means all of them. What no step calls yet is measured where it is named.
+    A plan that names no collective means all of them. Operators that no step calls are measured only where named.
 
     Raises:
-        UsageError: a named operator is unknown, of the other kind or not of the plan, or the plan has none of the kind.
+        UsageError: a named operator is unknown, of the other kind or not in the plan, or the plan has none of the kind.
     """
     kind = [op for op in OPERATORS.values() if op.is_collective == collectives and _is_collected(op.name)]
     if unknown := sorted(set(operators) - {op.name for op in kind}):
@@ -113,7 +113,7 @@ def _is_collected(name: str) -> bool:
 
 def _why_not(name: str) -> str:
     if name not in OPERATORS:
-        return f"is unknown{present_name(name)}"
+        return "is unknown"
     if OPERATORS[name].is_collective:
         return "is a collective, which `collect comm` measures"
     if not _is_collected(name):
@@ -122,7 +122,7 @@ def _why_not(name: str) -> str:
 
 
 def _in_turns(plan: Plan, columns: dict[Column, list[Vector]]) -> list[Point]:
-    """The columns' points, one of each in turn; a workload of several roles counts once, for the first of them."""
+    """The columns' points, one of each in turn; a workload of several roles counts once, for the first role."""
     for (operator, role), vectors in columns.items():
         if not vectors:
             limits = (
@@ -161,7 +161,7 @@ def _drawn_workloads(plan: Plan, column: Column) -> list[Vector]:
 
 
 def _draws(plan: Plan, column: Column) -> Iterator[Picked]:
-    """Values of the ranges by a scrambled Sobol sequence of the column's own: no two columns share their gaps."""
+    """Values of the ranges from a scrambled Sobol sequence per column: no two columns share their gaps."""
     axes = plan.axes()
     engine = SobolEngine(len(axes), scramble=True, seed=drawn_seed(plan, column))  # type: ignore[no-untyped-call]
     left = plan.shapes_per_operator * _DRAWS_PER_SHAPE

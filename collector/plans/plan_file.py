@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.plans.plan_ranges import OF_MODELS, CollectiveRange, Messages, Plan, Ranges
-from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
+from kernelcast.runtime.errors import UsageError, error_context, shown, shown_name, shown_path
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import MODEL, renamed
@@ -15,7 +15,6 @@ from kernelcast.runtime.request.models.library import load_model
 from kernelcast.runtime.small_file import NoSuchFile
 from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.toml_text import read_toml
-from kernelcast.store.version_3 import OPERATORS as FORMER
 
 # Of any number in a plan; larger ones are slips.
 _LARGEST = 2**40
@@ -53,11 +52,9 @@ def load_plan(name_or_path: str) -> Plan:
     try:
         document = read_toml(source, where=where, expected=expected)
     except NoSuchFile as error:
-        raise UsageError(str(error)) from None
-    try:
+        raise UsageError.of(error) from None
+    with error_context(where):
         return _plan_from(document, name=Path(name_or_path).stem)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
 
 
 def _plan_from(document: dict[str, Any], *, name: str) -> Plan:
@@ -90,9 +87,7 @@ def _operators(key: str, value: Any) -> tuple[str, ...]:
         raise UsageError(f"{key} is {shown(value)}, expected a list of operators")
     for one in value:
         if not isinstance(one, str) or one not in OPERATORS:
-            raise UsageError(
-                f"{key} has {shown(one)}{present_name(one)}, expected some of {', '.join(OPERATORS)}"
-            )
+            raise UsageError(f"{key} has {shown(one)}, expected some of {', '.join(OPERATORS)}")
     return tuple(value)
 
 
@@ -115,11 +110,6 @@ def _load(key: str, value: Any) -> Load:
     return found[0]
 
 
-def present_name(name: object) -> str:
-    """The present name of an operator that had another one."""
-    return f" (now {FORMER[name][0]})" if isinstance(name, str) and name in FORMER else ""
-
-
 def _ranges(key: str, value: Any) -> Ranges:
     value = renamed(_table(key, value), MODEL)
     _check_names(value, Ranges, f"{key}.")
@@ -140,9 +130,7 @@ def _collectives(key: str, value: Any) -> dict[str, tuple[CollectiveRange, ...]]
     found = {}
     for name, tables in _table(key, value).items():
         if name not in known:
-            raise UsageError(
-                f"{key}.{shown_name(name)} is unknown{present_name(name)}; known are {', '.join(known)}"
-            )
+            raise UsageError(f"{key}.{shown_name(name)} is unknown; known are {', '.join(known)}")
         listed = tables if isinstance(tables, list) and tables else [tables]
         found[name] = tuple(_collective(f"{key}.{name}", table) for table in listed)
     return found

@@ -1,4 +1,4 @@
-"""A plan for models that somebody wants to train, in layouts that they consider: `collect plan --for`."""
+"""A plan for given models in given layouts: `collect plan --for`."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ _RANGES = {"tp": "tensor_parallel", "cp": "context_parallel", "ep": "expert_para
 _DEGREE = re.compile(r"(tp|cp|ep|pp)([1-9]\d{0,5})")
 _MICRO_BATCHES = (1, 2, 4)
 _QUARTERS = (1, 2, 3, 4)
-"""Sequences are planned at these quarters of a model's length: so that even one model and one layout have as many
-distinct numbers of tokens as a regressor needs.
+"""Quarters of a model's sequence length that are planned: one model in one layout then has enough distinct numbers of
+tokens for a regressor.
 """
 _LAYERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 _SMALLEST_BYTES, _LARGEST_BYTES = 4 << 10, 1 << 30
@@ -20,12 +20,12 @@ _SHAPES, _SEED = 26, 18
 
 
 def plan_for(names: Sequence[str], layouts: str = "", *, sequence_length: int | None = None) -> Plan:
-    """The plan of models by name or file (see `load_model`), and of `layouts`, degrees such as `tp2,tp4,cp2,ep8,pp4`.
+    """The plan for models by name or file (see `load_model`) and `layouts`, degrees such as `tp2,tp4,cp2,ep8,pp4`.
 
-    Degrees of 1 belong to it always. With `sequence_length`, models are trained on that.
+    Degrees of 1 are always included. `sequence_length` replaces the models' own.
 
     Raises:
-        UsageError: a model is unknown, or a degree is none.
+        UsageError: a model is unknown, or a text is no degree.
         DataError: a model's file cannot be read.
     """
     models = tuple(load_model(name, sequence_length=sequence_length) for name in names)
@@ -63,12 +63,12 @@ def _degrees(layouts: str) -> dict[str, tuple[int, ...]]:
 
 
 def plan_text(plan: Plan, names: Sequence[str]) -> str:
-    """The plan as a file that `--plan FILE` takes; `names` are those that `plan_for` was asked for."""
+    """The plan as a file for `--plan FILE`; `names` are the models' names given to `plan_for`."""
     ranges = "\n".join(f"{name} = {list(values)}" for name, values in plan.ranges.axes().items())
     names = ", ".join(f"'{name}'" if '"' in name or "\\" in name else f'"{name}"' for name in names)
     assert plan.messages is not None
     return f"""\
-# Measures what training these models calls, in these layouts (kernelcast collect plan --for; docs/plans.md).
+# Operators that training these models calls, in these layouts (kernelcast collect plan --for; docs/plans.md).
 shapes_per_operator = {plan.shapes_per_operator}
 seed = {plan.seed}
 models = [{names}]

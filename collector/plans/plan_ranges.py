@@ -1,4 +1,4 @@
-"""What a plan says: the values that shapes are drawn from, limits on them, and the messages of collectives."""
+"""The content of a plan: ranges of shapes, limits on them, and the messages of collectives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ OF_MODELS = (
     "hidden_size", "head_size", "attention_heads", "mlp_ratio", "vocabulary_size", "queries_per_kv_head", "experts",
     "experts_per_token", "expert_ratio", "kv_rank", "sliding_window",
 )  # fmt: skip
-"""Ranges of models' sizes, which a plan that names models has none of."""
+"""Ranges of model sizes, which a plan with named models must not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
     """Values that shapes are drawn from, a tuple each; see docs/plans.md.
 
-    Heads are given by `head_size` or by `attention_heads`, the other one is empty. `mlp_ratio` times the hidden size
-    is the MLP's width; `queries_per_kv_head` above 1 is grouped-query attention. `expert_ratio` is that of an expert,
-    `kv_rank` the low rank of keys and values in latent attention. What a plan leaves out, its models do not have.
+    Heads are given by either `head_size` or `attention_heads`. `mlp_ratio` times the hidden size is the MLP's width,
+    `expert_ratio` times the hidden size an expert's; `queries_per_kv_head` above 1 is grouped-query attention;
+    `kv_rank` is the low rank of keys and values in latent attention. The plan's models lack features without a range.
     """
 
     tensor_parallel: tuple[int, ...]
@@ -62,7 +62,7 @@ class Ranges:
             )
 
     def axes(self) -> dict[str, tuple[float, ...]]:
-        """The ranges that are there, by name."""
+        """The non-empty ranges, by name."""
         values = {name: getattr(self, name) for name in Ranges.__slots__}
         return {name: value for name, value in values.items() if value}
 
@@ -101,12 +101,12 @@ class CollectiveRange:
 class Plan:
     """A plan as written, with the name it is stored under.
 
-    `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. Collectives that
-    `collectives` names are measured at those entries, and then no others; without it all at the sizes of `messages`.
-    `load` is that of the device while other operators than collectives are measured.
+    `shapes_per_operator` 0 means every shape of the ranges, empty `operators` all operators. With `collectives`, only
+    the named collectives are measured, at these entries; without it all, at the sizes of `messages`. `load` is the
+    device's load while operators other than collectives are measured.
 
-    A plan with `models` has their sizes, and ranges of layouts alone. `device` is the
-    kind that its sizes are for; empty: any.
+    A plan with `models` takes sizes from them, and has ranges of layouts only. `device` is the kind of device that its
+    sizes suit; empty: any.
 
     Raises:
         UsageError: it has both models and ranges of their sizes, or neither.
@@ -130,12 +130,12 @@ class Plan:
     def __post_init__(self) -> None:
         given = [name for name in OF_MODELS if getattr(self.ranges, name)]
         if self.models and given:
-            raise UsageError(f"ranges.{given[0]} is given beside models, whose own is measured")
+            raise UsageError(f"ranges.{given[0]} is given together with models, whose own sizes are measured")
         if not self.models and not self.ranges.hidden_size:
             raise UsageError("ranges.hidden_size is missing, expected it, or models by name")
 
     def axes(self) -> dict[str, tuple[float, ...]]:
-        """The ranges that are there, by name; of models also their numbers."""
+        """The non-empty ranges, by name; with models also their indices."""
         return ({"model": tuple(range(len(self.models)))} if self.models else {}) | self.ranges.axes()
 
     def entries(self, collective: str, *, processes: int, element_bytes: int) -> list[int]:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, get_args
 
-from kernelcast.collector.plans.model_workloads import model_columns, model_workloads, updates_alone
+from kernelcast.collector.plans.model_workloads import model_columns, model_workloads, update_calls
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import Activation, Attention, ContextExchange, Norm
@@ -28,9 +28,9 @@ Picked: TypeAlias = Mapping[str, float]
 
 
 class _Variant(NamedTuple):
-    """Models that call something of their own: fields of the model, those of its sizes, and what must divide what.
+    """Models with workloads of their own: fields of the model, fields of its sizes, and whether the sizes divide.
 
-    A plan has it where its ranges have the axes `needs`.
+    A plan includes the variant if its ranges have the axes `needs`.
     """
 
     needs: tuple[str, ...] = ()
@@ -39,8 +39,8 @@ class _Variant(NamedTuple):
     is_possible: Callable[[Picked], bool] = lambda picked: True
 
 
-# As few models as have every choice. Rotary embedding and biases need none: layers list these calls always, with a
-# count of 0 where a model has none.
+# The smallest set of models with every choice. Rotary embedding and biases need none: layers always list these calls,
+# with a count of 0 where a model lacks them.
 _CHOICES = {"norm": get_args(Norm), "activation": get_args(Activation), "attention": get_args(Attention)}
 
 
@@ -53,7 +53,7 @@ _TODAY = {"norm": "rms_norm", "activation": "swiglu", "biases": "none"}
 
 
 def _latent(picked: Picked) -> dict[str, Any]:
-    """DeepSeek-V2's proportions: queries of three times the rank, a third of a head rotated, values have the rest."""
+    """DeepSeek-V2's proportions: query rank three times `kv_rank`, a third of a head rotated, the rest values."""
     head_size = int(picked["hidden_size"] // _heads(picked))
     rotated = max(2, head_size // 6 * 2)
     ranks = {"kv_rank": int(picked["kv_rank"]), "query_rank": 3 * int(picked["kv_rank"])}
@@ -115,7 +115,7 @@ _VARIANTS: tuple[_Variant, ...] = (
     *map(_of_context, get_args(ContextExchange)),
 )
 
-# Axes that a stage's parameters do not depend on, and the one that nothing else depends on.
+# Axes that a stage's parameters do not depend on, and the axis that only they depend on.
 _NOT_OF_A_STAGE = (
     "micro_batch", "sequence_length", "experts", "experts_per_token", "expert_ratio", "expert_parallel",
     "context_parallel", "kv_rank", "sliding_window",
@@ -125,8 +125,7 @@ _OF_A_STAGE = ("layers",)
 
 def _update(sizes: Sizes, *, first: bool, last: bool) -> Calls:
     stage = StageKind(counts=(sizes.model.layers,), first=first, last=last)
-    held = PartParameters.of(sizes).of_stage(layers=stage.counts, first=first, last=last)
-    return updates_alone(stage.optimizer_role, int(held.total), stage.layers)
+    return update_calls(PartParameters.of(sizes), stage)
 
 
 _LAYERS: tuple[Callable[[Sizes], Calls], ...] = (
@@ -134,7 +133,7 @@ _LAYERS: tuple[Callable[[Sizes], Calls], ...] = (
     lambda sizes: computing(transformer_layer(sizes)),
     lambda sizes: computing(loss(sizes)),
 )
-# Of the first variant alone: the parameters of another one are other numbers, and nothing else.
+# Only of the first variant: other variants differ in the number of parameters alone.
 _UPDATES = (
     partial(_update, first=True, last=False),
     partial(_update, first=False, last=False),
@@ -144,14 +143,14 @@ _PARTS: tuple[Callable[[Sizes], Calls], ...] = (*_LAYERS, *_UPDATES)
 
 
 class _Source(NamedTuple):
-    """Where workloads come from: the calls of an operator in a role that a part of a variant lists."""
+    """A source of workloads: the calls of an operator in a role that a part of a variant lists."""
 
     variant: int
     part: int
     listed: Column
 
 
-# Sizes that are all different, so that calls with the same workload are the same call.
+# All sizes differ, so that equal workloads mean the same call.
 _EXAMPLE: Picked = {
     "tensor_parallel": 2, "micro_batch": 3, "sequence_length": 88, "hidden_size": 416, "head_size": 13,
     "queries_per_kv_head": 4, "mlp_ratio": 3.5, "vocabulary_size": 1000, "layers": 5, "experts": 15,
@@ -162,9 +161,9 @@ _EXAMPLE: Picked = {
 
 @cache
 def _sources(axes: frozenset[str]) -> Mapping[Column, Sequence[_Source]]:
-    """The sources of every column in ranges with these axes, without those that bring no workload of their own.
+    """The sources of every column in ranges with these axes, without sources of duplicate workloads.
 
-    An operator that no layer calls yet is measured at the workloads of those with the same features.
+    An operator that no layer calls is measured at the workloads of operators with the same features.
     """
     parts = _part_calls(_EXAMPLE)
     found: dict[Column, dict[Vector, _Source]] = {}
@@ -183,8 +182,8 @@ def _sources(axes: frozenset[str]) -> Mapping[Column, Sequence[_Source]]:
 
 
 def columns_of(operator: str, plan: Plan | None = None) -> list[Column]:
-    """The operator in every role in which models of the plan's ranges call it (None: of any); none of one that is
-    only imported.
+    """The operator in every role in which models of the plan's ranges (None: any ranges) call it; empty for an operator
+    that is only imported.
     """
     if plan is not None and plan.models:
         return [column for column in model_columns(plan) if column[0] == operator]
@@ -193,13 +192,13 @@ def columns_of(operator: str, plan: Plan | None = None) -> list[Column]:
 
 
 def drawn_seed(plan: Plan, column: Column) -> int:
-    """The seed of a column's draws: operators that are added to the table change no other's."""
+    """The seed of a column's draws, which does not change when the table gains operators."""
     text = f"{plan.seed} {' '.join(column)}"
     return int.from_bytes(sha256(text.encode()).digest()[:4])
 
 
 def axes_of(plan: Plan, column: Column) -> dict[str, tuple[float, ...]]:
-    """The plan's ranges, one value of those that the column does not depend on."""
+    """The plan's ranges, with a single value for axes that the column does not depend on."""
     axes = plan.axes()
     unused = _NOT_OF_A_STAGE if OPERATORS[column[0]].per_update else _OF_A_STAGE
     kept = ("expert_parallel",) if plan.models else ()  # whose experts are among the parameters
@@ -217,7 +216,7 @@ def every_workload(plan: Plan, columns: Sequence[Column]) -> dict[Column, list[V
                 found[column].update(dict.fromkeys(vectors))
     ordered = {column: sorted(vectors) for column, vectors in found.items()}
     for column, vectors in ordered.items():
-        # An interrupted collection has then seen all of the ranges.
+        # An interrupted collection then covers all ranges.
         random.Random(drawn_seed(plan, column)).shuffle(vectors)
     return ordered
 
@@ -225,7 +224,7 @@ def every_workload(plan: Plan, columns: Sequence[Column]) -> dict[Column, list[V
 def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Column, list[Vector]]:
     """The workloads within the plan's limits at which models of the picked sizes call each column.
 
-    Empty where the sizes do not go together (docs/plans.md, Impossible combinations).
+    Empty for impossible combinations of sizes (docs/plans.md, Impossible combinations).
 
     Raises:
         UsageError: a size that no model may have.
@@ -235,7 +234,7 @@ def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Col
     if plan.models:
         found = model_workloads(plan, picked)
         listed = lambda column: found.get(column, ())  # noqa: E731
-    elif _go_together(picked):
+    elif _divides(picked):
         parts, sources = _part_calls(picked), _sources(frozenset(plan.axes()))
         listed = lambda column: (  # noqa: E731
             one.shape
@@ -252,7 +251,7 @@ def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Col
 
 
 def _part_calls(picked: Picked) -> Callable[[int, int], Calls]:
-    """Calls by the number of a variant and of a part, at the picked sizes; each is asked for once."""
+    """Calls by the index of a variant and of a part, at the picked sizes; cached."""
     whole = {name: int(value) for name, value in picked.items()}
     heads = _heads(picked)
 
@@ -285,8 +284,8 @@ def _heads(picked: Picked) -> int:
     return int(picked.get("attention_heads") or picked["hidden_size"] // picked["head_size"])
 
 
-def _go_together(picked: Picked) -> bool:
-    """Whether every division leaves a whole number."""
+def _divides(picked: Picked) -> bool:
+    """Whether all sizes divide without remainder."""
     heads, grouped = _heads(picked), int(picked.get("queries_per_kv_head", 1))
     mlp_size, tp = picked["mlp_ratio"] * picked["hidden_size"], int(picked["tensor_parallel"])
     return (

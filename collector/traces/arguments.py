@@ -1,5 +1,6 @@
-"""The arguments of an event, and checks of their values: any of them may be missing or of another type."""
+"""The arguments of an event, and checks of their values: any may be missing or have another type."""
 
+import json
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
     "rank_stride": "Global rank stride", "old_external_id": "external id", "moved_bytes": "bytes",
     "group_name": "Process Group Name", "group_description": "Process Group Description",
 }):  # fmt: skip
-    """The arguments that are used, unchecked."""
+    """The arguments that this package uses, unchecked."""
 
     external_id: Any = None
     correlation: Any = None
@@ -47,7 +48,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
 class CallIds(msgspec.Struct, frozen=True, gc=False, rename={
     "external_id": "External id", "sequence_number": "Sequence number",
 }):  # fmt: skip
-    """The numbers by which kernels and nodes of autograd name a call, unchecked; quicker to read than all."""
+    """The ids by which kernels and autograd nodes refer to a call, unchecked; faster to read than `Arguments`."""
 
     external_id: Any = None
     sequence_number: Any = None
@@ -61,7 +62,7 @@ _BEYOND = 2**63
 
 
 def arguments_of(event: "Event") -> Arguments:
-    """The event's arguments; none where they cannot be read."""
+    """The event's arguments; empty where they cannot be read."""
     try:
         return _DECODER.decode(event.raw_arguments)
     except (msgspec.MsgspecError, RecursionError):
@@ -69,7 +70,7 @@ def arguments_of(event: "Event") -> Arguments:
 
 
 def call_ids_of(event: "Event") -> CallIds:
-    """The event's numbers as a call; none where they cannot be read."""
+    """The event's ids as a call; empty where they cannot be read."""
     try:
         return _IDS_DECODER.decode(event.raw_arguments)
     except (msgspec.MsgspecError, RecursionError):
@@ -77,27 +78,32 @@ def call_ids_of(event: "Event") -> CallIds:
 
 
 def trimmed(event: "Event") -> bytes:
-    """The arguments that are used, in a text of their own: a large trace's are most of it."""
+    """The used arguments as a separate text, because all arguments are most of a large trace."""
     return msgspec.json.encode(arguments_of(event))
 
 
 def whole(value: Any) -> int | None:
-    """`value` where it is a whole number of 64 bits, as all of the profiler's are."""
+    """`value` if it is a whole number of 64 bits, as all of the profiler's are; otherwise None."""
     return value if type(value) is int and -_BEYOND <= value < _BEYOND else None
 
 
 def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes of an operator's inputs: `()` for what is no tensor, a list of tensors, or a shape that none has."""
+    """Shapes of an operator's inputs; `()` for inputs that are no tensor and for impossible shapes."""
     return tuple(_shape(entry) for entry in dims) if isinstance(dims, list) else ()
+
+
+def shapes_text(dims: Any) -> str:
+    """Shapes of an operator's inputs as JSON; empty where none was recorded."""
+    return json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
 
 
 def _shape(entry: Any) -> tuple[int, ...]:
     sizes = [whole(size) for size in entry] if isinstance(entry, list) else []
     shape = tuple(size for size in sizes if size is not None and size >= 0)
-    # As floats, which end at infinity: whole numbers would grow with every size of a damaged list.
+    # As floats, which saturate at infinity: whole numbers would grow with every size of a damaged list.
     return shape if len(shape) == len(sizes) and prod(map(float, shape)) < _BEYOND else ()
 
 
 def texts(values: Any) -> Sequence[str]:
-    """A list of texts; empty where it is something else."""
+    """A list of texts; empty for other values."""
     return [str(value) for value in values] if isinstance(values, list) else []

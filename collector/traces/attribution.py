@@ -1,8 +1,8 @@
-"""The kernels under each mark of the collector, and how long they took on the device.
+"""The kernels under each mark of the collector, and their time on the device.
 
-A *mark* is a profiler annotation that the harness puts around one call. On a GPU the kernels of a mark are those that
-were launched under it; they may run long after it. On a CPU the operators themselves are the work: a kernel is an
-operator with a self time of at least 1 µs, or the operator with the longest self time if a mark has none of that.
+A *mark* is a profiler annotation that the harness puts around one call. On a GPU a mark's kernels were launched under
+it, and may run long after it. On a CPU a kernel is an operator with a self time of at least 1 µs, or the operator with
+the longest self time if a mark has none of these.
 """
 
 from bisect import bisect_left, bisect_right
@@ -34,14 +34,14 @@ class Work:
 
     @property
     def time_us(self) -> float:
-        """docs/method.md, Measuring: from the earliest start to the latest end of all kernels of the operator."""
+        """From the earliest start to the latest end of the operator's kernels (docs/method.md, Measuring)."""
         return self.end_us - self.start_us
 
 
 def attribute(trace: Trace, prefix: str) -> list[Work]:
     """The work under every annotation whose name starts with `prefix`, in order of time.
 
-    A mark without any kernel is left out: there was nothing to do (or nothing was recorded).
+    A mark without kernels is left out: nothing ran, or nothing was recorded.
     """
     marks = [e for e in trace.of_category(ANNOTATION_CATEGORY) if e.name.startswith(prefix)]
     device_kernels = trace.of_category(*DEVICE_CATEGORIES)
@@ -49,7 +49,7 @@ def attribute(trace: Trace, prefix: str) -> list[Work]:
 
 
 def _host_work(trace: Trace, marks: Sequence[Event]) -> Iterable[Work]:
-    # Gloo runs its collectives on threads of its own and records them as annotations.
+    # Gloo runs its collectives on its own threads and records them as annotations.
     tree = CallTree(trace, annotations=(_GLOO,))
     starts = [event.start_us for event in tree.calls]
     for mark in marks:
@@ -60,9 +60,9 @@ def _host_work(trace: Trace, marks: Sequence[Event]) -> Iterable[Work]:
         own_us = tree.self_times_us[first:end]
         own = [event.lasting(us) for event, us in zip(inside, own_us, strict=True)]
         kernels = [e for e in own if e.duration_us >= RESOLUTION_US]
-        # A call shorter than the resolution ran all the same: it is its longest operator.
+        # A call shorter than the resolution counts as its longest operator.
         kernels = kernels or [max(own, key=lambda e: e.duration_us)]
-        # The span is that of the operators as called, so that it includes their dispatch, as a real step does.
+        # The span covers the operators as called and so includes their dispatch, as in a real step.
         yield Work(mark.name, inside[0].start_us, max(e.end_us for e in inside), tuple(kernels))
 
 
@@ -75,10 +75,10 @@ def _device_work(trace: Trace, marks: Sequence[Event], kernels: Sequence[Event])
         launch = None if correlation is None else launches.get(correlation)
         if launch is None:
             continue
-        # Backward launches come from autograd's own thread, so the mark is found by time, not by thread.
+        # Backward launches come from autograd's thread, so the mark is found by time, not by thread.
         index = bisect_right(mark_starts, launch.start_us) - 1
         if index >= 0 and launch.start_us <= marks[index].end_us:
             by_mark[index].append(kernel)
     for index, own in sorted(by_mark.items()):
-        # Kernels come by start time, as the events of a trace do.
+        # Kernels are ordered by start time, like all events of a trace.
         yield Work(marks[index].name, own[0].start_us, max(event.end_us for event in own), tuple(own))

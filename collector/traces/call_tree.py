@@ -1,9 +1,9 @@
-"""The calls of the host as a tree, and what ties kernels and autograd's nodes to them.
+"""The calls of the host as a tree, with links from kernels and autograd nodes to calls.
 
 Calls nest by time on their thread. A kernel's launch is the runtime call with its correlation id. The kernel belongs to
-the innermost call around its launch, or to the call that its External id names if that call ran on the launching thread
-during the launch (older profilers write the correlation id there). Backward calls run inside a node of autograd, which
-carries the sequence number of the forward call that it differentiates.
+the innermost call around its launch, or to the call of its External id if that call ran on the launching thread during
+the launch (older profilers write the correlation id there). Backward calls run inside an autograd node, which carries
+the sequence number of the forward call that it differentiates.
 """
 
 from array import array
@@ -31,7 +31,7 @@ COMMUNICATION_CALL = "record_param_comms"
 NODE_PREFIX = "autograd::engine::evaluate_function: "
 _RECOMPUTATION = "CheckpointFunction"
 _NO_ID = -(2**63)
-_FEW = 8  # calls of one sequence number that are looked through one by one
+_FEW = 8  # calls of one sequence number that are searched linearly
 
 
 class CallTree:
@@ -56,7 +56,7 @@ class CallTree:
         ends_us = [event.end_us for event in self.calls]
         open_calls: dict[object, tuple[str, list[int]]] = {}
         launches = trace.of_category(*LAUNCH_CATEGORIES)
-        # The sort is stable: a launch comes after the calls that start together with it, and is inside them.
+        # The sort is stable: a launch follows the calls that start at the same time, and is inside them.
         for event in sorted([*self.calls, *launches], key=attrgetter("start_us")):
             place, start_us = (event.pid, event.tid), event.start_us
             thread, stack = open_calls.get(place) or open_calls.setdefault(place, (event.thread, []))
@@ -75,12 +75,12 @@ class CallTree:
 
     @cached_property
     def arguments(self) -> Sequence[Arguments]:
-        """The arguments of every call, read when they are asked for: all of them would be larger than the trace."""
+        """The arguments of every call, decoded on access: all of them would be larger than the trace."""
         return _Arguments(self.calls)
 
     @cached_property
     def _ids(self) -> "tuple[array[int], array[int]]":
-        """External id and sequence number of every call; `_NO_ID` where there is none."""
+        """External id and sequence number of every call; `_NO_ID` where missing."""
         externals, sequences = array("q"), array("q")
         for one in map(call_ids_of, self.calls):
             external_id, sequence = whole(one.external_id), whole(one.sequence_number)
@@ -89,9 +89,9 @@ class CallTree:
         return externals, sequences
 
     def innermost(self, wanted: str) -> Sequence[int | None]:
-        """For every call the innermost one of a name around it, or itself; `wanted` may be a namespace (`c10d::`).
+        """For every call, the innermost call of a name around it, or itself; `wanted` may be a namespace (`c10d::`).
 
-        Found for all calls at once: a search outwards from each would be quadratic where calls nest deeply.
+        Computed for all calls at once: a search outwards from each would be quadratic for deeply nested calls.
         """
         if wanted not in self._innermost:
             found = self._innermost[wanted] = []
@@ -102,7 +102,7 @@ class CallTree:
 
     @cached_property
     def self_times_us(self) -> Sequence[float]:
-        """The time of every call less that of the calls directly inside it."""
+        """Duration of every call minus the durations of its direct children."""
         durations_us = [max(event.duration_us, 0.0) for event in self.calls]
         own_us = durations_us.copy()
         for parent, duration_us in zip(self.parents, durations_us, strict=True):
@@ -111,7 +111,7 @@ class CallTree:
         return own_us
 
     def slices(self, thread: str) -> Iterator[tuple[int, float, float]]:
-        """Spans of a thread in which a call ran but none inside it: (call, start, end), in order of time, µs."""
+        """Self-time spans of a thread's calls: (call, start, end) in order of time, µs."""
         cursor_us, running = -inf, None
         for index in (*(index for index, own in enumerate(self.threads) if own == thread), None):
             start_us = inf if index is None else self.calls[index].start_us
@@ -143,7 +143,7 @@ class CallTree:
         return self._around_launch[correlation]
 
     def forget_launches(self) -> None:
-        """Free the launches, as many as there are kernels; `launching` is of no use afterwards."""
+        """Free the launches, one per kernel; `launching` does not work afterwards."""
         self.launches.clear()
         self._around_launch.clear()
         self.__dict__.pop("_by_external_id", None)
@@ -156,7 +156,7 @@ class CallTree:
 
     @cached_property
     def _by_external_id(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """External ids in order, and the calls that have them."""
+        """Sorted External ids, and their calls."""
         ids = np.frombuffer(self._ids[0], dtype=np.int64)
         order = np.argsort(ids, kind="stable")
         order = order[ids[order] != _NO_ID]
@@ -164,7 +164,7 @@ class CallTree:
 
     @cached_property
     def backward_nodes(self) -> Sequence[int | None]:
-        """The node of autograd of every call in a backward pass; None for forward calls, also when they run again."""
+        """The autograd node of every call in a backward pass; None for forward calls, also recomputed ones."""
         found: list[int | None] = []
         for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
             if event.name.startswith(NODE_PREFIX):
@@ -174,10 +174,10 @@ class CallTree:
         return found
 
     def forward_of(self, node: int, *, thread: str = "") -> int | None:
-        """The forward call that a node of autograd differentiates: the latest one with its sequence number.
+        """The forward call that an autograd node differentiates: the latest one with its sequence number.
 
-        The latest, because some programs restart the numbers. Several calls share a number: the one that is meant has
-        the node's name (`AddmmBackward0`: `aten::addmm`), or is the last one on `thread`, if that is given.
+        The latest, because some programs restart the numbers. Of several calls with one number, the right one has the
+        node's name (`AddmmBackward0`: `aten::addmm`), or is the last one on `thread`, if given.
         """
         sequence = self._ids[1][node]
         name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
@@ -190,13 +190,13 @@ class CallTree:
         return next((index for index in reversed(few) if index <= node and key in self._keys(index)), None)
 
     def _keys(self, index: int) -> tuple[str, str]:
-        """What a forward call is found by: its thread, or its bare name; functions in Python have no `aten::`."""
+        """Lookup keys of a forward call: its thread and its bare name; Python functions have no `aten::`."""
         name = self.calls[index].name
         return self.threads[index], _bare(name.partition("::")[2] or name)
 
     @cached_property
     def _forward(self) -> dict[int, int | list[int] | dict[str, list[int]]]:
-        """Forward calls by sequence number: most often one; where many share it, by thread and by bare name too."""
+        """Forward calls by sequence number: one, a short list, or an index by thread and bare name."""
         found: dict[int, int | list[int] | dict[str, list[int]]] = {}
         many: dict[int, list[int]] = {}
         for index, (event, sequence) in enumerate(zip(self.calls, self._ids[1], strict=True)):

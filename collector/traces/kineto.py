@@ -1,9 +1,9 @@
-"""Reads the Chrome-trace JSON that the PyTorch profiler (Kineto) writes. Does not need torch.
+"""Reads the Chrome-trace JSON of the PyTorch profiler (Kineto), without torch.
 
 Times are in µs, as the format defines (`displayTimeUnit` does not change that); `ts` has sub-microsecond decimals.
-Files whose time stamps can only be nanoseconds of Unix time are converted to µs; an event whose stamp cannot belong to
-the trace is left out, and counted in `Trace.notes`, as are repairs of damaged text. Only complete events (`"ph": "X"`)
-have a duration and are kept. Their arguments, up to half of a file, are parsed only when needed (arguments.py).
+Time stamps that can only be nanoseconds of Unix time are converted to µs. Events whose time cannot belong to the trace
+are left out; `Trace.notes` counts them and repairs of damaged text. Only complete events (`"ph": "X"`) have a duration
+and are kept. Their arguments, up to half of a file, are decoded only when needed (arguments.py).
 """
 
 import math
@@ -18,10 +18,15 @@ from typing import Any
 import msgspec
 
 from kernelcast.collector.traces.arguments import trimmed
-from kernelcast.collector.traces.chunks import NotInPiecesError, closed_document, read_pieces
-from kernelcast.collector.traces.lenient import repaired
-from kernelcast.collector.traces.odd_events import in_order, microseconds
-from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES, trace_chunks
+from kernelcast.collector.traces.event_times import in_order, microseconds
+from kernelcast.collector.traces.trace_text import (
+    MAX_TRACE_BYTES,
+    NotInPartsError,
+    closed_document,
+    read_parts,
+    repaired,
+    trace_chunks,
+)
 from kernelcast.runtime.errors import DataError
 
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -32,13 +37,13 @@ LAUNCH_CATEGORIES = frozenset(
      "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
 )  # fmt: skip
 
-# Kineto's resolution: host events with less self time than this are dispatch, not work.
+# Kineto's resolution: host events with less self time are dispatch, not work.
 RESOLUTION_US = 1.0
 
-# Files that unpack to more are read in pieces, so that their text is never in memory as a whole.
+# Larger files are read in parts, so that the whole text is never in memory.
 _LARGEST_WHOLE_BYTES = 64 << 20
 
-# What profilers of torch 1.8 and 1.9 called the categories of today.
+# Categories of the profilers of torch 1.8 and 1.9, and their present names.
 _OLD_CATEGORIES = {
     "Operator": HOST_OPERATOR_CATEGORY, "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
     "Runtime": "cuda_runtime", "PythonFunction": "python_function",
@@ -78,7 +83,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, rename={
 
 
 class _Document(msgspec.Struct):
-    """What is read of a file; fields that only some files have are checked one by one."""
+    """The parts of a file that are read; optional fields are checked one by one."""
 
     traceEvents: list[Event]
     deviceProperties: Any = None
@@ -96,10 +101,10 @@ _DECODER = msgspec.json.Decoder(_Document)
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A parsed trace: its complete events by start time, and what the file says about devices and ranks.
+    """A parsed trace: its complete events by start time, and the file's data on devices and ranks.
 
-    Event times count from `base_time_ns` (Unix time). The runtime versions are as the makers count: CUDA 12.4 is 12040,
-    HIP 6.4.43483 is 60443483; 0 where the file does not say. `notes` say what was repaired and left out.
+    Event times count from `base_time_ns` (Unix time). Runtime versions are the vendors' numbers (CUDA 12.4: 12040, HIP
+    6.4.43483: 60443483), 0 where missing. `notes` list repairs and omissions.
     """
 
     events: tuple[Event, ...]
@@ -117,7 +122,7 @@ class Trace:
 
 
 def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool = False) -> Trace:
-    """Read a trace file, plain or gzip, of at most `max_bytes` unpacked; with `is_partial` up to where it breaks.
+    """Read a trace file, plain or gzip, of at most `max_bytes` unpacked; with `is_partial` a truncated one too.
 
     Raises:
         DataError: the file is missing, too large, not JSON, or not a Kineto trace.
@@ -130,11 +135,11 @@ def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool
         if sum(map(len, start)) < _LARGEST_WHOLE_BYTES:
             return parse_trace(b"".join(start), path, is_partial=is_partial)
         kept = _Kept()
-        rest = read_pieces(chain(start, chunks), kept.take)
+        rest = read_parts(chain(start, chunks), kept.take)
         document = _document(rest, path, is_partial=is_partial)
         document.notes.update(kept.notes)
         return _trace(document, path, kept.events)
-    except NotInPiecesError:
+    except NotInPartsError:
         content = b"".join(trace_chunks(path, max_bytes=max_bytes, is_partial=is_partial))
         return parse_trace(content, path, is_partial=is_partial)
     except FileNotFoundError:
@@ -153,20 +158,20 @@ def parse_trace(content: bytes, path: Path, *, is_partial: bool = False) -> Trac
 
 
 class _Kept:
-    """Complete events of pieces, without what holds the text of their piece in memory, or holds a text twice."""
+    """Complete events of parts; they neither keep the text of their part in memory nor hold equal texts twice."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.notes: Counter[str] = Counter()
         self._texts: dict[object, Any] = {}
 
-    def take(self, piece: bytes) -> None:
-        """Add the complete events of a piece."""
+    def take(self, part: bytes) -> None:
+        """Add the complete events of a part."""
         texts, put = self._texts, msgspec.structs.force_setattr
-        if not _is_utf_8(piece):
-            piece, notes = repaired(piece)
+        if not _is_utf_8(part):
+            part, notes = repaired(part)
             self.notes.update(notes)
-        for event in _EVENTS_DECODER.decode(piece):
+        for event in _EVENTS_DECODER.decode(part):
             if event.phase != "X":
                 continue
             for name in ("category", "name", "pid", "tid", "phase"):
@@ -178,9 +183,9 @@ class _Kept:
 
 
 def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
-    """The trace of a document; `before` are events of pieces before it."""
+    """The trace of a document; `before` are the events of earlier parts."""
     notes = document.notes
-    # What is not a number differs from itself: no duration, no complete event.
+    # NaN differs from itself: without a duration an event is not complete.
     events = [
         e for e in chain(before, document.traceEvents) if e.phase == "X" and e.duration_us == e.duration_us
     ]
@@ -208,7 +213,7 @@ def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
 
 
 def _renamed(event: Event) -> Event:
-    """An event of an old profiler with today's category; steps were operators then."""
+    """An event of an old profiler with its present category; steps were operators then."""
     category = _OLD_CATEGORIES.get(event.category, event.category)
     if category == HOST_OPERATOR_CATEGORY and event.name.startswith(_STEP):
         category = ANNOTATION_CATEGORY
@@ -231,7 +236,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 
 
 def _document(content: bytes, path: Path, *, is_partial: bool) -> _Document:
-    """The content, repaired where that makes JSON of it, and closed where it ends too early and may."""
+    """The decoded content, repaired where it is not valid JSON, and closed where it is truncated and `is_partial`."""
     first: Exception = ValueError("bytes that are not UTF-8")
     try:
         if _is_utf_8(content):
@@ -253,7 +258,7 @@ def _document(content: bytes, path: Path, *, is_partial: bool) -> _Document:
 
 
 def _is_utf_8(content: bytes) -> bool:
-    """Checked apart: arguments, which stay text until they are needed, are decoded later or never."""
+    """Checked separately, because arguments are decoded later or never."""
     try:
         return content.isascii() or bool(content.decode())
     except UnicodeDecodeError:
@@ -263,7 +268,7 @@ def _is_utf_8(content: bytes) -> bool:
 def _decoded(content: bytes, path: Path) -> _Document:
     try:
         return _DECODER.decode(content)
-    except msgspec.ValidationError:  # JSON, but something in it has another type: slower, and with leniency
+    except msgspec.ValidationError:  # valid JSON with values of other types: decoded leniently, and slower
         document = msgspec.json.decode(content)
     if isinstance(document, list) and any(isinstance(raw, dict) and "ph" in raw for raw in document):
         document = {"traceEvents": document}  # the array form of Chrome's format
@@ -276,7 +281,7 @@ def _decoded(content: bytes, path: Path) -> _Document:
 
 
 def _events(raw_events: list[Any], path: Path) -> Iterator[Event]:
-    """Complete events, whatever the types of their fields; those without a time have a start that is no number."""
+    """Complete events with fields of any type; events without a time start at NaN."""
     for raw in raw_events:
         if not isinstance(raw, dict) or raw.get("ph") != "X" or "dur" not in raw:
             continue

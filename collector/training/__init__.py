@@ -1,1 +1,1 @@
-"""Real training steps under torch.distributed: pipeline, tensor and data parallel, timed and traced."""
+"""Real training steps under torch.distributed: pipeline, tensor and data parallelism, timed and traced."""

@@ -1,4 +1,8 @@
-"""All-to-all exchanges of a forward pass, whose gradients go the same ways back."""
+"""Communication inside a model, with its gradients: all-to-all exchanges, and the sums of tensor parallelism.
+
+Gradients of an all-to-all take the way back. `enter` and `leave` are Megatron-LM's f and g (arXiv 1909.08053, section
+3): activations that enter and leave a tensor-parallel region.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,14 +39,14 @@ class _Exchange(torch.autograd.Function):
 def exchange(
     x: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup, role: str
 ) -> Tensor:
-    """Rows of x [rows, …] for every process of the group, `sent` to each; answers what came, `received` from each."""
+    """Send rows of x [rows, …] to every process of the group, `sent` to each; gives the rows `received` from each."""
     return _Exchange.apply(x, sent, received, group, role)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def heads_for_tokens(
     query: Tensor, key: Tensor, value: Tensor, parts: int, group: dist.ProcessGroup
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All heads [b, l / parts, heads, s] of a process's tokens → a part of the heads [b, l, heads / parts, s] of all.
+    """All heads of this process's tokens [b, l / parts, heads, s] → its heads of all tokens [b, l, heads / parts, s].
 
     One message to each process holds queries, keys and values (DeepSpeed-Ulysses, arXiv 2309.14509, section 3.1).
     """
@@ -61,10 +65,52 @@ def heads_for_tokens(
 
 
 def tokens_for_heads(x: Tensor, parts: int, group: dist.ProcessGroup) -> Tensor:
-    """The way back: [b, l, width / parts] of all tokens → [b, l / parts, width] of a process's own."""
+    """The way back: its heads of all tokens [b, l, width / parts] → all heads of its tokens [b, l / parts, width]."""
     with operator_mark("copy"):
         sent = x.reshape(x.shape[0], parts, -1, x.shape[2]).transpose(0, 1).contiguous()
     ones = [1] * parts
     got = exchange(sent, ones, ones, group, "context")
     with operator_mark("copy"):
         return got.permute(1, 2, 0, 3).flatten(2)
+
+
+def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    with operator_mark("all_reduce", "tensor"):
+        dist.all_reduce(x, group=group)
+    return x
+
+
+class _Enter(torch.autograd.Function):
+    """Forward nothing; backward the sum of the group's gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _summed(gradients[0].contiguous(), ctx.group), None
+
+
+class _Leave(torch.autograd.Function):
+    """Forward the sum of the group's parts, in place; backward nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        # Not marked as dirty: nothing else reads the product that x is a view of, and a dirty view costs copies.
+        return _summed(x, group).view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def enter(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The input x of column-parallel linears; unchanged without a group."""
+    return x if group is None else _Enter.apply(x, group)  # type: ignore[no-untyped-call]
+
+
+def leave(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The sum of the group's partial x after a row-parallel linear, in place; unchanged without a group."""
+    return x if group is None else _Leave.apply(x, group)  # type: ignore[no-untyped-call]

@@ -17,16 +17,16 @@ from kernelcast.collector.functions.experts import (
 )
 from kernelcast.collector.functions.transformer import swiglu
 from kernelcast.collector.training.exchanges import exchange
+from kernelcast.collector.training.groups import Part
 from kernelcast.collector.training.marks import operator_mark
-from kernelcast.collector.training.shard import Part
 from kernelcast.runtime.step.layers.mlp import activation_operator
 from kernelcast.runtime.step.sizes import Sizes
 
 
 class Experts(nn.Module):
-    """The experts of one device of a layer, with the sizes that their ops have (runtime/step/layers/experts.py).
+    """A layer's experts on one device, with the sizes of their ops (runtime/step/layers/experts.py).
 
-    `loss_scale` is that of the balancing loss, which is added to the model's backward.
+    `loss_scale` scales the load-balancing loss, whose gradients are added in the backward pass.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Experts(nn.Module):
 
     @property
     def own(self) -> list[nn.Parameter]:
-        """Parameters that other devices of the expert-parallel group do not have."""
+        """Parameters that only this device of the expert-parallel group has."""
         return [self.up, self.down]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Experts(nn.Module):
         return self._with_shared(out.view_as(x), x)
 
     def _sent(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Rows to the devices of their experts, and what these make of them back."""
+        """Send rows to the devices of their experts, and get the results back."""
         group, parts = self.part.group, self.part.parts
         assert group is not None
         received = torch.empty_like(counts)
@@ -78,7 +78,7 @@ class Experts(nn.Module):
         local = from_each.shape[1]
         if local == 1:
             return exchange(self._computed(rows, from_each.sum(0)), came, sent, group, "expert")
-        # What comes in is in the order of the senders.
+        # Received rows are in the order of the senders.
         with operator_mark("copy"):
             experts = torch.arange(local, device=rows.device).repeat(parts)
             order = torch.argsort(experts.repeat_interleave(received), stable=True)

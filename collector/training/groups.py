@@ -1,6 +1,6 @@
-"""Which ranks work together: tensor-parallel groups are neighbouring ranks, then data parallel, then stages."""
+"""Which ranks work together and what each holds. Tensor-parallel ranks are neighbours, then data-parallel ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
@@ -15,7 +15,7 @@ _Group = dist.ProcessGroup
 class GroupCache:
     """Process groups by their ranks; every process of the world asks for the same ones in the same order.
 
-    An operation of theirs that takes longer than `timeout` fails; None is torch's own limit.
+    A collective that takes longer than `timeout` fails; None is torch's own limit.
     """
 
     def __init__(self, timeout: timedelta | None = None) -> None:
@@ -23,7 +23,7 @@ class GroupCache:
         self._known: dict[tuple[int, ...], _Group] = {}
 
     def of(self, ranks: tuple[int, ...]) -> _Group:
-        """The group of these ranks, made at the first question."""
+        """The group of these ranks, created at the first call."""
         if ranks not in self._known:
             self._known[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
             calm_gloo()
@@ -31,29 +31,46 @@ class GroupCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Part `index` of `parts` equal parts, and the group of processes that hold them (None: one part, no group)."""
+
+    index: int = 0
+    parts: int = 1
+    group: _Group | None = None
+
+    def of(self, size: int) -> slice:
+        """This device's part of `size` rows or columns."""
+        local = size // self.parts
+        return slice(self.index * local, (self.index + 1) * local)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard(Part):
+    """What one device holds: its part of every tensor that tensor parallelism cuts, of the sequence, of the experts."""
+
+    context: Part = field(default_factory=Part)
+    experts: Part = field(default_factory=Part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
     """One rank's place in a layout and its groups; a degree of 1 has no group (None).
 
-    `world` holds the layout's processes, which may be fewer than were started. `data` are those with the same
-    parameters (dp · cp), `expert_data` those with the same experts.
+    `world` are the layout's processes, which may be fewer than were started. `data` are the ranks with the same
+    parameters (dp · cp), `expert_data` the ranks with the same experts.
     """
 
     stage: int
     data_index: int
-    tensor_index: int
+    shard: Shard
     world: _Group
     pipeline: _Group | None
     data: _Group | None
-    tensor: _Group | None
-    context_index: int = 0
-    context: _Group | None = None
-    expert_index: int = 0
-    experts: _Group | None = None
-    expert_data: _Group | None = None
+    expert_data: _Group | None
 
     @classmethod
     def of(cls, layout: Parallelism, rank: int, cache: GroupCache) -> Self | None:
-        """The groups of `rank`; None where the layout does not need it. To be called by every process."""
+        """The groups of `rank`; None where the layout does not need it. Every process must call this."""
         world = cache.of(tuple(range(layout.world_size)))
         made = {}
         for kind in KINDS:
@@ -61,16 +78,23 @@ class Groups:
             made[kind] = {ranks: cache.of(ranks) for ranks in every if len(ranks) > 1}
         if rank >= layout.world_size:
             return None
-        stage, data_index, context_index, tensor_index = place(layout, rank)
+        stage, data, context, tensor = place(layout, rank)
         own = {kind: groups.get(members(layout, rank, kind)) for kind, groups in made.items()}
+        experts = members(layout, rank, "experts").index(rank)
         return cls(
             stage=stage,
-            data_index=data_index,
-            context_index=context_index,
-            tensor_index=tensor_index,
-            expert_index=members(layout, rank, "experts").index(rank),
+            data_index=data,
+            shard=Shard(
+                index=tensor,
+                parts=layout.tp,
+                group=own["tensor"],
+                context=Part(index=context, parts=layout.cp, group=own["context"]),
+                experts=Part(index=experts, parts=layout.ep, group=own["experts"]),
+            ),
             world=world,
-            **own,
+            pipeline=own["pipeline"],
+            data=own["data"],
+            expert_data=own["expert_data"],
         )
 
 
@@ -86,10 +110,7 @@ def place(layout: Parallelism, rank: int) -> tuple[int, int, int, int]:
 
 
 def members(layout: Parallelism, rank: int, kind: str) -> tuple[int, ...]:
-    """The ranks of this rank's group of a kind, itself among them.
-
-    Experts are spread over neighbours among the ranks of a stage.
-    """
+    """The ranks of this rank's group of a kind, including itself; expert-parallel ranks are neighbours in a stage."""
     per_stage = layout.tp * layout.cp * layout.dp
 
     def key(one: int) -> tuple[int, ...]:

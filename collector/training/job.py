@@ -1,7 +1,7 @@
-"""What is trained: a model in a layout, and what of both can be trained here."""
+"""A model in a layout that is trained for real, and the limits of what can be trained here."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, shown
@@ -40,7 +40,7 @@ class TrainingJob:
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:
-        """Encoders of every chunk of the model."""
+        """Layers of every chunk of the model."""
         return layers_of_chunks(self.model.layers, self.parallelism)
 
     @property
@@ -52,25 +52,44 @@ class TrainingJob:
             )
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for another process."""
-        return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """What `to_dict` made, after JSON."""
-        layout = dict(values["parallelism"])
-        if layout["layer_counts"] is not None:
-            layout["layer_counts"] = tuple(layout["layer_counts"])
-        return cls(
-            model=ModelConfig(**values["model"]),
-            parallelism=Parallelism(**layout),
-            bucket_entries=values["bucket_entries"],
-            dtype=values["dtype"],
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEffort:
+    """How much is measured: `rounds` turns of every job, each with `steps` timed steps."""
+
+    rounds: int = 2
+    warm_up_steps: int = 2
+    steps: int = 10
+    traced: bool = True
 
 
-# What the model definition has not, and the values with which a model does without.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRequest:
+    """Everything the worker processes need; `timeout_s` is the limit of one turn."""
+
+    jobs: tuple[TrainingJob, ...]
+    effort: TrainingEffort
+    seed: int
+    device: str
+    threads: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of one job: seconds of each step, µs of the reference product before it, and the ranks' traces.
+
+    `job` and `round` count from 0; only the last round has `traces` (see rank_trace).
+    """
+
+    job: int
+    round: int
+    steps_s: tuple[float, ...]
+    reference_us: tuple[float, ...]
+    traces: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+
+# Fields whose features the model definition lacks, and the values without that feature.
 _WITHOUT: dict[str, Any] = {
     "learned_positions": 0,
     "tied_embeddings": False,
@@ -101,10 +120,10 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
 
 
 def require_trainable(model: ModelConfig) -> None:
-    """Refuse what the model definition does not cover.
+    """Refuse a model that the model definition does not cover.
 
     Raises:
-        UsageError: the field, what was found, what is trained.
+        UsageError: names the field, the value found and the values that are trained.
     """
     if model.attention == "fused_softmax":
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Marks that say in a trace which operator, layer or pass ran; without a profiler they cost next to nothing."""
+"""Marks of operators, layers and passes in a trace; without a profiler they cost next to nothing."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,7 +8,7 @@ from torch.profiler import record_function
 from kernelcast.runtime.operators import OPERATORS, Operator
 
 OPERATOR = "kernelcast.operator."
-"""Precedes an operator of runtime/operators with its role (`gemm/qkv`), or what the table does not have."""
+"""Prefix of an operator of runtime/operators with its role (`gemm/qkv`), or of other work."""
 LAYER = "kernelcast.layer"
 FORWARD, LOSS, BACKWARD = "kernelcast.forward", "kernelcast.loss", "kernelcast.backward"
 """Passes of one micro-batch through one chunk of the model."""
@@ -19,7 +19,7 @@ _tracing = False
 
 @contextmanager
 def marks_shown() -> Iterator[None]:
-    """Marks are made inside this block only: each costs some microseconds whether or not a profiler listens."""
+    """Make marks inside this block only: each costs some microseconds, with or without a profiler."""
     global _tracing
     _tracing = True
     try:
@@ -34,15 +34,15 @@ def marked(name: str) -> AbstractContextManager[object]:
 
 
 def operator_mark(operator: str, role: str = "") -> AbstractContextManager[object]:
-    """One call of an operator. Its backward pass needs no mark: autograd says which call it belongs to."""
+    """One call of an operator. Its backward pass needs no mark: autograd links it to the call."""
     return record_function(OPERATOR + called(operator, role)) if _tracing else nullcontext()
 
 
 def called(operator: str, role: str) -> str:
-    """How traced steps name an operator in a role: `gemm/qkv`, or `gelu`."""
+    """Name of an operator in a role in traced steps: `gemm/qkv`, or `gelu`."""
     return f"{operator}/{role}" if role else operator
 
 
 def row_of(name: str) -> Operator | None:
-    """The operator of the table that `called` named; None where the table does not have it."""
+    """The table's operator for a name from `called`; None where the table lacks it."""
     return OPERATORS.get(name.partition("/")[0])

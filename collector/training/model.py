@@ -1,7 +1,7 @@
 """A decoder-only transformer that trains for real, cut into chunks of a pipeline and shards of a tensor-parallel group.
 
-It runs the tensor functions that the operator benchmarks measure, in the order of docs/method.md, A step. Weights
-follow from their name and the seed alone: the model is the same in every layout.
+It runs the tensor functions that the benches measure, in the order of docs/method.md, A step. Weights depend on their
+name and the seed alone: the model is the same in every layout.
 """
 
 import zlib
@@ -28,11 +28,10 @@ from kernelcast.collector.functions.vocabulary_parallel import (
     vocabulary_parallel_cross_entropy,
     vocabulary_parallel_embedding,
 )
-from kernelcast.collector.training.exchanges import heads_for_tokens, tokens_for_heads
+from kernelcast.collector.training.exchanges import enter, heads_for_tokens, leave, tokens_for_heads
 from kernelcast.collector.training.experts import Experts
+from kernelcast.collector.training.groups import Shard
 from kernelcast.collector.training.marks import LAYER, marked, operator_mark
-from kernelcast.collector.training.shard import Shard
-from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.request.fields import Recompute
 from kernelcast.runtime.step.kinds import kinds_of
@@ -51,7 +50,7 @@ class _Weights:
         self._seed, self._prefix = seed, prefix
 
     def __call__(self, name: str, *size: int) -> Tensor:
-        """The whole tensor of that name; the caller cuts its shard out of it."""
+        """The whole tensor of a name; the caller cuts out its shard."""
         generator = torch.Generator()
         generator.manual_seed(self._seed ^ zlib.crc32(f"{self._prefix}{name}".encode()))
         return torch.randn(size, generator=generator) * _SCALE
@@ -62,12 +61,12 @@ def _parameter(value: Tensor) -> nn.Parameter:
 
 
 def checkpointed(call: Callable[..., Tensor], *inputs: Tensor, when: bool) -> Tensor:
-    """`call(*inputs)`; if `when` is true, nothing inside is kept and all of it runs again in the backward pass."""
+    """`call(*inputs)`; if `when` is true, with activation checkpointing: the backward pass runs all of it again."""
     if not when:
         return call(*inputs)
-    # As in frameworks, all of it runs again; torch by default would stop after the last tensor that is needed.
+    # Frameworks run all of it again; torch by default stops after the last tensor that is needed.
     with set_checkpoint_early_stop(False):
-        # No dropout here, so no random state to restore.
+        # Without dropout there is no random state to restore.
         result: Tensor = checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=False)
     return result
 
@@ -96,42 +95,34 @@ class _ColumnParallel(nn.Module):
         self.bias = None if bias is None else _parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        with operator_mark("gemm", self.role):
-            product = F.linear(x, self.weight)
-        return _with_bias(product, self.bias)
-
-
-def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
-        return x
-    with operator_mark("bias_add"):
-        return add_bias(x, bias)
-
-
-class _RowParallel(nn.Module):
-    """Columns of the weight [out, in / tp] on every device; the partial products are summed over the group."""
-
-    def __init__(self, role: str, weight: Tensor, bias: Tensor | None, shard: Shard) -> None:
-        super().__init__()
-        self.role, self.group = role, shard.group
-        self.weight = _parameter(weight)
-        self.bias = None if bias is None else _parameter(bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.with_bias(leave(self.product(x), self.group))
+        return self.with_bias(self.product(x))
 
     def product(self, x: Tensor) -> Tensor:
-        """The partial product, neither summed nor with bias."""
+        """The product without bias."""
         with operator_mark("gemm", self.role):
             return F.linear(x, self.weight)
 
     def with_bias(self, x: Tensor) -> Tensor:
-        """The bias added, where there is one."""
-        return _with_bias(x, self.bias)
+        """Add the bias, where the layer has one."""
+        if self.bias is None:
+            return x
+        with operator_mark("bias_add"):
+            return add_bias(x, self.bias)
+
+
+class _RowParallel(_ColumnParallel):
+    """Columns of the weight [out, in / tp] on every device; `product` is partial and is summed over the group."""
+
+    def __init__(self, role: str, weight: Tensor, bias: Tensor | None, shard: Shard) -> None:
+        super().__init__(role, weight, bias)
+        self.group = shard.group
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.with_bias(leave(self.product(x), self.group))
 
 
 class Block(nn.Module):
-    """One transformer layer on activations [b, l, d], made of what its description says (runtime/step/layers)."""
+    """One transformer layer on activations [b, l, d], built from its description (runtime/step/layers)."""
 
     mask: Tensor
 
@@ -150,7 +141,7 @@ class Block(nn.Module):
         self.sizes, self.group, self.recompute = sizes, shard.group, recompute
         self.context = shard.context
         self.attention_norm, self.mlp_norm = _Norm(model), _Norm(model)
-        kv_width = sizes.kv_width * sizes.tp
+        kv_width = model.kv_heads * model.head_size
         qkv_rows = {"query": width, "key": kv_width, "value": kv_width}
 
         def rows(sizes: dict[str, int], *columns: int, suffix: str) -> Tensor:
@@ -190,7 +181,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
+        """X [b, l, d] → [b, l, d]; the tables come from rotary_tables."""
         with marked(LAYER):
             if self.sizes.model.parallel_residual:
                 return self._parallel(x, cosine, sine)
@@ -212,7 +203,7 @@ class Block(nn.Module):
         sizes = self.sizes
         qkv = self.qkv(enter(self.attention_norm(x), self.group))
         with operator_mark("qkv_split"):
-            query, key, value = split_qkv(qkv, heads=sizes.heads, kv_heads=sizes.kv_heads)
+            query, key, value = split_qkv(qkv, heads=int(sizes.heads), kv_heads=int(sizes.kv_heads))
         if sizes.rotates:
             with operator_mark("rope"):
                 query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
@@ -267,7 +258,7 @@ def _unfused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Chunk(nn.Module):
-    """Layers of one chunk of the pipeline; the first also embeds tokens, the last also gives logits."""
+    """Layers of one chunk of the pipeline; the first chunk also embeds tokens, the last also computes logits."""
 
     cosine: Tensor
     sine: Tensor
@@ -346,7 +337,7 @@ class Chunk(nn.Module):
         return x
 
     def _embedded(self, ids: Tensor) -> Tensor:
-        """What vocabulary_parallel_embedding does before its sum, its two operators marked."""
+        """`vocabulary_parallel_embedding` without its sum, with marks around its two operators."""
         assert self.embedding is not None
         if self.shard.group is None:
             with operator_mark("embedding"):

@@ -1,4 +1,4 @@
-"""The forward and backward passes of one step: one stage in turn, several under a pipeline schedule."""
+"""The forward and backward passes of one step: on one stage in turn, on several under a pipeline schedule."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, marked
 from kernelcast.collector.training.model import Chunk
 
 Passes = Callable[[Tensor, Tensor], float]
-"""Takes token ids and targets [b · m, l]; answers the step's loss, 0 where this rank does not see it."""
+"""Takes token ids and targets [b · m, l]; returns the step's loss, 0 on ranks without the last stage."""
 
 
 class _MarkedStage(PipelineStage):
@@ -34,7 +34,7 @@ class _MarkedStage(PipelineStage):
 
 
 def single_stage(chunk: Chunk, micro_batches: int, loss_factor: float) -> Passes:
-    """Forward and backward of each micro-batch in turn, as all schedules do on one stage."""
+    """Forward and backward of each micro-batch in turn, the same in all schedules on one stage."""
 
     def passes(tokens: Tensor, targets: Tensor) -> float:
         losses = []
@@ -61,7 +61,7 @@ def pipeline(
     dtype: torch.dtype,
     loss_factor: float,
 ) -> Passes:
-    """The job's schedule over its stages; `chunks` are those of this rank, in the order of the model."""
+    """The job's schedule over its stages; `chunks` are this rank's, in the order of the model."""
     layout, model = job.parallelism, job.model
     b, length = layout.micro_batch, model.sequence_length // layout.cp
     hidden = torch.empty(b, length, model.hidden_size, device="meta", dtype=dtype, requires_grad=True)

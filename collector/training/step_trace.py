@@ -1,8 +1,8 @@
-"""Every kernel of a traced step given to the operator call that it belongs to.
+"""Attributes every kernel of a traced step to an operator call.
 
-In a forward pass, the mark around a call names its operator (marks.py). In a backward pass, autograd does: a node
-carries the sequence number of the forward call that made it. On a CPU the calls on the main thread are the work; on a
-GPU the kernels are, each belonging to the call that launched it. Work outside any operator keeps its own name.
+In a forward pass, the mark around a call names its operator (marks.py). In a backward pass, an autograd node carries
+the sequence number of its forward call. On a CPU the work is the calls on the main thread; on a GPU it is the kernels,
+each attributed to the call that launched it. Work outside any operator keeps its own name.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from kernelcast.collector.training.marks import (
 from kernelcast.runtime.request.fields import Norm
 
 TENSOR_SUM, LOSS_SUM = called("all_reduce", "tensor"), called("all_reduce", "cross_entropy")
-"""Sums over the tensor-parallel group: of activations, and those inside of the loss."""
+"""Sums over the tensor-parallel group: of activations, and inside the loss."""
 
 _MARK = "kernelcast."
 _ACCUMULATE = "AccumulateGrad"
@@ -37,9 +37,9 @@ _PASSES = (FORWARD, LOSS, BACKWARD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """What a piece of work belongs to: a call of an operator, a layer and a pass, by the indices of their marks.
+    """Operator call, layer and pass of a span of work, by the indices of their marks.
 
-    `name` is that of the operator; of work that belongs to none (`known` is False) the kernel's own.
+    `name` is the operator's; for work of no operator (`known` is False) the kernel's.
     """
 
     name: str = ""
@@ -51,7 +51,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WorkSpan:
     """A span of work of one owner, µs on the trace's clock."""
 
     owner: Owner
@@ -66,26 +66,26 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedWork:
-    """Pieces in order of time, the marks of steps, and those of passes by their index (as `Owner` has them).
+    """Spans in order of time, the marks of steps, and the marks of passes by their index in `Owner`.
 
-    `on_device`: the pieces are a GPU's kernels, which run later than the marks around their launches.
+    `on_device`: the spans are a GPU's kernels, which run later than the marks around their launches.
     """
 
-    pieces: tuple[Piece, ...]
+    spans: tuple[WorkSpan, ...]
     passes: dict[int, Event]
     steps: tuple[Event, ...]
     on_device: bool
 
 
 def attribute_step(trace: Trace) -> TracedWork:
-    """The owners of all that ran in the marked steps. Consecutive pieces of one call are joined, with the gaps."""
+    """The owners of all work in the marked steps. Consecutive spans of one call are joined, including gaps."""
     tree = CallTree(trace, annotations=(_MARK,))
     steps = [index for index, event in enumerate(tree.calls) if event.name == STEP]
     main = tree.threads[steps[0]] if steps else ""
     owners = _Owners(tree, main)
     kernels = trace.of_category(*DEVICE_CATEGORIES)
     return TracedWork(
-        pieces=tuple(_joined(owners.of_kernels(kernels) if kernels else owners.of_slices(main))),
+        spans=tuple(_joined(owners.of_kernels(kernels) if kernels else owners.of_slices(main))),
         passes={index: event for index, event in enumerate(tree.calls) if event.name in _PASSES},
         steps=tuple(tree.calls[index] for index in steps),
         on_device=bool(kernels),
@@ -93,7 +93,7 @@ def attribute_step(trace: Trace) -> TracedWork:
 
 
 class _Owners:
-    """The owner of every call, and whether it is work; a mark around work only names its owner."""
+    """The owner of every call, and whether it is work; marks only name owners, except marks of collectives."""
 
     def __init__(self, tree: CallTree, main: str) -> None:
         self._tree, self._main = tree, main
@@ -109,19 +109,19 @@ class _Owners:
             self._owners.append(owner)
             self._is_work.append(is_work or (parent is not None and self._is_work[parent]))
 
-    def of_slices(self, thread: str) -> Iterator[Piece]:
-        """The pieces of a thread of a CPU, in order of time."""
+    def of_slices(self, thread: str) -> Iterator[WorkSpan]:
+        """The spans of a CPU thread, in order of time."""
         for index, start_us, end_us in self._tree.slices(thread):
             if self._is_work[index]:
-                yield Piece(self._owners[index], start_us, end_us)
+                yield WorkSpan(self._owners[index], start_us, end_us)
 
-    def of_kernels(self, kernels: Iterable[Event]) -> Iterator[Piece]:
+    def of_kernels(self, kernels: Iterable[Event]) -> Iterator[WorkSpan]:
         """The kernels of a device, in order of time."""
         for kernel in kernels:
             call = self._tree.launching(kernel, arguments_of(kernel))
-            # What is inside of work is work.
+            # Calls inside work are work.
             owner = Owner() if call is None or not self._is_work[call] else self._owners[call]
-            yield Piece(
+            yield WorkSpan(
                 owner if owner.known else replace(owner, name=kernel.name), kernel.start_us, kernel.end_us
             )
 
@@ -131,7 +131,7 @@ class _Owners:
         if event.name in _PASSES:
             return Owner(in_pass=index, direction="backward" if event.name == BACKWARD else "forward"), False
         if event.name == LAYER:
-            # A layer that runs again inside its backward pass is part of that.
+            # A layer recomputed in a backward pass belongs to the layer there.
             return (around if around.layer >= 0 else replace(around, layer=index)), False
         name = event.name.removeprefix(OPERATOR)
         is_collective = _is_collective(name)
@@ -143,9 +143,9 @@ class _Owners:
         if name.startswith(NODE_PREFIX):
             return self._of_node(index, name, around), True
         if name.startswith(_COLLECTIVE_CALL) and around.known and not _is_collective(around.name):
-            # One mark holds several sums. Each has a waiting time of its own.
+            # One mark contains several sums, each with its own waiting time.
             return replace(around, name=called("all_reduce", around.name), direction="once", call=index), True
-        if self._is_meeting(index, name, around):
+        if self._adds_residuals(index, name, around):
             self._met.add(around.call)
             return replace(around, name="residual_add"), True
         return (around if around.known or around.name else replace(around, name=name)), True
@@ -162,10 +162,10 @@ class _Owners:
         self._last_node[thread] = owner
         return owner
 
-    def _is_meeting(self, index: int, name: str, around: Owner) -> bool:
-        """Whether two gradients of the residual stream are added here: where the gradient of a norm arrives.
+    def _adds_residuals(self, index: int, name: str, around: Owner) -> bool:
+        """Whether this call adds two gradients of the residual stream, at the gradient of a norm.
 
-        Only the first sum of a node is that. Further ones belong to the norm: on a CPU, RMSNorm has several nodes.
+        Only the first addition of a call counts. Further ones belong to the norm: on a CPU, RMSNorm has several nodes.
         """
         parent = self._tree.parents[index]
         return (
@@ -183,15 +183,15 @@ def _is_collective(name: str) -> bool:
     return row is not None and row.is_collective
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Neighbouring pieces of one call as one, from the first start to the last end."""
-    current: Piece | None = None
-    for piece in pieces:
-        if current is not None and piece.owner == current.owner and piece.owner.known:
-            current = Piece(current.owner, current.start_us, max(current.end_us, piece.end_us))
+def _joined(spans: Iterable[WorkSpan]) -> Iterator[WorkSpan]:
+    """Consecutive spans of one call joined, from the first start to the last end."""
+    current: WorkSpan | None = None
+    for span in spans:
+        if current is not None and span.owner == current.owner and span.owner.known:
+            current = WorkSpan(current.owner, current.start_us, max(current.end_us, span.end_us))
         else:
             if current is not None:
                 yield current
-            current = piece
+            current = span
     if current is not None:
         yield current

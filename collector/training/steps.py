@@ -1,53 +1,28 @@
-"""Trains jobs for real in worker processes and gives back each turn's steps as soon as they are measured."""
+"""Trains jobs for real in worker processes and returns each turn's steps as soon as they are measured."""
 
-import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from kernelcast.collector.launch import run_workers
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, TrainingRequest, Turn
 
 _WORKER = "kernelcast.collector.training.worker"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How much is measured: `rounds` turns of every job, each of `steps` timed steps."""
-
-    rounds: int = 2
-    warm_up_steps: int = 2
-    steps: int = 10
-    traced: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One turn of one job: seconds of its steps, the reference product's µs before each, and the ranks' traces.
-
-    `job` and `round` count from 0; only turns of the last round have `traces` (see rank_trace).
-    """
-
-    job: int
-    round: int
-    steps_s: tuple[float, ...]
-    reference_us: tuple[float, ...]
-    traces: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
 
 def train_jobs(
     jobs: Sequence[TrainingJob],
     *,
-    effort: Effort,
+    effort: TrainingEffort,
     seed: int,
     device: str = "cpu",
     threads: int = 1,
     timeout_s: float = 600.0,
     on_turn: Callable[[Turn], None] = lambda turn: None,
 ) -> list[Turn]:
-    """Train every job for real, the jobs taking turns, in as many processes as the largest needs.
+    """Train every job for real, in turns, with the number of processes that the largest job needs.
 
     `on_turn` is called after each turn, so that its results survive later failures. The timeout is for one turn.
 
@@ -55,21 +30,12 @@ def train_jobs(
         DataError: a worker failed or no turn ended within the timeout; all workers are ended then.
     """
     turns: list[Turn] = []
-    request = {
-        "jobs": [job.to_dict() for job in jobs],
-        "rounds": effort.rounds,
-        "warm_up_steps": effort.warm_up_steps,
-        "steps": effort.steps,
-        "traced": effort.traced,
-        "seed": seed,
-        "device": device,
-        "backend": "nccl" if device == "cuda" else "gloo",
-        "threads": threads,
-        "timeout_s": timeout_s,
-    }
+    request = TrainingRequest(
+        jobs=tuple(jobs), effort=effort, seed=seed, device=device, threads=threads, timeout_s=timeout_s
+    )
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         path, lines = Path(folder, "request.json"), Path(folder, "turns.jsonl")
-        path.write_text(json.dumps(request))
+        path.write_bytes(msgspec.json.encode(request))
         lines.touch()
 
         def look() -> bool:
@@ -94,15 +60,6 @@ def train_jobs(
 
 
 def _read(lines: Path, known: Sequence[Turn]) -> list[Turn]:
-    """Turns that were written since; a line without its end is still being written."""
-    *complete, _ = lines.read_text().split("\n")
-    return [
-        Turn(
-            job=values["job"],
-            round=values["round"],
-            steps_s=tuple(values["steps_s"]),
-            reference_us=tuple(values["reference_us"]),
-            traces=tuple(values["traces"] or ()),
-        )
-        for values in map(json.loads, complete[len(known) :])
-    ]
+    """Turns written since the `known` ones; a line without its end is still being written."""
+    *complete, _ = lines.read_bytes().split(b"\n")
+    return [msgspec.json.decode(line, type=Turn) for line in complete[len(known) :]]

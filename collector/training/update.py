@@ -1,7 +1,7 @@
-"""The end of a step: gradients summed over the data-parallel group in buckets, clipped, and the optimizer.
+"""The end of a step: bucketed all-reduce of gradients over the data-parallel group, clipping, and the optimizer.
 
-All gradients of a rank lie in one flat buffer that is zeroed once per step, as Megatron-LM keeps them: every
-micro-batch adds to them, and a bucket is a slice of the buffer.
+As in Megatron-LM, all gradients of a rank are one flat buffer that is zeroed once per step: every micro-batch
+accumulates into it, and a bucket is a slice of it.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from kernelcast.collector.functions.clipping import MOST_NORM, clip_to_norm, squared_norm
-from kernelcast.collector.functions.mixed_precision import MasterAdamW, fused_adamw
+from kernelcast.collector.functions.update import (
+    MOST_NORM,
+    MasterAdamW,
+    clip_to_norm,
+    fused_adamw,
+    squared_norm,
+)
 from kernelcast.collector.training.marks import operator_mark
 
 
 class Gradients:
     """The flat buffer of all gradients, in the parameters' dtype.
 
-    First in it are those of `experts`, which other processes hold than the rest; last those of `replicated` parameters.
+    Gradients of `experts` come first, because another group holds them; gradients of `replicated` parameters come last.
     """
 
     def __init__(
@@ -42,7 +47,7 @@ class Gradients:
             start = end
 
     def zero(self) -> None:
-        """Before the first micro-batch of a step."""
+        """Zero the buffer, before the first micro-batch of a step."""
         with operator_mark("gradient_zero"):
             self.buffer.zero_()
 
@@ -53,7 +58,7 @@ class Gradients:
         *,
         expert_group: dist.ProcessGroup | None = None,
     ) -> None:
-        """Sum over the group, bucket by bucket. (The losses are scaled so that the sum is the mean.)"""
+        """Sum over the group, bucket by bucket. The losses are scaled so that the sum is the mean."""
         experts, rest = self.buffer[: self._expert_entries], self.buffer[self._expert_entries :]
         for part, own, role in ((rest, group, "data"), (experts, expert_group, "expert_data")):
             for bucket in torch.split(part, bucket_entries) if own is not None and part.numel() else ():
@@ -71,9 +76,9 @@ class Gradients:
     ) -> None:
         """Scale the gradients so that their L2 norm over the whole model is at most `most_norm`.
 
-        `group` are all processes of the layout (None: this one alone), of which `copies` hold the same gradients, and
-        `expert_copies` those of the same experts. Of those that share a layer, one counts the parameters that all of
-        them have.
+        `group` are all processes of the layout (None: only this one); `copies` of them hold the same gradients, and
+        `expert_copies` the same expert gradients. `counts_replicated` is True on one of the processes that share a
+        layer: it counts the replicated parameters.
         """
         with operator_mark("gradient_clip"):
             end = len(self.buffer) if counts_replicated else self._sharded_entries
@@ -86,7 +91,7 @@ class Gradients:
 
 
 class _Zero1(ZeroRedundancyOptimizer):
-    """ZeRO-1 whose exchange of updated parameters carries a mark."""
+    """ZeRO-1 with a mark around the all-gather of updated parameters."""
 
     def _sync_params(self) -> None:
         with operator_mark("all_gather", "data"):
@@ -94,9 +99,9 @@ class _Zero1(ZeroRedundancyOptimizer):
 
 
 class Optimizer:
-    """Fused AdamW as `MasterAdamW`; with `shards_over` the update is shared by a group (ZeRO-1).
+    """`MasterAdamW` with a mark; with `shards_over` the update is sharded over a group (ZeRO-1).
 
-    `role` is that of the operator `adam`.
+    `role` is the role of the operator `adam`.
     """
 
     def __init__(
@@ -112,7 +117,7 @@ class Optimizer:
         self._optimizer = MasterAdamW(parameters, loss_scale=loss_scale, make=make)
 
     def step(self) -> None:
-        """One update from the gradients as they are."""
+        """One update from the present gradients."""
         with operator_mark("adam", self._role):
             self._optimizer.step()
 

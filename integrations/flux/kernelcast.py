@@ -1,8 +1,8 @@
-"""Flux asks kernelcast for the duration of jobs that were given none: a frobnicator plugin.
+"""A frobnicator plugin of Flux, which sets the predicted duration of jobs without a duration.
 
-The interface is flux.job.frobnicator.FrobnicatorPlugin of flux-core, configured as flux-config-ingest(5) says; a
-batch script travels in the jobspec's attributes.system.files (RFC 37). docs/flux.md says how to install it. Works with
-Python 3.6 and later, whatever Flux brings.
+The interface is flux.job.frobnicator.FrobnicatorPlugin of flux-core, configured as in flux-config-ingest(5). The batch
+script is in attributes.system.files of the jobspec (RFC 37). docs/flux.md describes the installation. Runs on
+Python 3.6 and later.
 """
 
 import base64
@@ -16,7 +16,7 @@ import sys
 from flux.job.frobnicator import FrobnicatorPlugin
 
 COMMAND = ["kernelcast", "walltime"]
-TIMEOUT_S = 5.0  # a job is held up for no longer than this
+TIMEOUT_S = 5.0  # the longest delay of a submission
 
 _MARK = re.compile(r"^#KERNELCAST(\s|$)", re.MULTILINE)
 _OFF = re.compile(r"^#KERNELCAST[ \t]+off[ \t]*$", re.MULTILINE)
@@ -26,7 +26,7 @@ _SHOWN_LINES, _SHOWN_CHARACTERS = 5, 400
 
 
 class Frobnicator(FrobnicatorPlugin):
-    """Sets the duration of jobs that describe their training and were given none."""
+    """Sets the duration of jobs that describe their training and have no duration."""
 
     def __init__(self, parser):
         self.command = COMMAND
@@ -40,16 +40,16 @@ class Frobnicator(FrobnicatorPlugin):
         self.timeout_s = float(ours.get("timeout", TIMEOUT_S))
 
     def frob(self, jobspec, userid, urgency, flags):
-        """Set the duration of the jobspec; whatever goes wrong, the job is submitted as it is."""
+        """Set the duration of the jobspec; after an error, the job is submitted unchanged."""
         try:
-            # As Flux's own plugin "defaults" has it: a duration of zero was not set.
+            # A duration of zero is not set, as in Flux's plugin "defaults".
             if not jobspec.duration:
                 self._fill(jobspec, userid)
         except Exception as error:
             tell([f"submitted without a predicted time limit: {error}"])
 
     def _fill(self, jobspec, userid):
-        system, described = jobspec.attributes.get("system", {}), said(jobspec.attributes)
+        system, described = jobspec.attributes.get("system", {}), fields_of(jobspec.attributes)
         script = script_of(system)
         if (
             described is None
@@ -57,10 +57,10 @@ class Frobnicator(FrobnicatorPlugin):
             or system.get("environment", {}).get("KERNELCAST") == "off"
         ):
             return
-        # Files are opened for the owner of this process only: in a system instance, that is not the user.
+        # Files are opened only for the owner of this process; in a system instance, users are others.
         folder = system.get("cwd") if userid == os.getuid() else None
-        beside = bool(script and folder and os.path.isfile(os.path.join(folder, _JOB_FILE)))
-        if not (described or beside or _MARK.search(script)):
+        has_job_file = bool(script and folder and os.path.isfile(os.path.join(folder, _JOB_FILE)))
+        if not (described or has_job_file or _MARK.search(script)):
             return
         words = [word for option in requested(jobspec.jobspec["resources"]) for word in ("--slurm", option)]
         if folder is None or not os.path.isdir(folder):
@@ -73,10 +73,10 @@ class Frobnicator(FrobnicatorPlugin):
         tell(lines)
 
     def _ask(self, words, script, folder):
-        """Seconds, 0 for no answer; and what to say."""
+        """Predicted seconds, or 0 without an answer; and lines for the log."""
         command = [*self.command, "--format", "slurm", *words]
         pipe = subprocess.PIPE
-        # A session of its own, so that whatever it started can be stopped with it.
+        # A new session, so that its child processes can be stopped with it.
         with subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder, start_new_session=True
         ) as process:
@@ -91,7 +91,7 @@ class Frobnicator(FrobnicatorPlugin):
 
 
 def seconds_of(answer):
-    """Seconds of `HH:MM:SS` or `D-HH:MM:SS`; 0 when the answer is another one."""
+    """Seconds of `HH:MM:SS` or `D-HH:MM:SS`; 0 for any other answer."""
     found = _LIMIT.fullmatch(answer)
     if not found:
         return 0
@@ -99,8 +99,8 @@ def seconds_of(answer):
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def said(attributes):
-    """Fields in attributes.user.kernelcast (`--setattr=user.kernelcast.steps=1000`), as words; None after `off`."""
+def fields_of(attributes):
+    """Fields in attributes.user.kernelcast (`--setattr=user.kernelcast.steps=1000`), as words; None for `off`."""
     ours = attributes.get("user", {}).get("kernelcast", {})
     if not isinstance(ours, dict):
         return None if ours in ("off", False) else [text_of(ours)]
@@ -108,14 +108,14 @@ def said(attributes):
 
 
 def text_of(value):
-    """A JSON value as it stands in a #KERNELCAST line."""
+    """A JSON value as in a #KERNELCAST line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(text_of, value)) if isinstance(value, list) else str(value)
 
 
 def script_of(system):
-    """The text of the batch script in attributes.system, or an empty one."""
+    """The batch script in attributes.system, or an empty text."""
     script = system.get("files", {}).get("script", "")
     if isinstance(script, dict):
         data = script.get("data", "")
@@ -126,7 +126,7 @@ def script_of(system):
 
 
 def with_first_line(script, described):
-    """The script with fields in its first line, instead of `#!`: messages name the lines of the script."""
+    """The script with the fields in place of its `#!` line, so that messages name the right lines."""
     if not described:
         return script
     first = "#KERNELCAST " + " ".join(map(shlex.quote, described)) + "\n"
@@ -134,14 +134,14 @@ def with_first_line(script, described):
 
 
 def requested(resources):
-    """Nodes and GPUs of a jobspec's resource graph (RFC 14), in the words of `kernelcast walltime --slurm`."""
+    """Nodes and GPUs of a jobspec's resource graph (RFC 14), as options of `kernelcast walltime --slurm`."""
     found = {"node": 0, "gpu": 0}
     unread = [(resource, 1) for resource in resources]
     while unread:
         resource, times = unread.pop()
         count = resource["count"]
         if not isinstance(count, int):
-            return []  # a range: Flux decides
+            return []  # a range, from which Flux chooses
         if resource["type"] in found:
             found[resource["type"]] += times * count
         unread += [(inner, times * count) for inner in resource.get("with", [])]
@@ -149,7 +149,7 @@ def requested(resources):
 
 
 def tell(lines):
-    """Write to the broker's log, which takes what its workers write to their standard error."""
+    """Write to the broker's log, which records the standard error of its workers."""
     for line in lines[:_SHOWN_LINES]:
         line = re.sub(r"^kernelcast: ", "", line)[:_SHOWN_CHARACTERS]
         shown = "".join(character if character.isprintable() else "?" for character in line)

@@ -1,8 +1,8 @@
-"""OpenPBS asks kernelcast for the walltime of jobs that were given none: a queuejob hook.
+"""A queuejob hook of OpenPBS, which sets the predicted walltime of jobs without a walltime.
 
-The interface is pbs_module(7B) and pbs_hook_attributes(7B) of OpenPBS. docs/openpbs.md says how to install it. PBS
-rejects a job whose hook raises an exception or outlasts its alarm (30 s unless set), so this one does neither. It runs
-as root on the server and in the Python of PBS: it opens no file of a user's, and runs the command as a process.
+The interface is pbs_module(7B) and pbs_hook_attributes(7B) of OpenPBS. docs/openpbs.md describes the installation. PBS
+rejects a job when its hook raises an exception or exceeds its alarm (by default 30 s): this hook does neither. It runs
+as root on the server, in the Python of PBS: it opens no files of users, and runs the command as a separate process.
 """
 
 import os
@@ -21,11 +21,11 @@ _SHOWN_LINES, _SHOWN_CHARACTERS = 5, 400
 
 
 def fill(job):
-    """Set the walltime of a job that describes itself in the variable KERNELCAST; lines for the server's log."""
+    """Set the walltime of a job with the variable KERNELCAST; returns lines for the server's log."""
     given = [name for name in ("walltime", "min_walltime") if job.Resource_List[name] is not None]
     variables = job.Variable_List or {}
     described = str(variables[VARIABLE]).strip() if VARIABLE in variables else ""
-    # qsub wants values with commas in quotes of their own: qsub -v "KERNELCAST='layer_counts=3,1 …'"
+    # For qsub, values with commas are quoted again: qsub -v "KERNELCAST='layer_counts=3,1 …'"
     if described[:1] in ("'", '"') and described[-1:] == described[:1]:
         described = described[1:-1].strip()
     if given or not described or described == "off":
@@ -39,7 +39,7 @@ def fill(job):
 
 
 def gpus(job):
-    """GPUs of `-l select=2:ngpus=4+1:ncpus=8` or `-l ngpus=4`; 0 when it does not say."""
+    """GPUs of `-l select=2:ngpus=4+1:ncpus=8` or `-l ngpus=4`; 0 if not stated."""
     select = job.Resource_List["select"]
     if select is None:
         return int(job.Resource_List["ngpus"] or 0)
@@ -52,10 +52,10 @@ def gpus(job):
 
 
 def ask(words, script):
-    """Seconds, 0 for no answer; and what to say."""
+    """Predicted seconds, or 0 without an answer; and lines for the log."""
     command = [*COMMAND, "--format", "slurm", *words]
     pipe = subprocess.PIPE
-    # A session of its own, so that whatever it started can be stopped with it.
+    # A new session, so that its child processes can be stopped with it.
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", start_new_session=True
     ) as process:
@@ -70,7 +70,7 @@ def ask(words, script):
 
 
 def seconds_of(answer):
-    """Seconds of `HH:MM:SS` or `D-HH:MM:SS`; 0 when the answer is another one."""
+    """Seconds of `HH:MM:SS` or `D-HH:MM:SS`; 0 for any other answer."""
     found = _LIMIT.fullmatch(answer)
     if not found:
         return 0

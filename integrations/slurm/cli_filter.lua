@@ -1,5 +1,5 @@
--- Client side, in the folder of slurm.conf: sbatch and srun ask kernelcast for the time limit that nobody gave.
--- A site that has a cli_filter.lua already adds the lines with `kernelcast` to it.
+-- Client side, in the folder of slurm.conf: sbatch and srun ask kernelcast for a missing time limit.
+-- Sites with a cli_filter.lua add the lines with `kernelcast` to it.
 
 -- pcall: a cli_filter.lua that fails to load would stop every submission.
 local loaded, kernelcast = pcall(dofile, "/etc/slurm/kernelcast.lua")

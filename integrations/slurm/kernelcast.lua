@@ -1,9 +1,9 @@
--- What cli_filter.lua and job_submit.lua share: ask kernelcast for a job's time limit, and let the job go whatever
--- happens. Works with Lua 5.1 (Slurm's in Debian) to 5.4. docs/deploy.md says how to install it.
+-- Shared by cli_filter.lua and job_submit.lua: asks kernelcast for a job's time limit; errors never stop the job.
+-- Runs on Lua 5.1 (Slurm's in Debian) to 5.4. docs/deploy.md describes the installation.
 --
 -- It runs `timeout SECONDS COMMAND --format slurm [--asked TIME] [--slurm NAME=VALUE …] [--untrusted] -- JOB`.
--- COMMAND answers one line on its standard output, `HH:MM:SS` or `D-HH:MM:SS`; what it writes to its standard error
--- is shown to the job's user. Any other answer, no answer in time, or no such command: the job keeps what it has.
+-- COMMAND writes one line to its standard output, `HH:MM:SS` or `D-HH:MM:SS`; its standard error is shown to the job's
+-- user. After any other output, a timeout or a missing command, the job is unchanged.
 
 local kernelcast = {
   command = "kernelcast walltime", -- run by sh; give the full path when it is not in everybody's PATH
@@ -17,15 +17,15 @@ local MAX_DAYS = 24855     -- with more, Slurm 22.05 keeps another time than the
 local SHOWN_LINES = 5
 local SHOWN_BYTES = 400
 
--- Options (cli_filter) that decide how many nodes and GPUs a job gets.
+-- Options (cli_filter) that determine the nodes and GPUs of a job.
 local OPTIONS = { "nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres" }
 
--- A text as one word for sh, whatever is in it. NUL, which sh could not take, never gets into Slurm's texts.
+-- Any text as one word for sh. Texts of Slurm have no NUL, which sh could not take.
 local function quoted(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
--- A line for a terminal or a log: without control characters, not endless.
+-- A line for a terminal or a log: short, without control characters.
 local function shown(line)
   return (line:sub(1, SHOWN_BYTES):gsub("%c", "?"):gsub("\194[\128-\159]", "?"))
 end
@@ -41,12 +41,12 @@ local function read_file(path, bytes)
 end
 
 local function is_file(path)
-  -- Asked of sh, because opening a named pipe would wait for its writer.
+  -- Checked by sh, because opening a named pipe would wait for its writer.
   local status = os.execute("test -f " .. quoted(path))
   return status == true or status == 0 -- Lua 5.2 and later, Lua 5.1
 end
 
--- Does a script ask for a prediction? A line `#KERNELCAST off` says no, for good.
+-- Whether a script asks for a prediction; a line `#KERNELCAST off` refuses.
 local function wants(script)
   local found = false
   for line in ("\n" .. script):gmatch("\n(" .. MARK .. "[^\n]*)") do
@@ -66,7 +66,7 @@ local function ask(words, input)
   for _, word in ipairs(words) do
     command[#command + 1] = quoted(word)
   end
-  -- Files, not pipes: whoever keeps a pipe open could hold up its reader for longer than `timeout` lets anybody live.
+  -- Files, not pipes: a child process that keeps a pipe open could delay its reader beyond `timeout`.
   os.execute(table.concat(command, " ")
     .. " <" .. quoted(input or "/dev/null") .. " >" .. quoted(out) .. " 2>" .. quoted(err))
   local answer, said = read_file(out, 100) or "", read_file(err, 65536) or ""
@@ -94,8 +94,8 @@ local function tell(log, lines)
   end
 end
 
--- In cli_filter, a time that nobody gave is nil, empty, or (Slurm 22.05) an impossible number of days.
-local function nobody_gave(time)
+-- In cli_filter, a missing time is nil, empty, or (Slurm 22.05) an impossible number of days.
+local function is_missing(time)
   return time == nil or time == "" or time == "INVALID" or time:match("^2982616%-") ~= nil
 end
 
@@ -103,17 +103,17 @@ local function first_line(path)
   return (read_file(path, 100) or ""):match("^[^\n]*")
 end
 
--- The script or folder that describes the job of a command line, or nil: then there is nothing to predict.
+-- The script or folder that describes the job of a command line, or nil without a description.
 local function described_by(options)
   local program = first_line("/proc/self/comm")
   local argv = options["argv"]
   local script = argv and argv[1]
   if program == "sbatch" and not script then
-    -- A script on standard input or a wrapped command: only the folder can tell.
+    -- A script on standard input or a wrapped command: only the folder can describe it.
     local folder = options["chdir"] or "."
     return is_file(folder .. "/" .. JOB_FILE) and folder or nil
   end
-  -- A step inside a job has the job's time, and salloc waits for a person.
+  -- A step inside a job has the job's time, and salloc is interactive.
   local starts_a_job = program == "sbatch" or (program == "srun" and not os.getenv("SLURM_JOB_ID"))
   if not starts_a_job or not script or not is_file(script) then
     return nil
@@ -122,7 +122,7 @@ local function described_by(options)
   if off then
     return nil
   end
-  -- A folder's description is for its batch scripts, not for whatever srun runs there.
+  -- A folder's description is for its batch scripts, not for commands of srun.
   local beside = (script:match("^(.*/)") or "./") .. JOB_FILE
   return (marked or (program == "sbatch" and is_file(beside))) and script or nil
 end
@@ -147,7 +147,7 @@ local function predict_option(options)
       words[#words + 1] = name .. "=" .. value
     end
   end
-  local explicit = not nobody_gave(time)
+  local explicit = not is_missing(time)
   if explicit then
     words[#words + 1] = "--asked"
     words[#words + 1] = time
@@ -175,7 +175,7 @@ local function minutes(limit)
   return days * 1440 + hours * 60 + mins + (tonumber(seconds) > 0 and 1 or 0)
 end
 
--- A job's requests in the words of the command line; job_submit has numbers where nothing was said, too.
+-- A job's requests as options of the command line; job_submit has numbers for missing requests, too.
 local function requests(job)
   local words = {}
   local function say(name, value)
@@ -226,7 +226,7 @@ local function predict_job(job)
   end
 end
 
--- Errors of ours must not stop anybody's job.
+-- An error here must not stop a job.
 local function safely(work, subject)
   local done, problem = pcall(work, subject)
   if not done then
@@ -234,12 +234,12 @@ local function safely(work, subject)
   end
 end
 
--- For slurm_cli_pre_submit: sets options["time"] when nobody did and the job's script or folder describes it.
+-- For slurm_cli_pre_submit: sets a missing options["time"] if the job's script or folder describes the job.
 function kernelcast.fill_option(options)
   safely(predict_option, options)
 end
 
--- For slurm_job_submit: sets job.time_limit when nobody did and the job's script describes it.
+-- For slurm_job_submit: sets a missing job.time_limit if the job's script describes the job.
 function kernelcast.fill_job(job)
   safely(predict_job, job)
 end

@@ -70,7 +70,7 @@ def ask(
     with_warnings: bool = True,
     kernel: KernelChange | None = None,
 ) -> OperatorTimes:
-    """Ask for the time of every question; what the bundle lacks is answered by a substitute where there is one.
+    """Ask for the time of every question; a substitute, if any, answers for what the bundle lacks.
 
     With `factors`, times and intervals are multiplied by the operator's factor, and with `kernel` fused attention is
     answered for that one. Without `with_warnings`, ranges are not looked at, and intervals are those inside of them.

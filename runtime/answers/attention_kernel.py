@@ -85,7 +85,7 @@ def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) ->
         others = () if _problem_of_stack(factors) else answerable_kernels(bundle)
         *first, last = (AS_MEASURED, *others)
         expected = f"{', '.join(first)} or {last}" if first else last
-        raise DataError(f"attention_kernel is {asked}, expected {expected}: {problem}")
+        raise DataError(field="attention_kernel", found=asked, expected=f"{expected}: {problem}")
     return KernelChange(asked=asked, architecture=device.architecture, manifest=bundle.manifest)
 
 

@@ -7,7 +7,7 @@ whole roles. The error there is mostly that of a slope, and grows in log(time) w
 
 import math
 
-from kernelcast.runtime.answers.ranges import Measured, exceeded, is_unmeasured_layout
+from kernelcast.runtime.answers.ranges import TrainingRows, exceeded, is_unmeasured_layout
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.widening import PRIOR
 
@@ -20,7 +20,7 @@ MOST_TIMES = 1000.0
 Answer = tuple[float, float, float]
 
 
-def doublings_beyond(measured: Measured, vector: tuple[float, ...]) -> float:
+def doublings_beyond(measured: TrainingRows, vector: tuple[float, ...]) -> float:
     """How often the farthest feature is twice (or half) the nearer end of its trained range; 0 inside of it.
 
     The range of an elementwise operator is that of its number of elements.
@@ -34,7 +34,7 @@ def doublings_beyond(measured: Measured, vector: tuple[float, ...]) -> float:
     return farthest
 
 
-def layout_doublings(measured: Measured, vector: tuple[float, ...]) -> float:
+def layout_doublings(measured: TrainingRows, vector: tuple[float, ...]) -> float:
     """Doublings of nodes and of devices per node from the nearest measured layout; 0 of a measured one."""
     if not is_unmeasured_layout(measured, vector):
         return 0.0
@@ -42,7 +42,7 @@ def layout_doublings(measured: Measured, vector: tuple[float, ...]) -> float:
     return min(abs(math.log2(nodes / n)) + abs(math.log2(gpus / g)) for n, g in measured.layouts)
 
 
-def is_over_other_links(measured: Measured, vector: tuple[float, ...]) -> bool:
+def is_over_other_links(measured: TrainingRows, vector: tuple[float, ...]) -> bool:
     """Whether a layout spans nodes and none that was measured does, or the reverse."""
     if not is_unmeasured_layout(measured, vector):
         return False

@@ -78,6 +78,6 @@ def at_least(answer: Answer, least_us: float) -> Answer:
 
 
 def _device_name(bundle: Bundle) -> str:
-    """The one GPU that the bundle was measured on; empty where there is none, or several kinds."""
+    """The one GPU that the bundle was measured on; empty for none or several kinds."""
     names = {one.device_name for one in bundle.manifest.compute if one.kind != "cpu"}
     return names.pop() if len(names) == 1 else ""

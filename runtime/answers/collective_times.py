@@ -87,7 +87,7 @@ class CollectiveSource:
         )
 
     def entry_of(self, key: Key) -> RegressorEntry | None:
-        """What the regressor that answers `key` was measured in; None where there is none."""
+        """The settings that the regressor of `key` was measured in; None without a regressor."""
         entries = {} if self.predictor is None else self.predictor.bundle.entries
         source = source_of(key, entries)
         return None if source is None else entries[source.answered_by]
@@ -188,8 +188,9 @@ class Collectives:
         fabric = self.source.fabric
         if fabric is not None and self.source.is_asked and self.gpus_per_node > fabric.devices_per_node:
             raise UsageError(
-                f"gpus_per_node is {self.gpus_per_node}, expected at most {fabric.devices_per_node}, "
-                f"the devices per node of fabric {fabric.name}"
+                field="gpus_per_node",
+                found=self.gpus_per_node,
+                expected=f"at most {fabric.devices_per_node}, the devices per node of fabric {fabric.name}",
             )
 
 
@@ -237,7 +238,7 @@ def _new_source(predictor: Predictor, asked: FabricChoice | None) -> CollectiveS
 
 
 def _described_in(bundle: Bundle) -> tuple[Fabric, ...]:
-    """Descriptions of the bundle's fabric; those of nodes of another size than the measured ones are no help."""
+    """Descriptions of the bundle's fabric; nodes of another size than the measured ones are left out."""
     known = bundle.manifest.fabric
     sizes = {one.gpus_per_node for one in measured_fabrics(known)}
     found = described_fabrics(known, where=f"bundle {bundle.path}")
@@ -253,7 +254,7 @@ def _spread(found: CorrectedFabric, setting: Setting) -> Spread:
 
 def _element_bytes(dtype: str) -> int:
     if dtype not in ELEMENT_BYTES:
-        raise DataError(f"dtype is {dtype!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
+        raise DataError(field="dtype", found=dtype, expected=f"one of {', '.join(ELEMENT_BYTES)}")
     return ELEMENT_BYTES[dtype]
 
 

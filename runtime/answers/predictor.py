@@ -146,7 +146,7 @@ class Predictor:
         if self.stack is not None:
             if timeline != "simulate":
                 raise UsageError(
-                    f"timeline is {timeline}, expected simulate with a stack, which is fitted to it"
+                    field="timeline", found=timeline, expected="simulate with a stack, which is fitted to it"
                 )
             return self.stack
         found = self.bundle.manifest.calibration

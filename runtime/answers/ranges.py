@@ -29,7 +29,7 @@ class Exceeded:
     maximum: float
 
 
-class Measured(Protocol):
+class TrainingRows(Protocol):
     """What is known of the rows that a regressor was fitted on."""
 
     @property
@@ -44,7 +44,7 @@ class Measured(Protocol):
     def layouts(self) -> tuple[Layout, ...]: ...
 
 
-def exceeded(entry: Measured, vector: Sequence[float]) -> Iterator[Exceeded]:
+def exceeded(entry: TrainingRows, vector: Sequence[float]) -> Iterator[Exceeded]:
     """What of a workload lies outside the trained range; layouts of collectives are another matter.
 
     Where a bundle does not record the range of elements, every feature of an elementwise operator counts.
@@ -61,6 +61,6 @@ def exceeded(entry: Measured, vector: Sequence[float]) -> Iterator[Exceeded]:
             yield Exceeded(feature=feature, asked=value, minimum=low, maximum=high)
 
 
-def is_unmeasured_layout(entry: Measured, vector: Sequence[float]) -> bool:
+def is_unmeasured_layout(entry: TrainingRows, vector: Sequence[float]) -> bool:
     """Whether a collective is asked for a layout that none of its samples has."""
     return bool(entry.layouts) and tuple(vector[-LAYOUT_FEATURES:]) not in entry.layouts

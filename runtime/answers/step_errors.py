@@ -59,7 +59,7 @@ class StepErrors:
         return replace(self, sources=tuple(one for one in self.sources if one.timeline == timeline))
 
     def without(self, publisher: str) -> Self:
-        """Those of other publishers: steps of one machine say much of those of another by the same people."""
+        """Errors of other publishers: two machines of one publisher have related errors."""
         left = {one.name for one in self.sources if one.publisher == publisher}
         return replace(
             self,
@@ -82,7 +82,7 @@ class StepErrors:
         """Quantiles for a step that none of these publishers measured; float64 [levels].
 
         Around the median they are wider by √(1 + 1/K): the error of a mean of K publishers adds to that of one more,
-        the K of which are the independent ones.
+        where the K publishers are independent.
         """
         publishers = len({one.publisher for one in self.sources})
         middle = self.quantiles([0.5])

@@ -92,7 +92,7 @@ def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple
 
 @lru_cache(maxsize=64)
 def drawn_factors(log_spread: tuple[float, ...], draws: int) -> NDArray[np.float64]:
-    """Random factors, float64 [draws], around a correction's own; those of one correction share their draws."""
+    """Random factors, float64 [draws], around a correction's own; all factors of one correction share their draws."""
     # "calibration": what the numbers have been drawn by since there was no other correction.
     normal = [_normal((f"calibration {index}", Direction.ONCE), draws) for index in range(len(log_spread))]
     logs = sum((weight * z for weight, z in zip(log_spread, normal, strict=True)), np.zeros(draws))

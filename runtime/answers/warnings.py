@@ -1,4 +1,4 @@
-"""What makes answers doubtful: every warning that there is, with its cause, its words, and its values for JSON."""
+"""Every warning about an answer: its cause, its text, and its values for JSON."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -7,11 +7,22 @@ only. docs/calibration.md explains how the factors are found.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from kernelcast.runtime.bundle.checks import is_hex, is_moment, require
+from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.runtime.record import Record, read_record, record_values
+from kernelcast.runtime.record import (
+    HEX,
+    MOMENT,
+    ONE_LINE,
+    Check,
+    Record,
+    above,
+    between,
+    one_of,
+    read_record,
+    record_values,
+)
 
 TIMELINES = ("simulate", "closed-form")
 CLASSES = tuple(OperatorClass)
@@ -31,25 +42,11 @@ class CalibrationRun(Record):
     (null where there are none), `error_after` by the whole correction.
     """
 
-    label: str
-    measured_s: float
-    error_before: float
-    error_left_out: float | None
-    error_after: float
-
-    def __post_init__(self) -> None:
-        where = "calibration run"
-        require(
-            bool(self.label) and self.label.isprintable(), where, "label", self.label, "a text on one line"
-        )
-        holds = 0 < self.measured_s < math.inf
-        require(holds, where, "measured_s", self.measured_s, "seconds above 0")
-        for name in ("error_before", "error_left_out", "error_after"):
-            value = getattr(self, name)
-            holds = (value is None and name == "error_left_out") or (
-                value is not None and -1 < value < math.inf
-            )
-            require(holds, where, name, value, "a fraction above -1")
+    label: Annotated[str, ONE_LINE]
+    measured_s: Annotated[float, above(0)]
+    error_before: Annotated[float, above(-1)]
+    error_left_out: Annotated[float | None, above(-1)]
+    error_after: Annotated[float, above(-1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,44 +66,31 @@ class Calibration(Record):
         DataError: a value is outside what is allowed.
     """
 
-    timeline: str
-    source: str
-    source_digest: str
-    measured_at: str
+    timeline: Annotated[str, one_of(TIMELINES)]
+    source: Annotated[str, ONE_LINE]
+    source_digest: Annotated[str, HEX]
+    measured_at: Annotated[str, MOMENT]
     kernelcast_version: str
-    parameters: int
+    parameters: Annotated[int, between(1, len(CLASSES))]
     log_factors: tuple[float, ...]
     log_spread: tuple[tuple[float, ...], ...]
-    residual: float
-    prior: float
-    runs: tuple[CalibrationRun, ...]
+    residual: Annotated[float, between(0, _LARGEST_LOG)]
+    prior: Annotated[
+        float, Check(lambda value: 0 < value <= _LARGEST_LOG, f"above 0, up to {_LARGEST_LOG:.2f}")
+    ]
+    runs: Annotated[tuple[CalibrationRun, ...], Check(bool, "at least one")]
 
     def __post_init__(self) -> None:
-        rows = self.log_spread
-        for holds, name, expected in (
-            (self.timeline in TIMELINES, "timeline", " or ".join(TIMELINES)),
-            (bool(self.source) and self.source.isprintable(), "source", "a text on one line"),
-            (is_hex(self.source_digest), "source_digest", "hex digits"),
-            (is_moment(self.measured_at), "measured_at", "ISO 8601 with a time zone"),
-            (1 <= self.parameters <= len(CLASSES), "parameters", f"1 to {len(CLASSES)}"),
-            (
-                len(self.log_factors) == len(CLASSES)
-                and all(abs(value) <= _LARGEST_LOG for value in self.log_factors),
-                "log_factors",
-                f"{len(CLASSES)} numbers, each a factor of {LARGEST_FACTOR:g} at most",
-            ),
-            (
-                len(rows) == len(CLASSES)
-                and all(len(row) == self.parameters for row in rows)
-                and all(abs(value) <= _LARGEST_LOG for row in rows for value in row),
-                "log_spread",
-                f"{len(CLASSES)} rows of as many numbers as parameters, within ±{_LARGEST_LOG:.2f}",
-            ),
-            (0 <= self.residual <= _LARGEST_LOG, "residual", f"0 to {_LARGEST_LOG:.2f}"),
-            (0 < self.prior <= _LARGEST_LOG, "prior", f"above 0, up to {_LARGEST_LOG:.2f}"),
-            (bool(self.runs), "runs", "at least one"),
-        ):
-            require(holds, "calibration", name, getattr(self, name), expected)
+        Record.__post_init__(self)
+        factors, rows = self.log_factors, self.log_spread
+        holds = len(factors) == len(CLASSES) and all(abs(value) <= _LARGEST_LOG for value in factors)
+        self.require(
+            "log_factors", holds, f"{len(CLASSES)} numbers, each a factor of {LARGEST_FACTOR:g} at most"
+        )
+        holds = len(rows) == len(CLASSES) and all(len(row) == self.parameters for row in rows)
+        holds = holds and all(abs(value) <= _LARGEST_LOG for row in rows for value in row)
+        size = f"{len(CLASSES)} rows of {self.parameters} numbers (parameters)"
+        self.require("log_spread", holds, f"{size}, within ±{_LARGEST_LOG:.2f}")
 
     @property
     def factors(self) -> Mapping[OperatorClass, float]:
@@ -174,8 +158,9 @@ class Calibration(Record):
         """
         if isinstance(values, dict):
             classes, expected = values.get("classes"), [one.value for one in CLASSES]
-            holds = classes == expected
-            require(holds, "calibration", "classes", classes, f"this version's: {', '.join(expected)}")
+            if classes != expected:
+                own = f"this version's: {', '.join(expected)}"
+                raise DataError(field="classes", found=classes, expected=own)
             values = {name: value for name, value in values.items() if name != "classes"}
         return read_record(cls, values)
 

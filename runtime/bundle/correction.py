@@ -5,11 +5,10 @@ the prediction lies above the roofline, and by the features. Far from all points
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from kernelcast.runtime.bundle.checks import require
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import Check, Record, between
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +22,9 @@ _MOST_WEIGHT = 1e4
 _MOST_POINTS = 10_000
 TIME, EFFICIENCY, FEATURES = 0, 1, 2
 """Columns of a position: log of the time in µs, log(time / roofline), and from there logs of the features."""
+
+_Variance = Annotated[float, between(0, _MOST_LOG)]
+_Scale = Annotated[float, Check(lambda value: 0 < value <= _MOST_LOG, f"above 0, up to {_MOST_LOG:g}")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +41,15 @@ class Likeness(Record):
     natural logarithms. The defaults were chosen once for A100 → GH200 and kept for all others (docs/few-points.md).
     """
 
-    offset: float = 1.0
-    time: float = 0.3
-    time_scale: float = 2.0
-    efficiency: float = 1.0
-    shape: float = 0.1
-    shape_scale: float = 3.0
-    value: float = 0.003
-    value_scale: float = 0.3
-    noise: float = 0.06
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            scale = one.name.endswith("_scale") or one.name == "noise"
-            require(
-                0 <= value <= _MOST_LOG and (value > 0 or not scale), "likeness", one.name, value, "above 0"
-            )
+    offset: _Variance = 1.0
+    time: _Variance = 0.3
+    time_scale: _Scale = 2.0
+    efficiency: _Variance = 1.0
+    shape: _Variance = 0.1
+    shape_scale: _Scale = 3.0
+    value: _Variance = 0.003
+    value_scale: _Scale = 0.3
+    noise: _Scale = 0.06
 
     def covariance(self, some: "Array", others: "Array") -> "Array":
         """Of positions [n, 2 + features] with others [m, 2 + features], float64 [n, m]; without noise."""
@@ -107,17 +101,13 @@ class Correction(Record):
     earlier: "Correction | None" = None
 
     def __post_init__(self) -> None:
-        require(
-            0 < len(self.weights) <= _MOST_POINTS, "correction", "weights", len(self.weights), "1 or more"
-        )
-        alike = len(self.knots) == len(self.weights) and len({len(knot) for knot in self.knots}) == 1
-        require(alike, "correction", "knots", len(self.knots), "as many as weights, of one length")
-        values = [value for knot in self.knots for value in knot]
-        require(
-            all(abs(one) <= _MOST_LOG for one in values), "correction", "knots", "", f"at most {_MOST_LOG:g}"
-        )
-        bounded = all(abs(weight) <= _MOST_WEIGHT for weight in self.weights)
-        require(bounded, "correction", "weights", "", f"numbers, at most {_MOST_WEIGHT:g}")
+        weights, values = self.weights, [value for knot in self.knots for value in knot]
+        self.require("weights", 0 < len(weights) <= _MOST_POINTS, f"1 to {_MOST_POINTS} numbers")
+        alike = len(self.knots) == len(weights) and len({len(knot) for knot in self.knots}) == 1
+        self.require("knots", alike, f"{len(weights)} lists of one length, one per weight")
+        self.require("knots", all(abs(one) <= _MOST_LOG for one in values), f"numbers up to ±{_MOST_LOG:g}")
+        bounded = all(abs(weight) <= _MOST_WEIGHT for weight in weights)
+        self.require("weights", bounded, f"numbers up to ±{_MOST_WEIGHT:g}")
 
     @property
     def points(self) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
-from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, error_context, one_line
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.small_file import open_regular
@@ -237,7 +237,5 @@ def _manifest(source: Path, text: bytes) -> Manifest:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"bundle {source}: {MANIFEST_FILE} is not JSON ({error})") from error
-    try:
+    with error_context(f"bundle {source}"):
         return Manifest.from_dict(values)
-    except DataError as error:
-        raise DataError(f"bundle {source}: {error}") from error

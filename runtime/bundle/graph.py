@@ -85,7 +85,7 @@ _MAX_TYPE_BYTES = 1_024
 
 
 class _Value(NamedTuple):
-    """A value's shape: `rows` is None where it is as many as are asked. A constant of one dimension is one row."""
+    """A value's shape: `rows` is None for one row per workload. A constant of one dimension is one row."""
 
     rows: int | None
     columns: int
@@ -183,7 +183,7 @@ def _constant(message: bytes) -> tuple[bytes, _Value, Any]:
     rows, columns = [1, 1, *dims][-2:]
     data = tensor.get("raw_data", tensor.get("float_data", b""))
     if len(data) != rows * columns * (4 if kind == _FLOAT32 else 8):
-        raise DataError(f"{where} has {len(data)} bytes of numbers, expected those of shape {dims}")
+        raise DataError(f"{where} has {len(data)} bytes of numbers, expected the size of shape {dims}")
     if kind == _FLOAT32:
         return name, _Value(rows, columns, len(dims)), None
     if len(dims) != 1:

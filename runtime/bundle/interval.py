@@ -2,10 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
-from kernelcast.runtime.bundle.checks import require
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import Check, Record, one_of
 
 LEVEL = 0.9
 """The share of measured times that an interval is made to hold."""
@@ -23,40 +22,31 @@ class Interval(Record):
 
     With `by` "size" the groups lie between `size_bounds`, increasing products of the features: group i holds products
     above bound i − 1, up to bound i. With "layout" they are `layouts`, [nodes, GPUs per node], and last every other
-    layout. With "all" there is one group.
+    layout. "all" has one group.
 
     Raises:
         DataError: a value is outside what is allowed.
     """
 
-    method: str
-    level: float
-    by: str
+    method: Annotated[str, one_of(METHODS)]
+    level: Annotated[float, Check(lambda value: 0 < value < 1, "a fraction between 0 and 1")]
+    by: Annotated[str, one_of(GROUPINGS)]
     size_bounds: tuple[float, ...]
     layouts: tuple[tuple[int, int], ...]
     log_half_widths: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        Record.__post_init__(self)
         bounds, layouts, widths = self.size_bounds, self.layouts, self.log_half_widths
         rising = all(low < high for low, high in zip((0.0, *bounds), (*bounds, math.inf), strict=True))
-        for holds, name, expected in (
-            (self.method in METHODS, "method", " or ".join(METHODS)),
-            (0 < self.level < 1, "level", "a fraction between 0 and 1"),
-            (self.by in GROUPINGS, "by", ", ".join(GROUPINGS)),
-            (rising and bool(bounds) == (self.by == "size"), "size_bounds", "rising, with by size only"),
-            (
-                len(set(layouts)) == len(layouts) and bool(layouts) == (self.by == "layout"),
-                "layouts",
-                "distinct, with by layout only",
-            ),
-            (
-                len(widths) == 1 + len(bounds) + len(layouts)
-                and all(math.isfinite(width) and width >= 0 for width in widths),
-                "log_half_widths",
-                "one number, 0 or more, per group",
-            ),
-        ):
-            require(holds, "interval", name, getattr(self, name), expected)
+        self.require(
+            "size_bounds", rising and bool(bounds) == (self.by == "size"), "rising, with by size only"
+        )
+        distinct = len(set(layouts)) == len(layouts) and bool(layouts) == (self.by == "layout")
+        self.require("layouts", distinct, "distinct, with by layout only")
+        per_group = len(widths) == 1 + len(bounds) + len(layouts)
+        finite = all(math.isfinite(width) and width >= 0 for width in widths)
+        self.require("log_half_widths", per_group and finite, "one number, 0 or more, per group")
 
     @classmethod
     def of_all(cls, log_half_width: float, *, method: str = "cross_conformal") -> Self:

@@ -5,20 +5,18 @@ features differ from this version's table is a `DataError` that names it.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from kernelcast.runtime.bundle.calibration import Calibration
-from kernelcast.runtime.bundle.checks import is_hex, is_moment, is_word, require
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS, RegressorEntry, model_file
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.hardware.load import loads_in_words
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.record import Record, read_record, record_values
+from kernelcast.runtime.record import HEX, MOMENT, NAME, Record, one_of, read_record, record_values
 
 __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 
@@ -65,41 +63,35 @@ class Manifest(Record):
     OPTIONAL: ClassVar[tuple[str, ...]] = ("calibration", "peaks")
 
     kernelcast_version: str
-    created_at: str
-    dtype: str
-    statistic: str
+    created_at: Annotated[str, MOMENT]
+    dtype: Annotated[str, NAME]
+    statistic: Annotated[str, one_of(STATISTICS)]
     compute: tuple[ComputeFingerprint, ...]
     fabric: tuple[FabricFingerprint, ...]
     software: tuple[SoftwareFingerprint, ...]
-    dataset_digest: str
+    dataset_digest: Annotated[str, HEX]
     seed: int
     regressors: tuple[RegressorEntry, ...]
     calibration: Calibration | None = None
     peaks: tuple[Peak, ...] = ()
 
     def __post_init__(self) -> None:
-        where = "manifest"
-        require(is_moment(self.created_at), where, "created_at", self.created_at, "ISO 8601 with a time zone")
-        require(self.statistic in STATISTICS, where, "statistic", self.statistic, " or ".join(STATISTICS))
-        require(is_word(self.dtype), where, "dtype", self.dtype, "a name such as float32")
-        require(is_hex(self.dataset_digest), where, "dataset_digest", self.dataset_digest, "hex digits")
+        Record.__post_init__(self)
         devices = {fingerprint.description for fingerprint in self.compute}
-        for peak in self.peaks:
-            rate = peak.flops_per_s
-            require(peak.device in devices, where, "peaks", peak.device, "devices that compute describes")
-            require(math.isfinite(rate) and rate > 0, where, "peaks", rate, "a rate above 0")
+        for index, peak in enumerate(self.peaks):
+            if peak.device not in devices:
+                expected = "a device that compute describes"
+                raise DataError(field="device", found=peak.device, expected=expected).at("peaks", index)
         seen: set[tuple[Key, int]] = set()
         for entry in self.regressors:
             level = entry.key, entry.processes_per_node
             if level in seen:
                 beside = f" with {level[1]} processes per node" if level[1] > 1 else ""
-                raise DataError(
-                    f"manifest: two regressors answer {entry.operator} ({entry.direction}){beside}"
-                )
+                raise DataError(f"two regressors answer {entry.operator} ({entry.direction}){beside}")
             seen.add(level)
             if entry.statistic != self.statistic:
                 raise DataError(
-                    f"manifest: regressor {entry.operator} ({entry.direction}) has statistic "
+                    f"regressor {entry.operator} ({entry.direction}) has statistic "
                     f"{entry.statistic!r}, the bundle {self.statistic!r}; statistics are never mixed"
                 )
 
@@ -129,17 +121,20 @@ class Manifest(Record):
         Raises:
             DataError: unknown format version, or a field is missing, unknown, of another type or out of bounds.
         """
-        if isinstance(values, dict):
-            values = dict(values)
-            if (found := values.pop("format", None)) != FORMAT:
-                raise DataError(
-                    f"manifest: format is {found!r:.80}, expected {FORMAT!r}; "
-                    "make the bundle again from its database: kernelcast train --db DATABASE -o BUNDLE"
-                )
-            for name, kind in _FINGERPRINTS.items():
-                if isinstance(rows := values.get(name), list):
-                    values[name] = [_fingerprint(kind, row, f"manifest {name}") for row in rows]
-        return read_record(cls, values)
+        with error_context("manifest"):
+            if isinstance(values, dict):
+                values = dict(values)
+                if (found := values.pop("format", None)) != FORMAT:
+                    again = (
+                        "make the bundle again from its database: kernelcast train --db DATABASE -o BUNDLE"
+                    )
+                    raise DataError(field="format", found=found, expected=f"{FORMAT!r}; {again}")
+                for name, kind in _FINGERPRINTS.items():
+                    if isinstance(rows := values.get(name), list):
+                        values[name] = [
+                            _fingerprint(kind, row, name, index) for index, row in enumerate(rows)
+                        ]
+            return read_record(cls, values)
 
     def to_json(self) -> bytes:
         """The one text of this manifest: equal manifests give equal bytes."""
@@ -147,9 +142,10 @@ class Manifest(Record):
         return text.encode() + b"\n"
 
 
-def _fingerprint(kind: type[_Fingerprint], row: object, where: str) -> _Fingerprint:
-    stated = read_record(_Described, row, where=where)
-    found = read_record(kind, stated.fields, where=where)
-    if stated != _Described.of(found):
-        raise DataError(f"{where}: digest or description does not fit the fields of {stated.digest}")
-    return found
+def _fingerprint(kind: type[_Fingerprint], row: object, name: str, index: int) -> _Fingerprint:
+    with error_context(at=name), error_context(at=index):
+        stated = read_record(_Described, row)
+        found = read_record(kind, stated.fields)
+        if stated != _Described.of(found):
+            raise DataError(f"digest or description does not fit the fields of {stated.digest}")
+        return found

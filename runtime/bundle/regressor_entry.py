@@ -1,20 +1,31 @@
 """The manifest's entry of one regressor: what it answers, how it was fitted, how far it may be trusted."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from kernelcast.runtime.bundle.checks import is_hex, is_word, require
 from kernelcast.runtime.bundle.correction import FEATURES
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.bundle.widening import Widening
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.hardware.load import Load
-from kernelcast.runtime.operators import OPERATORS, Direction, Key
-from kernelcast.runtime.record import Record, read_record
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator
+from kernelcast.runtime.operators import operator as operator_named
+from kernelcast.runtime.record import (
+    FRACTION,
+    HEX,
+    NAME,
+    Check,
+    Record,
+    at_least,
+    between,
+    one_of,
+    read_record,
+)
 
 STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
@@ -61,25 +72,25 @@ class RegressorEntry(Record):
 
     operator: str
     direction: Direction
-    dtype: str
+    dtype: Annotated[str, NAME]
     features: tuple[str, ...]
     units: tuple[str, ...]
     training_range: tuple[tuple[float, float], ...]
     file: str
-    sha256: str
-    size_bytes: int
+    sha256: Annotated[str, Check(re.compile("[0-9a-f]{64}").fullmatch, "64 hex digits")]
+    size_bytes: Annotated[int, at_least(1)]
     algorithm: str
     form: str
     hyperparameters: Mapping[str, str | int | float | bool | None]
-    validation_error: float
-    extrapolation_error: float | None = None
+    validation_error: Annotated[float, FRACTION]
+    extrapolation_error: Annotated[float | None, FRACTION] = None
     interval: Interval
-    interval_coverage: float | None = None
+    interval_coverage: Annotated[float | None, between(0, 1)] = None
     layouts: tuple[Layout, ...] = ()
-    rows: int
-    statistic: str
-    table_digest: str
-    recipe_digest: str
+    rows: Annotated[int, at_least(1)]
+    statistic: Annotated[str, one_of(STATISTICS)]
+    table_digest: Annotated[str, HEX]
+    recipe_digest: Annotated[str, HEX]
     role_errors: Mapping[str, float] = field(default_factory=dict)
     equal_features: tuple[str, ...] = ()
     processes_per_node: int = 1
@@ -91,110 +102,59 @@ class RegressorEntry(Record):
     kernel: str | None = None
 
     def __post_init__(self) -> None:
-        where = f"regressor {self.operator} ({self.direction})"
-        known = OPERATORS.get(self.operator)
-        if known is None or self.direction not in known.costs:
-            raise DataError(f"{where}: this version has no such operator and direction")
-        if self.features != tuple(known.features) or self.units != tuple(known.features.values()):
-            raise DataError(
-                f"{where}: features {_named(self.features, self.units)} differ from this version's "
-                f"{_named(tuple(known.features), tuple(known.features.values()))}"
-            )
-        self._check_processes(where)
-        expected = model_file(self.operator, self.direction, self.processes_per_node)
-        if self.file != expected:
-            raise DataError(f"{where}: file is {self.file!r}, expected {expected!r}")
-        digest = self.sha256
-        require(len(digest) == 64 and is_hex(digest), where, "sha256", digest, "64 hex digits")
-        for name in ("table_digest", "recipe_digest"):
-            require(is_hex(getattr(self, name)), where, name, getattr(self, name), "hex digits")
-        require(self.size_bytes > 0, where, "size_bytes", self.size_bytes, "at least 1")
-        require(self.rows > 0, where, "rows", self.rows, "at least 1")
-        require(is_word(self.dtype), where, "dtype", self.dtype, "a name such as float32")
-        require(self.statistic in STATISTICS, where, "statistic", self.statistic, " or ".join(STATISTICS))
+        with error_context(f"regressor {self.operator} ({self.direction})"):
+            known = OPERATORS.get(self.operator)
+            if known is None or self.direction not in known.costs:
+                raise DataError("this version has no such operator and direction")
+            if self.features != tuple(known.features) or self.units != tuple(known.features.values()):
+                raise DataError(
+                    f"features {_named(self.features, self.units)} differ from this version's "
+                    f"{_named(tuple(known.features), tuple(known.features.values()))}"
+                )
+            Record.__post_init__(self)
+            self._check_processes(known)
+            expected = model_file(self.operator, self.direction, self.processes_per_node)
+            self.require("file", self.file == expected, repr(expected))
+            self._check_values()
+            self._check_layouts(known)
+            self._check_ranges(known)
+
+    def _check_values(self) -> None:
         for name, value in self.hyperparameters.items():
-            require(_is_plain(value), where, f"hyperparameters.{name}", value, "a text, number, flag or null")
-        self._check_errors(where)
-        self._check_layouts(where)
-        require(
-            self.equal_features in ((), known.equal_unless_measured),
-            where,
-            "equal_features",
-            self.equal_features,
-            "two features of the operator that may be equal, or none",
-        )
-        require(
-            len(self.training_range) == len(self.features)
-            and all(math.isfinite(v) for pair in self.training_range for v in pair)
-            and all(low <= high for low, high in self.training_range),
-            where,
-            "training_range",
-            self.training_range,
-            "one finite [minimum, maximum] per feature",
-        )
+            if not _is_plain(value):
+                raise DataError(found=value, expected="a text, number, flag or null").at(
+                    "hyperparameters", name
+                )
+        for role, error in self.role_errors.items():
+            if not (type(error) is float and FRACTION.accepts(error)):
+                raise DataError(found=error, expected=FRACTION.expected).at("role_errors", role)
 
+    def _check_processes(self, known: Operator) -> None:
+        most = 1 if known.is_collective else MOST_PROCESSES
+        holds = 1 <= self.processes_per_node <= most
+        self.require("processes_per_node", holds, f"1 to {MOST_PROCESSES}, and 1 for collectives")
+
+    def _check_layouts(self, known: Operator) -> None:
+        collective = known.is_collective
+        holds = list(self.layouts) == sorted(set(self.layouts)) and (collective or not self.layouts)
+        self.require("layouts", holds, "distinct [nodes, GPUs per node], sorted, of collectives only")
+        if self.interval.by == "layout" and not collective:
+            raise DataError(field="by", found="layout", expected="it for collectives only").at("interval")
+
+    def _check_ranges(self, known: Operator) -> None:
+        equal = "two features of the operator that may be equal, or none"
+        self.require("equal_features", self.equal_features in ((), known.equal_unless_measured), equal)
+        ranges = self.training_range
+        holds = len(ranges) == len(self.features) and all(map(_is_range, ranges))
+        self.require("training_range", holds, "one finite [minimum, maximum] per feature")
         correction = None if self.transfer is None else self.transfer.correction
-        require(
-            correction is None or len(correction.knots[0]) == FEATURES + len(self.features),
-            where,
-            "correction.knots",
-            "" if correction is None else correction.knots[0],
-            f"log of time and efficiency, and of {len(self.features)} features",
-        )
+        if correction is not None and len(correction.knots[0]) != FEATURES + len(self.features):
+            expected = f"log of time and efficiency, and of {len(self.features)} features"
+            error = DataError(field="knots", found=correction.knots[0], expected=expected)
+            raise error.at("transfer", "correction")
         elements = self.elements_range
-        require(
-            elements is None
-            or (known.is_elementwise and all(map(math.isfinite, elements)) and elements[0] <= elements[1]),
-            where,
-            "elements_range",
-            elements,
-            "a finite [minimum, maximum] of an elementwise operator",
-        )
-
-    def _check_errors(self, where: str) -> None:
-        error, beyond, coverage = self.validation_error, self.extrapolation_error, self.interval_coverage
-        expected = "a fraction, 0 or more"
-        require(math.isfinite(error) and error >= 0, where, "validation_error", error, expected)
-        require(
-            beyond is None or (math.isfinite(beyond) and beyond >= 0),
-            where,
-            "extrapolation_error",
-            beyond,
-            f"{expected}, or null",
-        )
-        require(
-            coverage is None or 0 <= coverage <= 1, where, "interval_coverage", coverage, "0 to 1, or null"
-        )
-        for role, found in self.role_errors.items():
-            holds = type(found) is float and math.isfinite(found) and found >= 0
-            require(holds, where, f"role_errors[{role!r}]", found, expected)
-
-    def _check_processes(self, where: str) -> None:
-        collective = OPERATORS[self.operator].is_collective
-        require(
-            1 <= self.processes_per_node <= (1 if collective else MOST_PROCESSES),
-            where,
-            "processes_per_node",
-            self.processes_per_node,
-            f"1 to {MOST_PROCESSES}, and 1 for collectives",
-        )
-
-    def _check_layouts(self, where: str) -> None:
-        collective = OPERATORS[self.operator].is_collective
-        require(
-            list(self.layouts) == sorted(set(self.layouts)) and (collective or not self.layouts),
-            where,
-            "layouts",
-            self.layouts,
-            "distinct [nodes, GPUs per node], sorted, of collectives only",
-        )
-        require(
-            collective or self.interval.by != "layout",
-            where,
-            "interval.by",
-            self.interval.by,
-            "layout for collectives only",
-        )
+        holds = elements is None or (known.is_elementwise and _is_range(elements))
+        self.require("elements_range", holds, "a finite [minimum, maximum] of an elementwise operator")
 
     @classmethod
     def for_model(
@@ -213,9 +173,7 @@ class RegressorEntry(Record):
             UsageError: the operator is unknown.
             DataError: a value is outside what is allowed.
         """
-        known = OPERATORS.get(operator)
-        if known is None:
-            raise UsageError(f"operator {operator!r} is unknown; known are {', '.join(OPERATORS)}")
+        known = operator_named(operator)
         return cls(
             operator=operator,
             direction=direction,
@@ -252,8 +210,14 @@ class RegressorEntry(Record):
         """
         names = [values.get(name) for name in ("operator", "direction")] if isinstance(values, dict) else []
         known = [f"{name:.80}" for name in names if isinstance(name, str)]
-        where = f"regressor {known[0]} ({known[1]})" if len(known) == 2 else "regressor"
-        return read_record(cls, values, where=where)
+        if len(known) < 2:
+            return read_record(cls, values)
+        with error_context(f"regressor {known[0]} ({known[1]})"):
+            return read_record(cls, values)
+
+
+def _is_range(pair: tuple[float, float]) -> bool:
+    return all(map(math.isfinite, pair)) and pair[0] <= pair[1]
 
 
 def _is_plain(value: object) -> bool:

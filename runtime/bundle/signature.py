@@ -1,6 +1,6 @@
 """Signatures of bundles: OpenSSH's, so that sites use the keys and the list of allowed signers that they have.
 
-A signature of `NAME.kcast` lies beside it as `NAME.kcast.sig` (ssh-keygen(1), -Y sign, namespace "kernelcast-bundle").
+A signature of `NAME.kcast` lies next to it as `NAME.kcast.sig` (ssh-keygen(1), -Y sign, namespace "kernelcast-bundle").
 What is signed is checked first, what is verified is read once: the bytes that were checked are those that ssh-keygen
 gets, through a pipe, so that no file name of a stranger's reaches it.
 """

@@ -6,14 +6,13 @@ the few points that were measured on the target, if any (correction.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from kernelcast.runtime.bundle.checks import require
 from kernelcast.runtime.bundle.correction import Correction
 from kernelcast.runtime.hardware.devices import devices
-from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates, is_rate
+from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import Record, between
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,15 +33,8 @@ class Transfer(Record):
 
     origin: Rates
     target: Rates
-    log_half_width: float
+    log_half_width: Annotated[float, between(0, _MOST_LOG)]
     correction: Correction | None = None
-
-    def __post_init__(self) -> None:
-        for rates in (self.origin, self.target):
-            for name in ("flops_per_s", "bytes_per_s"):
-                require(is_rate(getattr(rates, name)), "transfer", name, getattr(rates, name), "above 0")
-        width = self.log_half_width
-        require(0 <= width <= _MOST_LOG, "transfer", "log_half_width", width, f"0 to {_MOST_LOG:g}")
 
     @property
     def is_foreign(self) -> bool:

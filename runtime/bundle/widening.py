@@ -2,10 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from kernelcast.runtime.bundle.checks import require
-from kernelcast.runtime.record import Record, read_record, record_values
+from kernelcast.runtime.record import Check, Record, at_least, between, one_of, read_record, record_values
 
 KINDS = ("size", "layout", "role")
 """Ways to be outside: larger or smaller sizes, a collective's layout, a role that was not measured."""
@@ -18,16 +17,10 @@ class HeldOut(Record):
     `inside` is the share of them within their interval, widened by what the *other* held-out parts gave.
     """
 
-    kind: str
-    doublings: float
-    rows: int
-    inside: float
-
-    def __post_init__(self) -> None:
-        require(self.kind in KINDS, "held out", "kind", self.kind, ", ".join(KINDS))
-        require(self.doublings > 0, "held out", "doublings", self.doublings, "a number above 0")
-        require(self.rows > 0, "held out", "rows", self.rows, "at least 1")
-        require(0 <= self.inside <= 1, "held out", "inside", self.inside, "0 to 1")
+    kind: Annotated[str, one_of(KINDS)]
+    doublings: Annotated[float, Check(lambda value: value > 0, "a number above 0, or null")]
+    rows: Annotated[int, at_least(1)]
+    inside: Annotated[float, between(0, 1)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; an infinite distance is null."""
@@ -53,15 +46,10 @@ class Widening(Record):
         DataError: a value is outside what is allowed.
     """
 
-    size_per_doubling: float
-    layout_per_doubling: float
-    new_role: float
+    size_per_doubling: Annotated[float, at_least(0)]
+    layout_per_doubling: Annotated[float, at_least(0)]
+    new_role: Annotated[float, at_least(0)]
     held_out: tuple[HeldOut, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("size_per_doubling", "layout_per_doubling", "new_role"):
-            value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, "widening", name, value, "a number, 0 or more")
 
 
 PRIOR = Widening(size_per_doubling=math.log(1.3), layout_per_doubling=math.log(1.5), new_role=math.log(1.05))

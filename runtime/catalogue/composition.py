@@ -43,7 +43,7 @@ def load_bundle(source: str | Path) -> Bundle:
     """The bundle in a file, or of named hardware (`hardware:h100-sxm`).
 
     Raises:
-        UsageError: there is no such hardware.
+        UsageError: the hardware is unknown.
         DataError: the file is missing, damaged, or of another version.
     """
     text = str(source)

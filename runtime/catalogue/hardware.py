@@ -7,10 +7,9 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.shipped import BUNDLES, HARDWARE
-from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.spelling import unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,5 +65,5 @@ def hardware_named(name: str) -> Hardware:
     if name in known:
         return known[name]
     if found is None or found.name not in known:
-        raise UsageError(f"hardware {name!r:.80} is unknown, {alternatives(name, known)}")
+        raise unknown("hardware", name, known)
     return known[found.name]

@@ -56,7 +56,7 @@ def transfer_errors() -> tuple[TransferError, ...]:
 def transfer_log_half_width(key: Key, origin: str, target: str) -> float:
     """Half-width of log(time) that holds 90 % of an operator's times carried from one device to another.
 
-    Of the pair itself where it was measured; else the widest of the operator's pairs, those of one architecture where
+    Of the pair itself where it was measured; else the widest of the operator's pairs, of one architecture where
     both devices are of one and such a pair was measured; else the median of all pairs of operators of its class. One
     chip with other memory is off by no more than the ratio of the memories' rates.
     """

@@ -28,7 +28,7 @@ from kernelcast.runtime.answers.warnings import (
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
-from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
 from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
@@ -376,4 +376,4 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
     )
     for name, value, kind in expected:
         if not isinstance(value, kind) and not (name == "cluster" and value is None):
-            raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
+            raise UsageError(field=name, found=value, expected=f"a {kind.__name__}")

@@ -2,7 +2,7 @@
 
 import re
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.fields import MAX_DEGREE, MAX_LAYERS
 
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtmL])\*(\d{1,6})")
@@ -37,7 +37,7 @@ def read_layout_text(text: str, key: str) -> tuple[int, ...]:
             break
         plain = plain[: match.start()] + part * times + plain[match.end() :]
     if not re.fullmatch(r"E[t|]*L\|?", plain):
-        raise UsageError(f"{key} is {shown(text)}, expected chunks of E, t and L such as Et*3|t*4L")
+        raise UsageError(field=key, found=text, expected="chunks of E, t and L such as Et*3|t*4L")
     return tuple(chunk.count("t") for chunk in plain.removesuffix("|").split("|"))
 
 

@@ -15,7 +15,6 @@ from kernelcast.runtime.frameworks.rows import (
     Row,
     Same,
     Settings,
-    checked,
     lacks,
     recomputed_partly,
 )
@@ -40,7 +39,7 @@ class Batches(Row):
         """As far as they are set: "auto" is left to a trainer."""
         kind = OPTIONS["global_batch"].kind
         sizes = [
-            None if settings.get(key, "auto") == "auto" else checked(key, settings[key], kind)
+            None if settings.get(key, "auto") == "auto" else kind.parse(key, settings[key])
             for key in self.keys
         ]
         micro, steps, whole = sizes

@@ -25,7 +25,6 @@ from kernelcast.runtime.frameworks.rows import (
     Row,
     Same,
     Settings,
-    checked,
     lacks,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
@@ -87,7 +86,7 @@ class Pipeline(Row):
                 raise UsageError(f"{self.layout} has {len(counts)} chunks, expected a multiple of pp ({pp})")
         else:
             numbers = {
-                key: checked(key, settings[key], MODEL["layers"].kind)
+                key: MODEL["layers"].kind.parse(key, settings[key])
                 for key in self.keys[1:]
                 if key in settings
             }
@@ -123,12 +122,12 @@ class DistributedOptimizer(Row):
         """Nothing without a sharded optimizer."""
         if not facts["zero"]:
             return Found({})
-        copies = checked(self.instances, settings.get(self.instances, 1), LAYOUT["dp"].kind)
+        copies = LAYOUT["dp"].kind.parse(self.instances, settings.get(self.instances, 1))
         return Found({"gradient_collective": "reduce_scatter", "copies": copies})
 
 
 class TensorOverlap(Row):
-    """Sums of input gradients always run beside weight gradients; userbuffers cut products too."""
+    """Sums of input gradients always overlap with weight gradients; userbuffers also split products."""
 
     key = "--tp-comm-overlap"
     keys = (key,)
@@ -161,7 +160,7 @@ class GroupedQueries(Row):
         used, groups = (settings.get(key) for key in self.keys)
         if not used or groups is None:
             return Found({})
-        return Found({"kv_heads": checked(self.keys[1], groups, MODEL["kv_heads"].kind)})
+        return Found({"kv_heads": MODEL["kv_heads"].kind.parse(self.keys[1], groups)})
 
 
 class Positions(Row):
@@ -190,7 +189,7 @@ class Dropout(Row):
     def read(self, settings: Settings, facts: Facts) -> Found:
         """The one after blocks, or the other where that is off; the kernels take their time whatever it is."""
         hidden, attention = (
-            checked(key, settings.get(key, _USUAL_DROPOUT), LAYOUT["dropout"].kind) for key in self.keys
+            LAYOUT["dropout"].kind.parse(key, settings.get(key, _USUAL_DROPOUT)) for key in self.keys
         )
         differ = bool(hidden) != bool(attention)
         note = (

@@ -2,11 +2,11 @@
 
 import ast
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings, checked
+from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings
+from kernelcast.runtime.request.field_types import FLAG, choice
 from kernelcast.runtime.request.fields import LAYOUT, MAX_LAYERS, MODEL, ContextExchange
-from kernelcast.runtime.request.kinds import FLAG, choice
 
 _EXCHANGES: dict[str, ContextExchange] = {"p2p": "ring", "a2a": "all_to_all", "allgather": "all_gather"}
 _LONGEST_PATTERN = 4 * MAX_LAYERS
@@ -30,13 +30,13 @@ class ContextExchangeType(Row):
         """That of all layers, the first where they differ."""
         given = settings.get(self.key, "p2p")
         name, *others = given if isinstance(given, tuple) and given else (given,)
-        found = checked(self.key, name, choice(tuple(_EXCHANGES)))
+        found = choice(tuple(_EXCHANGES)).parse(self.key, name)
         notes = (f"{self.key} {name} is read for all layers",) if set(others) - {name} else ()
         return Found({"context_exchange": _EXCHANGES[found]}, notes)
 
 
 class ExpertTensorParallel(Row):
-    """Devices that an expert is cut into: as many as any linear unless it is given."""
+    """Devices that an expert is cut into: by default tp."""
 
     key = "--expert-tensor-parallel-size"
     keys = (key,)
@@ -52,7 +52,7 @@ class ExpertTensorParallel(Row):
         """Nothing for a model without experts."""
         if not facts["experts"]:
             return Found({})
-        return Found({"expert_tp": checked(self.key, settings.get(self.key, facts["tp"]), LAYOUT["tp"].kind)})
+        return Found({"expert_tp": LAYOUT["tp"].kind.parse(self.key, settings.get(self.key, facts["tp"]))})
 
 
 class ExpertLayers(Row):
@@ -92,7 +92,7 @@ def expert_pattern(key: str, value: object, layers: int) -> list[int]:
         UsageError: it is neither.
     """
     text = str(value)
-    refusal = UsageError(f"{key} is {shown(value)}, expected a number or a list such as ([0]*3+[1]*58)")
+    refusal = UsageError(field=key, found=value, expected="a number or a list such as ([0]*3+[1]*58)")
     if text.isdecimal() and 0 < len(text) < 6 and int(text):
         return [int(layer % int(text) == 0) for layer in range(layers)]
     if len(text) > _LONGEST_PATTERN:
@@ -128,7 +128,7 @@ def _short(layers: list[int]) -> list[int]:
 
 
 class Heads(Row):
-    """Sizes of heads: one of all, or with latent attention those of its parts and the ranks."""
+    """Sizes of heads: one for all, or with latent attention one per part, and the ranks."""
 
     size = "--kv-channels"
     rotated = "--rotary-percent"
@@ -162,12 +162,12 @@ class Heads(Row):
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Those that are given, as fields of a model: with latent attention the others are not used."""
         kind = MODEL["head_size"].kind
-        if not checked(self.latent, settings.get(self.latent, False), FLAG):
+        if not FLAG.parse(self.latent, settings.get(self.latent, False)):
             return Found(
-                {"head_size": checked(self.size, settings[self.size], kind)} if self.size in settings else {}
+                {"head_size": kind.parse(self.size, settings[self.size])} if self.size in settings else {}
             )
         numbers = {
-            name: checked(key, settings[key], kind)
+            name: kind.parse(key, settings[key])
             for name, key in (
                 ("query_rank", self.query_rank),
                 ("kv_rank", self.kv_rank),
@@ -177,5 +177,5 @@ class Heads(Row):
             if key in settings
         }
         if self.plain in settings and "rotary_size" in numbers:
-            numbers["head_size"] = checked(self.plain, settings[self.plain], kind) + numbers["rotary_size"]
+            numbers["head_size"] = kind.parse(self.plain, settings[self.plain]) + numbers["rotary_size"]
         return Found(numbers)

@@ -3,9 +3,9 @@
 from typing import get_args
 
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings, checked
+from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings
+from kernelcast.runtime.request.field_types import choice
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, RecomputeModule
-from kernelcast.runtime.request.kinds import choice
 
 
 class Recompute(Row):
@@ -38,10 +38,10 @@ class Recompute(Row):
         """Nothing is recomputed where nothing is said."""
         usual = "selective" if self.activations in settings else "none"
         asked = settings.get(self.granularity)
-        kind = usual if asked is None else checked(self.granularity, asked, choice(("selective", "full")))
+        kind = usual if asked is None else choice(("selective", "full")).parse(self.granularity, asked)
         if kind == "full":
-            method = checked(self.method, settings.get(self.method, "uniform"), choice(("uniform", "block")))
-            count = checked(self.layers, settings.get(self.layers, 1), MODEL["layers"].kind)
+            method = choice(("uniform", "block")).parse(self.method, settings.get(self.method, "uniform"))
+            count = MODEL["layers"].kind.parse(self.layers, settings.get(self.layers, 1))
             field, other = ("recompute_layers", "recompute_together")[:: 1 if method == "block" else -1]
             return Found({"recompute": kind, field: count, other: LAYOUT[other].default})
         if kind == "none" or self.modules not in settings:

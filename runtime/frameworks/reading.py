@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
+from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.rows import Settings
@@ -46,29 +46,25 @@ class LayoutFile:
         Raises:
             UsageError: it is no such number.
         """
-        try:
+        with error_context(self.where):
             for row in self.framework.rows:
                 if row.fields == ("sequence_length",):
                     return row.read(self.settings, {}).facts.get("sequence_length")
-        except UsageError as error:
-            raise UsageError(f"{self.where}: {error}") from error
         return None
 
     def request(self, model: ModelConfig, given: Mapping[str, Any], devices: int | None = None) -> Request:
-        """The fields of a prediction of `model`: those of the file under those that are `given`.
+        """Fields of a prediction of `model`: the file's, overridden by `given`.
 
         With another tp or pp the devices that the file names stay, with another dp or micro-batch the global batch.
-        `devices`, where given, are those of the job.
+        `devices` are the job's, where given.
 
         Raises:
             UsageError: a setting is wrong, they contradict each other, or the file cannot tell dp.
         """
         asked = dict(given) if devices is None else {**given, "devices": devices}
-        try:
+        with error_context(self.where):
             facts, notes = self._facts(model, asked)
             fields = _completed(facts, asked)
-        except KernelcastError as error:
-            raise type(error)(f"{self.where}: {error}") from error
         return Request(_without_usual_cut(model, fields, asked), notes)
 
     def _facts(self, model: ModelConfig, asked: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
@@ -95,10 +91,8 @@ def read_layout_text(text: str, where: str) -> LayoutFile:
         DataError: it is not of its form, or says nothing about a layout.
     """
     framework = next(one for one in reversed(list(FRAMEWORKS.values())) if one.is_form_of(text))
-    try:
+    with error_context(where):
         settings = framework.parse(text)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
     if not settings.keys() & framework.keys:
         titles = " or ".join(one.title for one in FRAMEWORKS.values())
         raise DataError(f"{where}: holds no setting of a layout, expected those of {titles}")

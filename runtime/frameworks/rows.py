@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST
-from kernelcast.runtime.request.kinds import Kind
 
 Settings = Mapping[str, Any]
 """What a framework is told, by key: a flag (`--seq-length`) or a dotted name (`training.seq_len`).
@@ -77,7 +76,7 @@ class Same(Row):
         if value is None or value in self.unset:
             return Found({})
         row = REQUEST.get(self.name) or MODEL[self.name]
-        return Found({self.name: checked(self.key, value, row.kind)})
+        return Found({self.name: row.kind.parse(self.key, value)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class Choice(Row):
                 expected = " or ".join(
                     dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
                 )
-                raise UsageError(f"{key} is {shown(settings[key])}, expected {expected}")
+                raise UsageError(field=key, found=settings[key], expected=expected)
         meant = [one for one in self.options if one.settings.items() <= settings.items()]
         if not meant:
             return Found({})
@@ -205,17 +204,5 @@ class OptimizerOffload(Row):
         if found != self.on:
             known = found in ("none", False)
             return Found({}, () if known else (f"{self.switch} {found} is not modelled",))
-        part = checked(self.part, settings.get(self.part, 1.0), LAYOUT["offload_optimizer"].kind)
+        part = LAYOUT["offload_optimizer"].kind.parse(self.part, settings.get(self.part, 1.0))
         return Found({"offload_optimizer": part})
-
-
-def checked(key: str, value: object, kind: Kind) -> Any:
-    """A setting's value, of a field's kind.
-
-    Raises:
-        UsageError: it is not accepted; names the key, what was found and what was expected.
-    """
-    found = kind.read(value)
-    if found is None:
-        raise UsageError(f"{key} is {shown(value)}, expected {kind.expected}")
-    return found

@@ -20,12 +20,11 @@ from kernelcast.runtime.frameworks.rows import (
     Row,
     Same,
     Settings,
-    checked,
     lacks,
     recomputed_partly,
 )
+from kernelcast.runtime.request.field_types import FLAG, choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
-from kernelcast.runtime.request.kinds import FLAG, choice, whole
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import BLOCKS_AFTER, BLOCKS_BEFORE
 
@@ -52,7 +51,7 @@ class DataParallel(Row):
     fields = ("dp", "zero", "shard_group", "overlap_gradients", "overlap_bucket")
 
     def write(self, facts: Facts) -> Part:
-        """The nearest to ZeRO 1 that there is shards gradients too."""
+        """The nearest mode to ZeRO 1 also shards gradients."""
         dp, zero, cp = facts["dp"], facts["zero"], facts["cp"]
         if zero == 0:
             shared: dict[str, object] = {self.reshard: "never"} if cp > 1 else {}
@@ -69,15 +68,15 @@ class DataParallel(Row):
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Without a shard degree all ranks that are left are sharded: their number follows from the devices."""
-        replicated = checked(self.replicate, settings.get(self.replicate, 1), _DEGREE)
-        policy = checked(
-            self.reshard, settings.get(self.reshard, "default"), choice(("default", "always", "never"))
+        replicated = _DEGREE.parse(self.replicate, settings.get(self.replicate, 1))
+        policy = choice(("default", "always", "never")).parse(
+            self.reshard, settings.get(self.reshard, "default")
         )
         sharding = 3 if policy == "always" or (policy == "default" and facts["pp"] == 1) else 2
         sharded = settings.get(self.shard, _NOT_SET)
         if sharded == _NOT_SET:
             return Found({"zero": sharding, "copies": replicated})
-        sharded = checked(self.shard, sharded, _DEGREE)
+        sharded = _DEGREE.parse(self.shard, sharded)
         if sharded == 1 and facts["cp"] == 1:
             buckets = {"overlap_gradients": True, "overlap_bucket": _DDP_BUCKET} if replicated > 1 else {}
             return Found({"dp": replicated, "zero": 0, **buckets})
@@ -94,7 +93,7 @@ class Batches(Row):
     fields = ("micro_batch", "global_batch", "micro_batches")
 
     def write(self, facts: Facts) -> Part:
-        """The pipeline's micro-batch only where there is a pipeline."""
+        """The pipeline's micro-batch, only with a pipeline."""
         micro_batch, global_batch = facts["micro_batch"], facts["global_batch"]
         if facts["pp"] == 1:
             return Part({self.local: micro_batch, self.whole: global_batch})
@@ -104,14 +103,14 @@ class Batches(Row):
     def read(self, settings: Settings, facts: Facts) -> Found:
         """A global batch above the ranks' batches is accumulated: as further micro-batches."""
         size = OPTIONS["global_batch"].kind
-        local = checked(self.local, settings.get(self.local, 8), size)
+        local = size.parse(self.local, settings.get(self.local, 8))
         is_pipeline = facts["pp"] > 1
-        micro = checked(self.micro, settings.get(self.micro, 1), _DEGREE) if is_pipeline else local
+        micro = _DEGREE.parse(self.micro, settings.get(self.micro, 1)) if is_pipeline else local
         if settings.get(self.whole, _NOT_SET) == _NOT_SET:
             if local % micro:
                 raise UsageError(f"{self.local} is {local}, expected a multiple of {self.micro} ({micro})")
             return Found({"micro_batch": micro, "micro_batches": local // micro})
-        global_batch = checked(self.whole, settings[self.whole], size)
+        global_batch = size.parse(self.whole, settings[self.whole])
         flushes = is_pipeline and "dp" in facts and global_batch != local * facts["dp"]
         note = "gradient accumulation over several passes of the pipeline is read as one pass of more micro-batches"
         return Found({"micro_batch": micro, "global_batch": global_batch}, (note,) if flushes else ())
@@ -186,10 +185,10 @@ class Pipeline(Row):
             chunks = len(counts or ())
         else:
             weight = whole(0, MODEL["layers"].kind.values[-1])
-            before, after = (checked(key, settings.get(key, 1), weight) for key in (self.before, self.after))
+            before, after = (weight.parse(key, settings.get(key, 1)) for key in (self.before, self.after))
             chunks = pp * (1 if SCHEDULE_KINDS[schedule].virtual_stages == 1 else 2)
             if self.per_chunk in settings:
-                per_chunk = checked(self.per_chunk, settings[self.per_chunk], MODEL["layers"].kind)
+                per_chunk = MODEL["layers"].kind.parse(self.per_chunk, settings[self.per_chunk])
                 chunks = ceil((layers + before + after) / per_chunk)
             counts = weighted_cut(layers, chunks, before, after)
         is_single = SCHEDULE_KINDS[schedule].virtual_stages == 1 and "schedule" not in facts
@@ -221,7 +220,7 @@ class SequenceParallel(Row):
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Off without tensor parallelism."""
-        is_on = checked(self.key, settings.get(self.key, True), FLAG)
+        is_on = FLAG.parse(self.key, settings.get(self.key, True))
         return Found({"sequence_parallel": facts["tp"] > 1 and is_on})
 
 

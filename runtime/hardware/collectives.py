@@ -3,7 +3,7 @@
 Every algorithm is latency plus volume over rate, per level. A ring over n nodes with g processes each crosses
 every link inside of a node and the node's cards; a tree exchanges along chains inside of nodes; a switch that adds up
 takes each process's data once. The faster level is hidden behind the slower one, but for one part in n, which can
-only be forwarded when it is there. The fastest algorithm and protocol counts, as a collective library's tuner chooses.
+only be forwarded when it has arrived. The fastest algorithm and protocol counts, as with a library's tuner.
 """
 
 import math
@@ -50,7 +50,7 @@ UNCORRECTED = Correction()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where a collective runs: a group of `nodes` × `gpus_per_node`, `groups` of which share a node's cards."""
+    """Where a collective runs: a group of `nodes` × `gpus_per_node`, `groups` share a node's cards."""
 
     fabric: Fabric
     nodes: int
@@ -87,7 +87,7 @@ class Setting:
 
     @property
     def cards(self) -> float:
-        """Cards of a node that the group has: those of its devices, at least one if it is alone, and its share."""
+        """Cards of a node for the group: its devices' cards, at least one if it is alone, and its share."""
         if self.fabric.between is None:
             return 0.0
         cards, devices = self.fabric.between.cards, self.fabric.devices_per_node
@@ -192,11 +192,11 @@ def collective(operator: str) -> Operator:
     """The row of a collective.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: the name is unknown.
     """
     row = OPERATORS.get(operator)
     if row is None or not row.is_collective:
-        raise UsageError(f"operator is {operator!r:.80}, expected a collective")
+        raise UsageError(field="operator", found=operator, expected="a collective")
     return row
 
 

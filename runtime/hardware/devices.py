@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.shipped import DEVICES
-from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.spelling import unknown
 
 _MAKERS = re.compile(r"^(nvidia|amd|tesla|instinct)+")
 _TF32 = "tf32"
@@ -84,7 +83,7 @@ def device(name: str) -> Device:
     """
     found = device_named(name)
     if found is None:
-        raise UsageError(f"device {name!r:.80} is unknown, {alternatives(name, devices())}")
+        raise unknown("device", name, devices())
     return found
 
 

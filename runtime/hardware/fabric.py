@@ -1,16 +1,15 @@
 """What connects devices: links inside a node, network cards between nodes, and which part of their rates is reached.
 
-A description needs no measurement. Rates are published figures; latencies and efficiencies that it does not give are
-those of measured fabrics of the same kind (docs/fabrics.md, Defaults).
+A description needs no measurement. Rates are published figures; missing latencies and efficiencies are
+taken from measured fabrics of the same kind (docs/fabrics.md, Defaults).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import WITH_DEFAULT, Check, Record, between, one_of
 
 SWITCH, MESH, BUS = "switch", "mesh", "bus"
 INSIDE_KINDS: Mapping[str, str] = {"NVSwitch": SWITCH, "NVLink mesh": MESH, "xGMI mesh": MESH, "PCIe": BUS}
@@ -21,8 +20,19 @@ TOPOLOGIES = ("rails", "switch")
 MOST_DEVICES = 1024
 _LEAST_BYTES_PER_S, _MOST_BYTES_PER_S = 1e3, 1e15
 _LEAST_EFFICIENCY = 1e-4
-_LONGEST_NAME, _LONGEST_SOURCE = 80, 1000
-_MOST_US = 1e6
+_LINE = "a text on one line of at most"
+_Micros = Annotated[float, Check(lambda value: 0 <= value <= 1e6, "0 to 1e6 µs")]
+
+
+def _rate(unit_bytes_per_s: float) -> Check:
+    return Check(
+        lambda value: _LEAST_BYTES_PER_S <= value * unit_bytes_per_s <= _MOST_BYTES_PER_S,
+        "a rate from 1 kB/s to 1e15 bytes per second",
+    )
+
+
+def _fits(text: str, longest: int) -> bool:
+    return text.isprintable() and len(text) <= longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +46,10 @@ class Inside(Record):
 
     OPTIONAL: ClassVar[tuple[str, ...]] = ("in_switch_efficiency", "in_switch_range")
 
-    kind: str
-    gb_per_s: float
-    latency_us: float
-    startup_us: float
+    kind: Annotated[str, one_of(INSIDE_KINDS)]
+    gb_per_s: Annotated[float, _rate(1e9)]
+    latency_us: _Micros
+    startup_us: _Micros
     efficiency: float
     efficiency_range: tuple[float, float]
     in_switch_reduction: bool = False
@@ -47,21 +57,15 @@ class Inside(Record):
     in_switch_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        check_kind("inside", self.kind)
-        _check_rate("inside.gb_per_s", self.gb_per_s, self.bytes_per_s)
-        _check_level("inside", self)
+        Record.__post_init__(self)
+        _check_share("efficiency", self.efficiency, self.efficiency_range)
         reduces, share, ends = self.in_switch_reduction, self.in_switch_efficiency, self.in_switch_range
         is_given = share is not None or ends is not None
-        _check(
-            reduces or not is_given,
-            "inside.in_switch_reduction",
-            reduces,
-            "true, as its efficiency is given",
-        )
+        self.require("in_switch_reduction", reduces or not is_given, "true, as its efficiency is given")
         is_switch = INSIDE_KINDS[self.kind] == SWITCH
-        _check(is_switch or not reduces, "inside.in_switch_reduction", True, "only with NVSwitch")
+        self.require("in_switch_reduction", is_switch or not reduces, "only with NVSwitch")
         if reduces:
-            _check_share("inside.in_switch_efficiency", share or 0.0, ends or (0.0, 0.0))
+            _check_share("in_switch_efficiency", share or 0.0, ends or (0.0, 0.0))
 
     @property
     def bytes_per_s(self) -> float:
@@ -91,22 +95,19 @@ class Between(Record):
     only lowers the bound that nothing can be faster than.
     """
 
-    kind: str
-    cards: int
-    gbit_per_s: float
-    latency_us: float
-    startup_us: float
+    kind: Annotated[str, one_of(BETWEEN_KINDS)]
+    cards: Annotated[int, between(1, MOST_DEVICES)]
+    gbit_per_s: Annotated[float, _rate(1e9 / 8)]
+    latency_us: _Micros
+    startup_us: _Micros
     efficiency: float
     efficiency_range: tuple[float, float]
-    topology: str = "rails"
+    topology: Annotated[str, one_of(TOPOLOGIES)] = "rails"
     in_network_reduction: bool = False
 
     def __post_init__(self) -> None:
-        check_kind("between", self.kind)
-        _check(1 <= self.cards <= MOST_DEVICES, "between.cards", self.cards, f"1 to {MOST_DEVICES}")
-        _check(self.topology in TOPOLOGIES, "between.topology", self.topology, " or ".join(TOPOLOGIES))
-        _check_rate("between.gbit_per_s", self.gbit_per_s, self.bytes_per_s)
-        _check_level("between", self)
+        Record.__post_init__(self)
+        _check_share("efficiency", self.efficiency, self.efficiency_range)
 
     @property
     def bytes_per_s(self) -> float:
@@ -129,28 +130,20 @@ class Fabric(Record):
         DataError: a value is outside what is allowed; names the field.
     """
 
-    OPTIONAL: ClassVar[tuple[str, ...]] = ("source", "inside", "between")
+    OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
 
-    name: str
-    devices_per_node: int
-    source: str = ""
+    name: Annotated[str, Check(lambda text: bool(text.strip()) and _fits(text, 80), f"{_LINE} 80 characters")]
+    devices_per_node: Annotated[int, between(1, MOST_DEVICES)]
+    source: Annotated[str, Check(lambda text: _fits(text, 1000), f"{_LINE} 1000 characters")] = ""
     inside: Inside | None = None
     between: Between | None = None
 
     def __post_init__(self) -> None:
-        for field, text, longest in (
-            ("name", self.name, _LONGEST_NAME),
-            ("source", self.source, _LONGEST_SOURCE),
-        ):
-            holds = text.isprintable() and len(text) <= longest and (bool(text.strip()) or field == "source")
-            _check(holds, field, text, f"a text on one line of at most {longest} characters")
-        devices = self.devices_per_node
-        _check(1 <= devices <= MOST_DEVICES, "devices_per_node", devices, f"1 to {MOST_DEVICES}")
-        _check(
-            devices == 1 or self.inside is not None, "inside", None, "a table, as nodes have several devices"
-        )
+        Record.__post_init__(self)
+        alone = self.devices_per_node == 1
+        self.require("inside", alone or self.inside is not None, "a table, as nodes have several devices")
         connected = self.inside is not None or self.between is not None
-        _check(connected, "between", None, "a table, as nodes have one device")
+        self.require("between", connected, "a table, as nodes have one device")
 
     @property
     def description(self) -> str:
@@ -164,38 +157,12 @@ class Fabric(Record):
         return ", ".join(parts)
 
 
-def check_kind(where: str, kind: object) -> None:
-    """Check the kind of links `inside` nodes or `between` them.
-
-    Raises:
-        DataError: there is none of this name.
-    """
-    kinds = tuple(INSIDE_KINDS) if where == "inside" else BETWEEN_KINDS
-    _check(kind in kinds, f"{where}.kind", kind, f"one of {', '.join(kinds)}")
-
-
 def _share_at(usual: float, ends: tuple[float, float], quality: float) -> float:
     return usual + abs(quality) * (ends[quality > 0] - usual)
 
 
-def _check_rate(field: str, rate: float, bytes_per_s: float) -> None:
-    holds = _LEAST_BYTES_PER_S <= bytes_per_s <= _MOST_BYTES_PER_S
-    _check(holds, field, rate, "a rate from 1 kB/s to 1e15 bytes per second")
-
-
-def _check_level(where: str, level: Inside | Between) -> None:
-    for name, value in (("latency_us", level.latency_us), ("startup_us", level.startup_us)):
-        _check(0 <= value <= _MOST_US and math.isfinite(value), f"{where}.{name}", value, "0 to 1e6 µs")
-    _check_share(f"{where}.efficiency", level.efficiency, level.efficiency_range)
-
-
 def _check_share(field: str, usual: float, ends: tuple[float, float]) -> None:
     low, high = ends
-    holds = _LEAST_EFFICIENCY <= low <= usual <= high <= 1
-    found = f"{usual:g} ({low:g} to {high:g})"
-    _check(holds, field, found, "0.0001 to 1, and within its range")
-
-
-def _check(holds: bool, field: str, found: object, expected: str) -> None:
-    if not holds:
-        raise DataError(f"{field} is {found!r:.80}, expected {expected}")
+    if not _LEAST_EFFICIENCY <= low <= usual <= high <= 1:
+        found = f"{usual:g} ({low:g} to {high:g})"
+        raise DataError(field=field, found=found, expected="0.0001 to 1, and within its range")

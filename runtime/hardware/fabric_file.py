@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
-from kernelcast.runtime.hardware.fabric import Between, Fabric, Inside, check_kind
+from kernelcast.runtime.errors import error_context, shown_path
+from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.record import read_record
 from kernelcast.runtime.shipped import FABRICS
-from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.spelling import unknown
 from kernelcast.runtime.toml_text import read_toml, toml_document, toml_fields, toml_lines
 
 _MAX_FILE_BYTES = 1 << 16
@@ -69,13 +69,11 @@ def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
     """A shipped description; `others` are names that may be meant too, for the error.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: the name is unknown.
     """
     if name not in shipped_fabrics():
-        raise UsageError(
-            f"fabric {shown(name)} is unknown, {alternatives(name, (*shipped_fabrics(), *others))}; "
-            "the path of a .toml file or a bundle works too"
-        )
+        instead = "the path of a .toml file or a bundle works too"
+        raise unknown("fabric", name, (*shipped_fabrics(), *others), instead=instead)
     return read_fabric(FABRICS / f"{name}.toml")
 
 
@@ -105,18 +103,14 @@ def fabric_from_values(values: Mapping[str, Any], *, where: str) -> Fabric:
     Raises:
         DataError: a field is missing, unknown or outside what is allowed.
     """
-    kinds: dict[str, type[Inside] | type[Between]] = {"inside": Inside, "between": Between}
-    try:
+    with error_context(where):
         filled = {
-            name: read_record(kinds[name], _with_defaults(name, value), where=where, path=f"{name}.")
-            if name in kinds and isinstance(value, Mapping)
+            name: _with_defaults(name, value)
+            if name in ("inside", "between") and isinstance(value, Mapping)
             else value
             for name, value in values.items()
         }
-        return read_record(Fabric, filled, where=where)
-    except DataError as error:
-        message = str(error)
-        raise DataError(message if message.startswith(where) else f"{where}: {message}") from None
+        return read_record(Fabric, filled)
 
 
 def fabric_lines(fabric: Fabric) -> tuple[str, ...]:
@@ -138,8 +132,8 @@ def fabric_toml(fabric: Fabric) -> str:
 
 def _with_defaults(level: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The table `inside` or `between`, with what its kind has where it does not say it."""
-    check_kind(level, values.get("kind"))
-    known = DEFAULTS[values["kind"]]
+    # A wrong kind is refused when all fields are read.
+    known = DEFAULTS.get(str(values.get("kind")), DEFAULTS["NVSwitch"])
     found: dict[str, Any] = {
         "latency_us": known.latency_us,
         "startup_us": known.startup_us,

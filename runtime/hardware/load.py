@@ -1,4 +1,4 @@
-"""How a device was loaded while an operator was measured: clocks of a burst are not those of a step that lasts."""
+"""How a device was loaded while an operator was measured: clocks differ between a burst and a long step."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class Load(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """Its name, `not stated` where there is none."""
+        """Its name, or `not stated`."""
         return self.value or "not stated"
 
 

@@ -1,8 +1,9 @@
 """The rate of a device that its utilisation refers to."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import Record, above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +12,7 @@ class Peak(Record):
 
     device: str
     dtype: str
-    flops_per_s: float
+    flops_per_s: Annotated[float, above(0)]
     source: str
 
     def __str__(self) -> str:

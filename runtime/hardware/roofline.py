@@ -1,14 +1,13 @@
 """How long a device needs at least for some work, by its peaks: what operators carry over to other devices by."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.operators import Direction, Operator, OperatorClass
 from kernelcast.runtime.operators.operator import evaluate
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import Record, above
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +23,8 @@ class Rates(Record):
     """Peak rates of a device: of matrix products in one element type, and of its memory."""
 
     device: str
-    flops_per_s: float
-    bytes_per_s: float
+    flops_per_s: Annotated[float, above(0)]
+    bytes_per_s: Annotated[float, above(0)]
 
     @classmethod
     def of(cls, device: Device, dtype: str) -> Self | None:
@@ -61,8 +60,3 @@ class Rates(Record):
         is_limited = op.operator_class is OperatorClass.COMPUTE
         computed_us = evaluate(cost.flops, columns) / self.flops_per_s * _US_PER_S if is_limited else 0.0
         return np.broadcast_to(computed_us, len(vectors)), np.broadcast_to(moved_us, len(vectors))
-
-
-def is_rate(value: float) -> bool:
-    """Whether a number can be a rate."""
-    return math.isfinite(value) and value > 0

@@ -10,12 +10,13 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.wish import Wish
-from kernelcast.runtime.request.fields import MEMORY, REQUEST, SEARCH, SHARED, renamed, unknown_field
+from kernelcast.runtime.request.fields import MEMORY, REQUEST, SEARCH, SHARED, renamed
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.search.read_question import LIMITS, read_question
 from kernelcast.runtime.search.result import SearchResult
 from kernelcast.runtime.search.search import search
+from kernelcast.runtime.spelling import unknown_field
 
 _OF_QUESTION = ("sequence_length", "global_batch", "gpus_per_node", "fabric", "timeline", "bucket_entries")
 

@@ -37,7 +37,9 @@ class Compared:
         value = values[rank_by]
         if value is None:
             raise UsageError(
-                f"rank_by is {rank_by}, expected another: the {rank_by} on {self.hardware} is not known"
+                field="rank_by",
+                found=rank_by,
+                expected=f"another: the {rank_by} on {self.hardware} is not known",
             )
         return value
 

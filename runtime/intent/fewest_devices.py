@@ -164,7 +164,7 @@ class _Finder:
         return device_s * (1 / _MOST_GAIN if known.mfu is None else known.mfu) / step_time_s
 
     def too_long(self, step_time_s: float, days: float) -> DataError:
-        """Why there is no answer."""
+        """The reason for no answer."""
         for size in _powers(self.request.question.space.gpus_per_node):
             if size not in self.evaluated:  # for the shortest time that can be named
                 self._search((size,), step_time_s)
@@ -172,10 +172,9 @@ class _Finder:
             require_answer(self.request.with_space(gpus=tuple(sorted(self.evaluated))).question, self.found)
         assert self.fastest is not None
         needed = days * self.fastest.step_time_s / step_time_s
-        return DataError(
-            f"days is {days:g}, expected at least {needed:,.4g}: the fastest of {len(self.evaluated)} evaluated sizes "
-            f"is {self.fastest.parallelism.world_size:,} devices"
-        )
+        devices = self.fastest.parallelism.world_size
+        fastest = f"the fastest of {len(self.evaluated)} evaluated sizes is {devices:,} devices"
+        return DataError(field="days", found=days, expected=f"at least {needed:,.4g}: {fastest}")
 
 
 def _powers(node: int) -> list[int]:

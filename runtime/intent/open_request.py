@@ -99,4 +99,4 @@ def check_open_request(values: Mapping[str, Any]) -> None:
             numbers = " · ".join(str(values[name]) for name in given)
             result = f"{numbers} = {product}" if len(given) > 1 else numbers
             multiple = "" if must_equal else "a multiple of "
-            raise UsageError(f"{whole} is {values[whole]}, expected {multiple}{terms} ({result})")
+            raise UsageError(field=whole, found=values[whole], expected=f"{multiple}{terms} ({result})")

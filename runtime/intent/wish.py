@@ -1,4 +1,4 @@
-"""What is wished for beside a layout, and which wishes go together."""
+"""Wishes in addition to a layout, and which of them go together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ class Wish:
         if self.prices and self.tokens is None:
             raise UsageError("price is given without tokens, expected both")
         if self.rank_by in ("days", "cost", "energy") and self.tokens is None:
-            raise UsageError(f"rank_by is {self.rank_by}, expected tokens too")
+            raise UsageError(field="rank_by", found=self.rank_by, expected="tokens too")
         if self.rank_by == "cost":
             unknown = [name for name in hardware if self.price(name) is None]
             if unknown:

@@ -8,7 +8,6 @@ What is measured, fitted and asked therefore cannot drift apart. CONTRIBUTING.md
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import attention, collective, elementwise, float8, gemm, optimizer
 from kernelcast.runtime.operators.operator import (
     Cost,
@@ -21,7 +20,7 @@ from kernelcast.runtime.operators.operator import (
     Term,
     Vector,
 )
-from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.spelling import unknown
 
 __all__ = [
     "OPERATORS",
@@ -58,7 +57,7 @@ def operator(name: str) -> Operator:
     try:
         return OPERATORS[name]
     except KeyError:
-        raise UsageError(f"operator {name!r} is unknown, {alternatives(name, OPERATORS)}") from None
+        raise unknown("operator", name, OPERATORS) from None
 
 
 def role_name(name: str, role: str) -> str:

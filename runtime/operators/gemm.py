@@ -1,4 +1,4 @@
-"""Matrix products: one law for every linear, one for batches in unfused attention, and those of experts."""
+"""Matrix products: one law for every linear, one for batches in unfused attention, and one for experts."""
 
 from kernelcast.runtime.operators.operator import (
     Direction,
@@ -16,7 +16,7 @@ GEMM = Operator(
     title="matrix product [m, k] × [k, n] of a linear, without its bias",
     operator_class=OperatorClass.COMPUTE,
     features={"m": "rows", "k": "columns in", "n": "columns out"},
-    # The weight gradient is added to what is there: kn is written once, then read twice and written.
+    # The weight gradient is accumulated: kn is written once, then read twice and written.
     costs={
         Direction.FORWARD: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
         Direction.INPUT_GRADIENT: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
@@ -96,7 +96,7 @@ GROUPED_GEMM = Operator(
         Direction.INPUT_GRADIENT: cost(
             flops="2 groups m k n", elements="1 groups m k + 1 groups k n + 1 groups m n"
         ),
-        # Added to what is there, as a linear's.
+        # Accumulated, as a linear's.
         Direction.WEIGHT_GRADIENT: cost(
             flops="2 groups m k n",
             elements="1 groups m k + 3 groups k n + 1 groups m n",

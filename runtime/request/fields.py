@@ -4,14 +4,23 @@ Command-line options, `#KERNELCAST` lines, JSON bodies and their OpenAPI schema,
 of a search follow from it. A new field is a row here and the code that computes with it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, names, number, text, whole
-from kernelcast.runtime.spelling import nearest_names
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.field_types import (
+    FLAG,
+    FieldType,
+    choice,
+    counted,
+    counts,
+    names,
+    number,
+    text,
+    whole,
+)
 
 Norm = Literal["layer_norm", "rms_norm"]
 Activation = Literal["gelu", "swiglu", "geglu"]
@@ -55,7 +64,7 @@ class Field:
     """
 
     name: str
-    kind: Kind
+    kind: FieldType
     help: str
     default: Any = None
     otherwise: str = ""
@@ -88,8 +97,7 @@ class Field:
         Raises:
             UsageError: it is not accepted; names the field, what was found and what was expected.
         """
-        if not self.kind.accepts(value):
-            raise UsageError(f"{name or self.name} is {shown(value)}, expected {self.kind.expected}")
+        self.kind.check(name or self.name, value)
 
 
 def option_name(name: str) -> str:
@@ -113,44 +121,44 @@ _COUNTS = counts(whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11
 MODEL = table(
     Field("name", text("a text on one line", one_line=True), "Name of the model."),
     Field("hidden_size", _SIZE, "Hidden size, d."),
-    Field("sequence_length", _SIZE, "Tokens of a sequence, l.", unit="tokens"),
+    Field("sequence_length", _SIZE, "Sequence length in tokens, l.", unit="tokens"),
     Field("attention_heads", _SIZE, "Attention heads, h."),
     Field("layers", whole(1, MAX_LAYERS), "Transformer layers, n.", old=("encoders",)),
-    Field("vocabulary_size", _SIZE, "Tokens of the tokenizer, unpadded.", unit="tokens"),
+    Field("vocabulary_size", _SIZE, "Vocabulary size, unpadded.", unit="tokens"),
     Field("kv_heads", _SIZE, "Key-value heads.", otherwise="attention_heads"),
-    Field("head_size", _SIZE, "Entries of a head.", otherwise="hidden_size / attention_heads"),
+    Field("head_size", _SIZE, "Size of a head.", otherwise="hidden_size / attention_heads"),
     Field("mlp_size", _SIZE, "Width of the MLP.", otherwise="4 · hidden_size"),
-    Field("value_head_size", _SIZE_OR_NONE, "Entries of a value head, 0 for head_size.", 0),
-    Field("rotary_size", _SIZE_OR_NONE, "Entries of a query or key head that are rotated, 0 for all.", 0),
-    Field("query_rank", _SIZE_OR_NONE, "Low rank of queries, 0 for one projection (latent attention).", 0),
-    Field("kv_rank", _SIZE_OR_NONE, "Low rank that keys and values share, 0 without latent attention.", 0),
-    Field("experts", _SIZE_OR_NONE, "Routed experts of a layer, 0 without (mixture of experts).", 0),
-    Field("experts_per_token", _SIZE_OR_NONE, "Routed experts that a token is sent to.", 0),
-    Field("expert_size", _SIZE_OR_NONE, "Width of a routed expert, 0 for mlp_size.", 0),
-    Field("shared_expert_size", _SIZE_OR_NONE, "Width of the experts that every token goes to, together.", 0),
-    Field("dense_layers", whole(0, MAX_LAYERS), "First layers, which have an MLP instead of experts.", 0),
-    Field("expert_interval", whole(1, MAX_LAYERS), "Of the others, every so many-th has experts.", 1),
-    Field("router", choice(get_args(Router)), "What makes a router's scores.", "softmax"),
+    Field("value_head_size", _SIZE_OR_NONE, "Size of a value head; 0 for head_size.", 0),
+    Field("rotary_size", _SIZE_OR_NONE, "Part of a query or key head with rotary embedding; 0 for all of it.", 0),
+    Field("query_rank", _SIZE_OR_NONE, "Rank of the query down-projection (latent attention); 0 for none.", 0),
+    Field("kv_rank", _SIZE_OR_NONE, "Rank of the joint key-value down-projection (latent attention); 0 for none.", 0),
+    Field("experts", _SIZE_OR_NONE, "Routed experts per layer (mixture of experts); 0 for none.", 0),
+    Field("experts_per_token", _SIZE_OR_NONE, "Routed experts per token (top-k).", 0),
+    Field("expert_size", _SIZE_OR_NONE, "Width of a routed expert; 0 for mlp_size.", 0),
+    Field("shared_expert_size", _SIZE_OR_NONE, "Total width of the shared experts.", 0),
+    Field("dense_layers", whole(0, MAX_LAYERS), "Number of first layers with a dense MLP.", 0),
+    Field("expert_interval", whole(1, MAX_LAYERS), "Every n-th layer after the dense layers has experts.", 1),
+    Field("router", choice(get_args(Router)), "Score function of the router.", "softmax"),
     Field("norm", choice(get_args(Norm)), "Normalization.", "layer_norm"),
     Field("activation", choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
     Field("attention", choice(get_args(Attention)), "Attention kernel.", "flash"),
     Field("rotary", FLAG, "Rotary position embedding.", True),
-    Field("unrotated_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no rotary embedding, 0 for none.", 0),
-    Field("attention_sinks", FLAG, "Softmax of every head has one more, learned entry (gpt-oss).", False),
+    Field("unrotated_interval", whole(0, MAX_LAYERS), "Every n-th layer has no rotary embedding; 0 for none.", 0),
+    Field("attention_sinks", FLAG, "Softmax of each head has an additional learned logit (gpt-oss).", False),
     Field("parallel_residual", FLAG, "Attention and MLP read the same input.", False),
-    Field("biases", choice(get_args(Biases)), "Linears of a layer that have a bias.",
+    Field("biases", choice(get_args(Biases)), "Linears with a bias.",
           otherwise="the attention's with LayerNorm, the MLP's with GeLU"),
-    Field("tied_embeddings", FLAG, "The output projection is the embedding's matrix.", False),
-    Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position table.", 0),
-    Field("sliding_window", _SIZE_OR_NONE, "Tokens that attention looks back, 0 for all.", 0, unit="tokens"),
-    Field("window_chunks", FLAG, "Windows are chunks that tokens do not look out of (Llama 4).", False),
-    Field("global_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no window, 0 for none.", 0),
-    Field("qk_norm", FLAG, "Queries and keys are normalized.", False),
-    Field("post_norms", FLAG, "Attention and MLP are followed by a norm each, beside the two before them.", False),
+    Field("tied_embeddings", FLAG, "The output projection shares the embedding's weights.", False),
+    Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position embedding; 0 for none.", 0),
+    Field("sliding_window", _SIZE_OR_NONE, "Sliding-window size of attention; 0 for full attention.", 0, unit="tokens"),
+    Field("window_chunks", FLAG, "Attention is restricted to chunks of the window's size (Llama 4).", False),
+    Field("global_interval", whole(0, MAX_LAYERS), "Every n-th layer has full attention; 0 for none.", 0),
+    Field("qk_norm", FLAG, "Normalize queries and keys.", False),
+    Field("post_norms", FLAG, "Additional norms after attention and MLP.", False),
     Field("visible_share", number(0, 1, "a number above 0 and at most 1", above=True),
-          "Part of the causal mask that documents of a packed sequence leave.", 1.0),
-    Field("extra_predictions", whole(0, 100), "Layers that predict further tokens (multi-token prediction).", 0),
-    Field("forward_syncs", _SYNCS, "All-reduces of a layer's forward pass across the tensor-parallel group.",
+          "Fraction of the causal mask that remains with packed documents.", 1.0),
+    Field("extra_predictions", whole(0, 100), "Layers for multi-token prediction.", 0),
+    Field("forward_syncs", _SYNCS, "All-reduces of a layer's forward pass in the tensor-parallel group.",
           otherwise="1 with a parallel residual, else 2"),
     Field("backward_syncs", _SYNCS, "All-reduces of a layer's backward pass.", otherwise="2"),
 )
@@ -160,108 +168,109 @@ LAYOUT = table(
     Field("pp", _DEGREE, "Pipeline stages.", 1, degree=True),
     Field("tp", _DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",)),
     Field("dp", _DEGREE, "Data-parallel degree.", 1, degree=True, replicates=True),
-    Field("cp", _DEGREE, "Context-parallel degree: parts that a sequence is cut into.", 1, degree=True,
+    Field("cp", _DEGREE, "Context-parallel degree: shards of a sequence.", 1, degree=True,
           replicates=True),
-    Field("ep", _DEGREE, "Expert-parallel degree: devices that share a layer's experts, out of tp · dp · cp.", 1),
-    Field("expert_tp", _DEGREE, "Devices that an expert is cut into, out of the same.", 1),
+    Field("ep", _DEGREE, "Expert-parallel degree: devices that share a layer's experts, within tp · dp · cp.", 1),
+    Field("expert_tp", _DEGREE, "Tensor-parallel degree of experts, within tp · dp · cp.", 1),
     Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
-    Field("micro_batches", _DEGREE, "Micro-batches per update (or give the global batch)."),
+    Field("micro_batches", _DEGREE, "Micro-batches per update; alternatively give the global batch."),
     Field("schedule", choice(get_args(Schedule)),
-          "Order of passes (zero_bubble is ZB-H1, dualpipe_v half a dualpipe).", "1f1b"),
-    Field("virtual_stages", _DEGREE, "Chunks per device, with schedule interleaved; 2 with zb_v and dualpipe_v.", 1),
-    Field("sequence_parallel", FLAG, "Cut norms and residuals along the sequence.", False),
-    Field("recompute", choice(get_args(Recompute)), "Activation recomputation.", "none"),
-    Field("zero", whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
-    Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
-          otherwise="spread by layer_split", old=("encoder_counts",)),
+          "Pipeline schedule (zero_bubble is ZB-H1; dualpipe_v is half of dualpipe, in V shape).", "1f1b"),
+    Field("virtual_stages", _DEGREE, "Model chunks per device, for interleaved; 2 with zb_v and dualpipe_v.", 1),
+    Field("sequence_parallel", FLAG, "Sequence parallelism: shard norms and residuals along the sequence.", False),
+    Field("recompute", choice(get_args(Recompute)), "Activation checkpointing; selective is by module.", "none"),
+    Field("zero", whole(0, 3), "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters (FSDP).", 1),
+    Field("layer_counts", _COUNTS, "Layers per stage, or per chunk.",
+          otherwise="chosen by layer_split", old=("encoder_counts",)),
     Field("layer_split", choice(get_args(LayerSplit)),
-          "Equal stages where their number divides the layers, the paper's n + 5 blocks, or by time.", "even",
+          "Layers per stage: equal counts, the paper's n + 5 blocks, or balanced by time.", "even",
           of_stack=True),
     Field("reduce_dtype", choice(get_args(ReduceDtype)),
-          "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
+          "Dtype of stored and reduced gradients: that of training, or float32.", "same", of_stack=True),
     Field("loss", choice(get_args(LossKind)),
-          "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
+          "Tensors of the loss: logits, float32 copy and gradient; no copy; or the gradient in place.", "plain",
+          of_stack=True),
     Field("recompute_modules", names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
-          "Modules of a layer that selective recomputation runs again.", ("core_attn",), of_stack=True),
-    Field("recompute_layers", whole(0, MAX_LAYERS), "First layers of every chunk that are recomputed, 0 for all.", 0,
+          "Modules that selective checkpointing recomputes.", ("core_attn",), of_stack=True),
+    Field("recompute_layers", whole(0, MAX_LAYERS), "Number of first layers per chunk to recompute; 0 for all.", 0,
           of_stack=True),
     Field("recompute_together", whole(1, MAX_LAYERS),
-          "Layers that are recomputed together, of which only the first one's input is kept.", 1, of_stack=True),
+          "Layers per checkpoint: only the input of the first is kept.", 1, of_stack=True),
     Field("recompute_early_stop", FLAG,
-          "Recomputation ends with the last tensor kept for the backward pass, as torch's checkpoints do.", False,
+          "Stop recomputing at the last tensor that the backward pass needs, as torch.utils.checkpoint does.", False,
           of_stack=True),
     Field("dropout", number(0, 1, "a number from 0 to 1"),
-          "Probability of dropout after embedding, attention and MLP, and of attention's weights.", 0.0, of_stack=True),
-    Field("vocabulary_multiple", _SIZE, "The vocabulary is padded to a multiple of this times tp.", 128, of_stack=True),
+          "Dropout after embedding, attention and MLP, and of attention weights.", 0.0, of_stack=True),
+    Field("vocabulary_multiple", _SIZE, "Pad the vocabulary to a multiple of this times tp.", 128, of_stack=True),
     Field("optimizer", choice(get_args(OptimizerKind)),
-          "Adam as one kernel, as one per operation for all tensors or for each, SGD with momentum, or Lion.",
+          "Adam (fused, foreach or a loop over tensors), SGD with momentum, or Lion.",
           "adam_fused", of_stack=True),
-    Field("optimizer_states", choice(get_args(StateType)), "Type of the optimizer's moments.", "float32",
+    Field("optimizer_states", choice(get_args(StateType)), "Dtype of the optimizer's moments.", "float32",
           of_stack=True),
     Field("host_launch_us", number(0, 1_000, "µs from 0 to 1000"),
-          "Least time of a kernel in µs, as long as the host takes to launch one; 0 for a host that is ahead.", 0.0,
+          "Host time to launch a kernel in µs, a lower bound of kernel times; 0 if the host runs ahead.", 0.0,
           of_stack=True),
     Field("attention_kernel", choice(get_args(AttentionKernel)),
-          "Kernel of fused attention: that of the measurements, or another by published ratios of their times.",
+          "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
           AS_MEASURED, of_stack=True),
     Field("kept_by", choice(get_args(ModuleKind)),
-          "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch",
+          "Modules that save activations: PyTorch's, or Megatron-core's with TransformerEngine.", "torch",
           of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
-          "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
+          "Fraction of the time of overlapped collectives that is exposed.", 0.25, of_stack=True),
     Field("gradient_collective", choice(get_args(GradientCollective)),
-          "What ZeRO 1 combines gradients by: the published law's all-reduce, or Megatron-LM's reduce-scatter.",
+          "Gradient reduction of ZeRO 1: the paper's all-reduce, or Megatron-LM's reduce-scatter.",
           "all_reduce", of_stack=True),
     Field("shard_group", whole(0, MAX_DEGREE),
-          "Replicas that ZeRO shards over, the others hold copies (hybrid sharding, HSDP); 0 for all of them.", 0,
+          "Replicas per sharding group (hybrid sharding, HSDP); 0 for all.", 0,
           of_stack=True),
-    Field("overlap_gradients", FLAG, "Combine buckets of gradients while the last backward pass makes others.", False,
+    Field("overlap_gradients", FLAG, "Overlap gradient reduction with the last backward pass.", False,
           of_stack=True),
-    Field("overlap_parameters", FLAG, "Gather ZeRO 1's and 2's parameters while the first forward pass runs.", False,
+    Field("overlap_parameters", FLAG, "Overlap ZeRO 1's and 2's parameter gather with the first forward pass.", False,
           of_stack=True),
     Field("overlap_bucket", _SIZE_OR_NONE,
-          "Parameters of a bucket that overlaps; 0 for Megatron-LM's 40 million, or 1 million per replica.", 0,
+          "Bucket size in parameters for both; 0 for Megatron-LM's 40 million, or 1 million per replica if larger.", 0,
           of_stack=True),
     Field("context_exchange", choice(get_args(ContextExchange)),
-          "How context parallelism brings queries and keys together: a ring, heads for tokens, or keys gathered.",
+          "Exchange of context parallelism: ring, all-to-all over heads, or all-gather of keys and values.",
           "ring", of_stack=True),
     Field("expert_imbalance", number(1, 1_000, "a number from 1 to 1000"),
-          "Rows of the device with the most tokens for its experts, as a multiple of the mean.", 1.0, of_stack=True),
+          "Tokens on the most loaded expert-parallel device, as a multiple of the mean.", 1.0, of_stack=True),
     Field("expert_tokens", _TOKENS_OF_EXPERTS,
-          "Tokens that went to each expert: of one layer, or of every layer with experts, one after the other.",
-          otherwise="as many to each, times expert_imbalance", of_stack=True),
+          "Tokens per expert, of one layer, or of all layers with experts in order.",
+          otherwise="equal, times expert_imbalance", of_stack=True),
     Field("expert_capacity", number(0, 1_000, "a number from 0 to 1000"),
-          "Most rows of an expert as a multiple of the mean, others are dropped (capacity factor); 0: none is.", 0.0,
+          "Capacity factor: tokens per expert above this multiple of the mean are dropped; 0 to drop none.", 0.0,
           of_stack=True),
-    Field("expert_padding", FLAG, "Every expert's rows are filled up to its capacity.", False, of_stack=True),
+    Field("expert_padding", FLAG, "Pad every expert's input to its capacity.", False, of_stack=True),
     Field("tensor_overlap", choice(get_args(TensorOverlap)),
-          "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
+          "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
           "none", of_stack=True),
     Field("fp8_recipe", choice(get_args(Float8Recipe)),
-          "Linears of layers in 8 bit, scaled per tensor or per block; none for the training's type.", "none",
+          "FP8 linears, scaled per tensor or per block; none for the training dtype.", "none",
           of_stack=True),
     Field("fp8_linears", names(get_args(LinearKind), "one or more of attention, mlp, experts"),
-          "Linears that fp8_recipe is for; router and logits never are.", get_args(LinearKind), of_stack=True),
-    Field("fp8_dispatch", FLAG, "Rows are sent to experts in 8 bit, and gradients of their results.", False,
+          "Linears in FP8, with fp8_recipe; never router and logits.", get_args(LinearKind), of_stack=True),
+    Field("fp8_dispatch", FLAG, "Send tokens to experts, and gradients of their outputs, in FP8.", False,
           of_stack=True),
     Field("expert_overlap", FLAG,
-          "All-to-alls of experts run beside another micro-batch's computing (dualpipe's pairs always do).", False,
+          "Overlap all-to-alls of experts with another micro-batch's compute (always with dualpipe).", False,
           of_stack=True),
     Field("offload_optimizer", number(0, 1, "a number from 0 to 1"),
-          "Part of the optimizer's states that is kept, and updated, in the host's memory.", 0.0, of_stack=True),
+          "Fraction of the optimizer states kept and updated on the host.", 0.0, of_stack=True),
     Field("offload_activations", number(0, 1, "a number from 0 to 1"),
-          "Part of what layers keep for the backward pass that waits for it in the host's memory.", 0.0,
+          "Fraction of saved activations that is offloaded to the host.", 0.0,
           of_stack=True),
     Field("host_link_gb_per_s", number(0, 10_000, "GB/s from 0 to 10000"),
-          "Rate between a device and its host in each direction; 0 for that of the device table (PCIe, NVLink-C2C).",
+          "Rate between device and host, in each direction; 0 for the device table's (PCIe, NVLink-C2C).",
           0.0, of_stack=True),
     Field("host_memory_gb_per_s", number(0, 100_000, "GB/s from 0 to 100000"),
-          "What the host's optimizer reads and writes for each device; needed with offload_optimizer.", 0.0,
+          "Host memory bandwidth per device for the optimizer; required with offload_optimizer.", 0.0,
           of_stack=True),
-    Field("lora_rank", _SIZE_OR_NONE, "Rank of adapters beside frozen weights (LoRA), 0 to train all weights.", 0,
+    Field("lora_rank", _SIZE_OR_NONE, "Rank of LoRA adapters on frozen weights; 0 to train all weights.", 0,
           of_stack=True),
     Field("lora_linears", names(get_args(AdaptedKind), "one or more of attention, mlp"),
-          "Linears that have adapters; routed experts have none.", get_args(AdaptedKind), of_stack=True),
+          "Linears with adapters; never routed experts.", get_args(AdaptedKind), of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 
@@ -284,19 +293,19 @@ SHARED: Mapping[str, Field] = {
 SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
 """What a search chooses."""
 
-SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Tokens of a sequence.", otherwise="the model's", unit="tokens")
+SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Sequence length in tokens.", otherwise="the model's", unit="tokens")
 OPTIONS = table(
-    Field("global_batch", _SIZE, "Samples per update; gives the micro-batches.", unit="samples"),
+    Field("global_batch", _SIZE, "Samples per update; determines the micro-batches.", unit="samples"),
     Field("gpus_per_node", _DEGREE, "Devices per node.", otherwise="the fabric's, else the bundle's, else one node"),
     Field("fabric", text("a shipped fabric's name, or the path of a .toml or .kcast file", one_line=True),
-          "What connects the devices: a name, a description (.toml) or a bundle of collectives (.kcast).",
+          "Network: a name, a description (.toml) or a bundle of collectives (.kcast).",
           otherwise="the bundle's"),
     Field("stack", text("a shipped stack's name, or the path of a .toml file", one_line=True),
-          "Training software: what it does to sums of operators, fitted to measured steps (kernelcast stack list).",
-          otherwise="sums as they are"),
-    Field("bucket_entries", _SIZE, "Entries of the framework's bucket for gradient and parameter collectives.",
+          "Software stack: corrections to sums of operators, fitted to measured steps (kernelcast stack list).",
+          otherwise="no correction"),
+    Field("bucket_entries", _SIZE, "Bucket size of gradient and parameter collectives.",
           DEFAULT_BUCKET_ENTRIES, unit="entries"),
-    Field("timeline", choice(get_args(TimelineKind)), "Exact simulation of the schedule, or the paper's eq. 7.",
+    Field("timeline", choice(get_args(TimelineKind)), "Simulation of the schedule, or the paper's closed form (eq. 7).",
           "simulate"),
 )
 REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS}
@@ -304,26 +313,26 @@ REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **
 
 GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
 RESERVED_MEMORY = Field(
-    "reserved_memory_bytes", whole(0, 2**60), "Part of it that training cannot have: driver, CUDA context, NCCL.",
+    "reserved_memory_bytes", whole(0, 2**60), "Part of it not available to training: driver, CUDA context, NCCL.",
     otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
 )
 MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 
 SEARCH = table(
-    Field("gpus", _SIZE, "Devices, all of which are used: one number or several."),
-    Field("rank_by", choice(get_args(RankBy)), "Time of a step, or tokens per second and device.", "step-time"),
-    Field("top", whole(1, 10_000), "How many of the best to show.", 10),
+    Field("gpus", _SIZE, "Number of devices, all of them used: one or several."),
+    Field("rank_by", choice(get_args(RankBy)), "Step time, or tokens per second per device.", "step-time"),
+    Field("top", whole(1, 10_000), "Number of layouts to show.", 10),
 )
 """Fields that only a search has."""
 
-TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T: adds the days of training.")
+TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T; adds the days of training.")
 WISHES = table(
-    Field("gpus", _SIZE, "Devices, all of which are used: searches what is not given of the layout."),
+    Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),
     TOKENS,
     Field("days", number(0, 36_600, "days, a number above 0 and at most 36600", above=True),
-          "Finds the fewest devices that train the tokens in these days."),
+          "Find the fewest devices that train on --tokens within this number of days."),
     Field("largest", choice(("global-batch", "sequence-length")),
-          "Finds the largest global batch or sequence length that fits into the memory."),
+          "Find the largest global batch or sequence length that fits into memory."),
 )
 """What a layout is searched for, where a prediction does not give all of it."""
 # fmt: on
@@ -346,18 +355,10 @@ def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str,
     return found
 
 
-def unknown_field(name: str, known: Iterable[str], *, path: str = "") -> UsageError:
-    """The error about a field that does not exist; suggests one that was probably meant. `path` is where it stands."""
-    names = list(known)
-    near = nearest_names(name, names)
-    hint = f" (did you mean {near[0]}?)" if near else f", known are {', '.join(names)}"
-    return UsageError(f"field {shown(path + name)} is unknown{hint}")
-
-
 def require_integer(name: str, value: object, *, low: int, high: int) -> None:
     """Check that `value` is a whole number (not a bool) from `low` to `high`.
 
     Raises:
         UsageError: it is not; names the field, what was found and what was expected.
     """
-    Field(name, whole(low, high), "").check(value)
+    whole(low, high).check(name, value)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.fields import (
     AS_MEASURED,
     DEGREES,
@@ -31,7 +32,6 @@ from kernelcast.runtime.request.fields import (
     StateType,
     TensorOverlap,
 )
-from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
@@ -187,23 +187,23 @@ class Parallelism:
         check_schedule(self.schedule, self.pp, self.micro_batches, self.virtual_stages)
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
-            raise UsageError(
-                f"shard_group is {self.shard_group}, expected a divisor of the {self.replicas} replicas (dp), or 0"
-            )
+            divisor = f"a divisor of the {self.replicas} replicas (dp), or 0"
+            raise UsageError(field="shard_group", found=self.shard_group, expected=divisor)
         if self.expert_tokens is not None and self.expert_imbalance != 1:
-            raise UsageError(f"expert_imbalance is {self.expert_imbalance}, expected 1 with expert_tokens")
+            raise UsageError(
+                field="expert_imbalance", found=self.expert_imbalance, expected="1 with expert_tokens"
+            )
         if self.expert_padding and not self.expert_capacity:
-            raise UsageError("expert_padding is true, expected false without expert_capacity")
+            raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
         if self.fp8_dispatch and self.fp8_recipe == "none":
-            raise UsageError("fp8_dispatch is true, expected false with fp8_recipe none")
+            raise UsageError(field="fp8_dispatch", found=True, expected="false with fp8_recipe none")
         of_stage = self.world_size // self.pp
         if of_stage % (self.ep * self.expert_tp):
-            fields, product = (
-                ("ep", "") if self.expert_tp == 1 else ("ep · expert_tp", f"{self.ep} · {self.expert_tp} = ")
-            )
             raise UsageError(
-                f"{fields} is {product}{self.ep * self.expert_tp}, expected a divisor of tp · dp · cp "
-                f"({of_stage})"
+                field="ep",
+                subject="ep" if self.expert_tp == 1 else f"ep · expert_tp ({self.ep} · {self.expert_tp})",
+                found=self.ep * self.expert_tp,
+                expected=f"a divisor of tp · dp · cp ({of_stage})",
             )
 
     def _check_expert_tokens(self, model: ModelConfig) -> None:
@@ -211,12 +211,14 @@ class Parallelism:
         if tokens and len(tokens) not in (experts, experts * layers):
             raise UsageError(
                 f"expert_tokens are {len(tokens)} numbers, expected {experts}, the experts of model {model.name}, or "
-                f"those of its {layers} layers with experts, {experts * layers}"
+                f"those of its {layers} layers with experts, {experts * layers}",
+                field="expert_tokens",
             )
         for first in range(0, len(tokens), max(1, experts)):
             if not any(tokens[first : first + experts]):
                 raise UsageError(
-                    f"expert_tokens of layer {first // experts} are all 0, expected tokens for some expert"
+                    f"expert_tokens of layer {first // experts} are all 0, expected tokens for some expert",
+                    field="expert_tokens",
                 )
 
     def _check_layer_counts(self) -> None:
@@ -224,13 +226,12 @@ class Parallelism:
         if counts is None:
             return
         if type(counts) is not tuple or len(counts) != self.chunks:
-            raise UsageError(
-                f"layer_counts is {shown(counts)}, expected one number per "
-                f"{'stage' if self.virtual_stages == 1 else 'chunk'}, {self.chunks} in all"
-            )
+            part = "stage" if self.virtual_stages == 1 else "chunk"
+            numbers = f"one number per {part}, {self.chunks} in all"
+            raise UsageError(field="layer_counts", found=counts, expected=numbers)
         for index, count in enumerate(counts):
             if not _COUNT.accepts(count):
-                raise UsageError(f"layer_counts[{index}] is {shown(count)}, expected {_COUNT.expected}")
+                raise UsageError(found=count, expected=_COUNT.expected).at("layer_counts", index)
 
     @classmethod
     def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
@@ -249,7 +250,7 @@ class Parallelism:
         together = micro_batch * dp
         if global_batch % together:
             multiple = f"a multiple of micro_batch · dp ({micro_batch} · {dp} = {together})"
-            raise UsageError(f"global_batch is {global_batch}, expected {multiple}")
+            raise UsageError(field="global_batch", found=global_batch, expected=multiple)
         return cls(dp=dp, micro_batch=micro_batch, micro_batches=global_batch // together, **layout)
 
     @classmethod
@@ -322,51 +323,58 @@ class Parallelism:
                 to the layers; `cp` without fused attention, `ep` without experts, experts with `tp` but without
                 sequence parallelism; a kernel of fused attention without one.
         """
-        cuts = [("tp", self.tp, name) for name in ("attention_heads", "kv_heads", "mlp_size")]
+        cuts = [("tp", "tp", self.tp, name) for name in ("attention_heads", "kv_heads", "mlp_size")]
         if self.sequence_parallel:
-            cuts.append(("tp", self.tp, "sequence_length"))
+            cuts.append(("tp", "tp", self.tp, "sequence_length"))
         if self.cp > 1:
             # An early and a late part for every device, each of whole tokens for every device of its tp group.
             parts = 2 * self.cp * (self.tp if self.sequence_parallel else 1)
-            cuts.append((f"2 · cp{' · tp' if self.sequence_parallel else ''}", parts, "sequence_length"))
+            product = "2 · cp · tp" if self.sequence_parallel else "2 · cp"
+            cuts.append(("cp", product, parts, "sequence_length"))
         if self.cp > 1 and self.context_exchange == "all_to_all":
-            cuts.append(("cp · tp", self.cp * self.tp, "kv_heads"))
+            cuts.append(("cp", "cp · tp", self.cp * self.tp, "kv_heads"))
         if model.experts:
-            cuts += [("ep", self.ep, "experts"), ("expert_tp", self.expert_tp, "expert_width")]
+            cuts.append(("ep", "ep", self.ep, "experts"))
+            cuts.append(("expert_tp", "expert_tp", self.expert_tp, "expert_width"))
             if model.shared_expert_size:
-                cuts.append(("tp", self.tp, "shared_expert_size"))
-        for name, parts, field in cuts:
-            size = getattr(model, field)
+                cuts.append(("tp", "tp", self.tp, "shared_expert_size"))
+        for name, product, parts, of in cuts:
+            size = getattr(model, of)
             if size % parts:
-                raise UsageError(
-                    f"{name} is {parts}, expected a divisor of {field} ({size}) of model {model.name}"
-                )
+                divisor = f"a divisor of {of} ({size}) of model {model.name}"
+                raise UsageError(field=name, subject=product, found=parts, expected=divisor)
         if self.cp > 1 and model.attention != "flash":
             raise UsageError(
-                f"cp is {self.cp}, expected 1 with attention {model.attention!r} of model {model.name}: "
-                "sequences are cut for attention 'flash' only"
+                field="cp",
+                found=self.cp,
+                expected=f"1 with attention {model.attention!r} of model {model.name}: "
+                "sequences are cut for attention 'flash' only",
             )
         if self.attention_kernel != AS_MEASURED and model.attention != "flash":
             raise UsageError(
-                f"attention_kernel is {self.attention_kernel}, expected {AS_MEASURED} with attention "
-                f"{model.attention!r} of model {model.name}: it is no fused kernel"
+                field="attention_kernel",
+                found=self.attention_kernel,
+                expected=f"{AS_MEASURED} with attention {model.attention!r} of model {model.name}: "
+                "it is no fused kernel",
             )
         if model.experts and self.tp > 1 and not self.sequence_parallel:
             raise UsageError(
-                f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "
-                f"to the experts of model {model.name}"
+                field="sequence_parallel",
+                found=False,
+                expected=f"true with tp {self.tp}: each device routes its own tokens "
+                f"to the experts of model {model.name}",
             )
         if not model.experts:
             for name in _OF_EXPERTS:
                 if (value := getattr(self, name)) != (usual := LAYOUT[name].default):
-                    raise UsageError(
-                        f"{name} is {shown(value)}, expected {str(usual).lower()}: model {model.name} has no experts"
-                    )
+                    without = f"{str(usual).lower()}: model {model.name} has no experts"
+                    raise UsageError(field=name, found=value, expected=without)
         self._check_expert_tokens(model)
         if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(
                 f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "
-                f"the layers of model {model.name}"
+                f"the layers of model {model.name}",
+                field="layer_counts",
             )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-from kernelcast.runtime.errors import UsageError, shown, shown_name
+from kernelcast.runtime.errors import UsageError, error_context, shown_name
 from kernelcast.runtime.request.fields import (
     MODEL,
     Activation,
@@ -14,9 +14,9 @@ from kernelcast.runtime.request.fields import (
     Norm,
     Router,
     renamed,
-    unknown_field,
 )
 from kernelcast.runtime.request.model_file import model_file, read_document
+from kernelcast.runtime.spelling import unknown_field
 
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
@@ -37,13 +37,13 @@ class ModelConfig:
     - `tied_embeddings`: the output projection is the embedding's matrix.
     - `learned_positions`: rows of the learned position table, 0 without one.
     - `sliding_window`: tokens that attention looks back, 0 for all; every `global_interval`-th layer looks back to the
-      first token (0: none does). With `window_chunks` sequences are cut into chunks of so many tokens, and attention
+      first token (0: none does). With `window_chunks` sequences are cut into chunks of this size, and attention
       looks back to the first token of its own.
-    - `unrotated_interval`: every so many-th layer has no rotary embedding (Llama 4, SmolLM3).
-    - `attention_sinks`: a parameter per head, an entry of its softmax beside the scores (gpt-oss, arXiv 2508.10925).
+    - `unrotated_interval`: every n-th layer has no rotary embedding (Llama 4, SmolLM3).
+    - `attention_sinks`: a parameter per head, an additional entry of its softmax (gpt-oss, arXiv 2508.10925).
     - `query_rank`, `kv_rank`: latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with
       values, come from vectors of these sizes. `rotary_size` entries of a head are then rotated, of keys the same for
-      all heads; `value_head_size` are those of a value head.
+      all heads; `value_head_size` is the size of a value head.
     - `experts`: routed experts of width `expert_size`, in all layers but the first `dense_layers`, or of the others in
       every `expert_interval`-th; a token goes to `experts_per_token` of them, and to shared ones, `shared_expert_size`
       wide together.
@@ -132,51 +132,45 @@ class ModelConfig:
     def _check_heads(self) -> None:
         if self.head_size is None and self.hidden_size % self.attention_heads:
             multiple = f"a multiple of attention_heads ({self.attention_heads})"
-            raise UsageError(f"hidden_size is {self.hidden_size}, expected {multiple}")
+            raise UsageError(field="hidden_size", found=self.hidden_size, expected=multiple)
         self._derive("head_size", self.hidden_size // self.attention_heads)
         if self.attention_heads % self.kv_heads:
             multiple = f"a multiple of kv_heads ({self.kv_heads})"
-            raise UsageError(f"attention_heads is {self.attention_heads}, expected {multiple}")
+            raise UsageError(field="attention_heads", found=self.attention_heads, expected=multiple)
 
     def _check_latent(self) -> None:
         if self.rotary_size > self.head_size:
-            raise UsageError(
-                f"rotary_size is {self.rotary_size}, expected at most head_size ({self.head_size})"
-            )
+            at_most = f"at most head_size ({self.head_size})"
+            raise UsageError(field="rotary_size", found=self.rotary_size, expected=at_most)
         if self.query_rank and not self.kv_rank:
-            raise UsageError(f"query_rank is {self.query_rank}, expected 0 where kv_rank is 0")
+            raise UsageError(field="query_rank", found=self.query_rank, expected="0 where kv_rank is 0")
         if self.kv_rank and self.kv_heads != self.attention_heads:
-            raise UsageError(
-                f"kv_heads is {self.kv_heads}, expected attention_heads ({self.attention_heads}) with kv_rank"
-            )
+            heads = f"attention_heads ({self.attention_heads}) with kv_rank"
+            raise UsageError(field="kv_heads", found=self.kv_heads, expected=heads)
         if not self.kv_rank and self.value_size != self.head_size:
-            raise UsageError(
-                f"value_head_size is {self.value_head_size}, expected head_size ({self.head_size}) without kv_rank"
-            )
+            size = f"head_size ({self.head_size}) without kv_rank"
+            raise UsageError(field="value_head_size", found=self.value_head_size, expected=size)
 
     def _check_experts(self) -> None:
         if not self.experts:
             given = [name for name in _OF_EXPERTS if getattr(self, name)]
             if given:
-                raise UsageError(f"{given[0]} is {getattr(self, given[0])}, expected 0 where experts is 0")
+                found = getattr(self, given[0])
+                raise UsageError(field=given[0], found=found, expected="0 where experts is 0")
             return
         if not 1 <= self.experts_per_token <= self.experts:
-            raise UsageError(
-                f"experts_per_token is {self.experts_per_token}, expected from 1 to experts ({self.experts})"
-            )
+            experts = f"from 1 to experts ({self.experts})"
+            raise UsageError(field="experts_per_token", found=self.experts_per_token, expected=experts)
         if self.dense_layers >= self.layers:
-            raise UsageError(
-                f"dense_layers is {self.dense_layers}, expected fewer than layers ({self.layers}) with experts"
-            )
+            fewer = f"fewer than layers ({self.layers}) with experts"
+            raise UsageError(field="dense_layers", found=self.dense_layers, expected=fewer)
 
     def _check_sequence(self) -> None:
         if self.window_chunks and not self.sliding_window:
-            raise UsageError("window_chunks is true, expected false where sliding_window is 0")
+            raise UsageError(field="window_chunks", found=True, expected="false where sliding_window is 0")
         if self.learned_positions and self.sequence_length > self.learned_positions:
-            raise UsageError(
-                f"sequence_length is {self.sequence_length}, expected at most learned_positions "
-                f"({self.learned_positions}): it has no more positions"
-            )
+            at_most = f"at most learned_positions ({self.learned_positions}): it has no more positions"
+            raise UsageError(field="sequence_length", found=self.sequence_length, expected=at_most)
 
     def _derive(self, name: str, value: object) -> None:
         if getattr(self, name) is None:
@@ -223,8 +217,8 @@ class ModelConfig:
                 )
             values = values["model"]
             if not isinstance(values, dict):
-                raise UsageError(f"{where}: model is {shown(values)}, expected a table of fields")
-        try:
+                raise UsageError(field="model", found=values, expected="a table of fields").within(where)
+        with error_context(where):
             values = renamed(values, MODEL)
             for field, value in values.items():
                 if field not in MODEL:
@@ -237,8 +231,6 @@ class ModelConfig:
                 needed.remove("name")
                 raise UsageError(f"field {missing[0]} is missing, needed are {', '.join(needed)}")
             return cls(**values)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from error
 
 
 def _usual_biases(norm: Norm, activation: Activation) -> Biases:

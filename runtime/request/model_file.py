@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
+from kernelcast.runtime.errors import DataError, UsageError, one_line, shown_path
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.toml_text import toml_fields
 
@@ -25,7 +25,7 @@ def read_document(source: Path) -> dict[str, Any]:
     """
     where = model_file(source)
     if source.suffix not in (".toml", ".json"):
-        raise UsageError(f"{where}: suffix is {shown(source.suffix)}, expected .toml or .json")
+        raise UsageError(field="suffix", found=source.suffix, expected=".toml or .json").within(where)
     content = read_small_file(source, where=where, most_bytes=_MAX_FILE_BYTES)
     if source.suffix == ".toml":
         return toml_fields(content, where=where)

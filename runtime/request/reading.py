@@ -16,7 +16,8 @@ def read_layout(values: Mapping[str, Any]) -> Parallelism:
     """
     given = {name: values.get(name, LAYOUT[name].default) for name in LAYOUT}
     if "micro_batch" not in values:
-        raise UsageError(f"micro_batch is not given, expected {LAYOUT['micro_batch'].kind.expected}")
+        expected = LAYOUT["micro_batch"].kind.expected
+        raise UsageError(f"micro_batch is not given, expected {expected}", field="micro_batch")
     if ("micro_batches" in values) == ("global_batch" in values):
         found = "both" if "micro_batches" in values else "neither"
         raise UsageError(f"{found} of micro_batches and global_batch given, expected one of them")
@@ -29,7 +30,7 @@ def read_layout(values: Mapping[str, Any]) -> Parallelism:
 
 
 def read_request(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Estimator.predict` takes beside the model: layout, cluster, and the options that are given.
+    """Arguments of `Estimator.predict` apart from the model: layout, cluster, and the options that are given.
 
     Raises:
         UsageError: as `read_layout`.

@@ -70,18 +70,20 @@ def check_schedule(schedule: Schedule, pp: int, micro_batches: int, virtual_stag
     """
     kind, words = SCHEDULE_KINDS[schedule], f"with schedule {schedule}"
     if kind.virtual_stages and virtual_stages != kind.virtual_stages:
-        raise UsageError(f"virtual_stages is {virtual_stages}, expected {kind.virtual_stages} {words}")
+        only = f"{kind.virtual_stages} {words}"
+        raise UsageError(field="virtual_stages", found=virtual_stages, expected=only)
     if pp < kind.least_pp:
-        raise UsageError(f"pp is {pp}, expected {kind.least_pp} or more {words}")
+        raise UsageError(field="pp", found=pp, expected=f"{kind.least_pp} or more {words}")
     if pp % kind.pp_multiple:
-        raise UsageError(f"pp is {pp}, expected a multiple of {kind.pp_multiple} {words}")
+        raise UsageError(field="pp", found=pp, expected=f"a multiple of {kind.pp_multiple} {words}")
     multiple = kind.micro_batch_multiple or pp
     if micro_batches % multiple:
         name = str(multiple) if kind.micro_batch_multiple else f"pp ({pp})"
-        raise UsageError(f"micro_batches is {micro_batches}, expected a multiple of {name} {words}")
+        expected = f"a multiple of {name} {words}"
+        raise UsageError(field="micro_batches", found=micro_batches, expected=expected)
     if micro_batches < kind.least_rounds * pp:
         least = f"{kind.least_rounds * pp} ({kind.least_rounds} · pp) or more"
-        raise UsageError(f"micro_batches is {micro_batches}, expected {least} {words}")
+        raise UsageError(field="micro_batches", found=micro_batches, expected=f"{least} {words}")
 
 
 def stage_of(schedule: Schedule, chunk: int, pp: int) -> int:

@@ -106,16 +106,14 @@ def _changed(field: str, value: int, layout: Parallelism, model: ModelConfig) ->
         others = [name for name in degrees if name != rest]
         product = int(np.prod([degrees[name] for name in others]))
         if layout.world_size % product:
-            raise UsageError(
-                f"{' · '.join(others)} is {product}, expected a divisor of the {layout.world_size} devices"
-            )
+            divisor = f"a divisor of the {layout.world_size} devices"
+            raise UsageError(field=field, subject=" · ".join(others), found=product, expected=divisor)
         degrees[rest] = layout.world_size // product
     micro_batch = value if field == "micro_batch" else layout.micro_batch
     together = degrees["dp"] * micro_batch
     if layout.samples_per_update % together:
-        raise UsageError(
-            f"dp · micro_batch is {together}, expected a divisor of the global batch ({layout.samples_per_update})"
-        )
+        divisor = f"a divisor of the global batch ({layout.samples_per_update})"
+        raise UsageError(field="dp", subject="dp · micro_batch", found=together, expected=divisor)
     several = degrees["tp"] > 1
     exists = degrees["pp"] >= SCHEDULE_KINDS[layout.schedule].least_pp
     return replace(

@@ -31,15 +31,13 @@ class NumberSet:
         for part in text.split(","):
             match = _PART.fullmatch(part.strip())
             if match is None:
-                raise UsageError(
-                    f"{name} is {text!r:.80}, expected numbers and ranges such as 1,2,4-8 or 16-"
-                )
+                expected = "numbers and ranges such as 1,2,4-8 or 16-"
+                raise UsageError(field=name, found=text, expected=expected)
             low = int(match[1])
             high = low if "-" not in part else int(match[2]) if match[2] else None
             if high is not None and high < low:
-                raise UsageError(
-                    f"{name} is {text!r:.80}, expected ranges that begin at their smaller number"
-                )
+                expected = "ranges that begin at their smaller number"
+                raise UsageError(field=name, found=text, expected=expected)
             ranges.append((low, high))
         return cls(tuple(ranges))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
     usual_gpu_memory_bytes,
@@ -53,7 +53,7 @@ def read_question(
     """
     for name in ("gpus", "global_batch"):
         if name not in values:
-            raise UsageError(f"{name} is not given, expected it in the question")
+            raise UsageError(f"{name} is not given, expected it in the question", field=name)
     gpus = _listed("gpus", SEARCH["gpus"], values["gpus"])
     options = ("timeline", "rank_by", "top", "bucket_entries")
     return Question(
@@ -82,9 +82,8 @@ def _limit(name: str, field: Field, value: object) -> Any:
     if isinstance(value, str):
         numbers = NumberSet.parse(value, name=name)
         if not all(field.kind.accepts(low) for low, _ in numbers.ranges):
-            raise UsageError(
-                f"{name} is {shown(value)}, expected numbers and ranges that begin at {field.kind.expected}"
-            )
+            expected = f"numbers and ranges that begin at {field.kind.expected}"
+            raise UsageError(field=name, found=value, expected=expected)
         return numbers
     return NumberSet(tuple((number, number) for number in _listed(name, field, value)))
 
@@ -94,11 +93,11 @@ def _listed(name: str, field: Field, value: object) -> tuple[Any, ...]:
     parts: Any = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     parts = parts if isinstance(parts, list | tuple) else [parts]
     if not 0 < len(parts) <= MOST_ITEMS:
-        raise UsageError(f"{name} is {shown(value)}, expected 1 to {MOST_ITEMS} values")
+        raise UsageError(field=name, found=value, expected=f"1 to {MOST_ITEMS} values")
     items = [field.kind.read(part) if isinstance(value, str) else part for part in parts]
     for part, item in zip(parts, items, strict=True):
         if not field.kind.accepts(item):
-            raise UsageError(f"{name} is {shown(part)}, expected {field.kind.expected}")
+            raise UsageError(field=name, found=part, expected=field.kind.expected)
     if len(set(items)) < len(items):
-        raise UsageError(f"{name} is {shown(tuple(items))}, expected one or more different values")
+        raise UsageError(field=name, found=tuple(items), expected="one or more different values")
     return tuple(items)

@@ -72,10 +72,8 @@ class Refusals:
     by_field: dict[str, Refusal] = field(default_factory=dict)
 
     def add(self, error: UsageError) -> None:
-        """Count a refusal; its message begins with the field, perhaps a product with others (`2 · cp is 8, …`)."""
-        message = str(error)
-        name = next(filter(str.isidentifier, message.split()), "")
-        self._add(name, Refusal(1, message))
+        """Count a refusal."""
+        self._add(error.field, Refusal(1, str(error)))
 
     def merge(self, other: "Refusals") -> None:
         """Add another part's refusals."""
@@ -135,7 +133,7 @@ class Space:
         for name, row in listed.items():
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
-                raise UsageError(f"{name} is {values!r:.80}, expected one or more different values")
+                raise UsageError(field=name, found=values, expected="one or more different values")
             for value in values:
                 row.check(value, name)
         for name, value in self.common.items():
@@ -183,9 +181,8 @@ class Space:
                 layout.check(self.model)
                 partition(self.model.layers, layout.pp)
                 if self.global_batch % layout.dp:
-                    raise UsageError(
-                        f"global_batch is {self.global_batch}, expected a multiple of dp ({layout.dp})"
-                    )
+                    multiple = f"a multiple of dp ({layout.dp})"
+                    raise UsageError(field="global_batch", found=self.global_batch, expected=multiple)
             except UsageError as error:
                 refusals.add(error)
             else:

@@ -4,14 +4,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from kernelcast.runtime.bundle.checks import is_hex, require
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import (
+    FRACTION,
+    HEX,
+    ONE_LINE,
+    WITH_DEFAULT,
+    Check,
+    Record,
+    at_least,
+    between,
+    check_names,
+    one_of,
+)
 from kernelcast.runtime.request.fields import LAYOUT, STACK
 
 NAMES = ("attention", "compute", "exposed_share")
@@ -28,26 +38,21 @@ _ATTENTION = frozenset(
 )
 _LARGEST_LOG = math.log(LARGEST_FACTOR)
 _NO_COVARIANCE = ((0.0,) * len(NAMES),) * len(NAMES)
-_ONE_LINE = "a text on one line"
+_KERNELS = tuple(LAYOUT["attention_kernel"].kind.values[1:])
+
+_Factor = Annotated[float, between(1 / LARGEST_FACTOR, LARGEST_FACTOR)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRuns(Record):
     """A file of measured steps that a stack was fitted to: its name and SHA-256, and what predicted its steps."""
 
-    file: str
-    digest: str
+    file: Annotated[str, ONE_LINE]
+    digest: Annotated[str, HEX]
     asked: str
-    bundle_digest: str
+    bundle_digest: Annotated[str, HEX]
     fabric: str
-    steps: int
-
-    def __post_init__(self) -> None:
-        where = f"runs {self.file!r:.80}"
-        require(self.file.isprintable() and bool(self.file), where, "file", self.file, _ONE_LINE)
-        for name in ("digest", "bundle_digest"):
-            require(is_hex(getattr(self, name)), where, name, getattr(self, name), "hex digits")
-        require(self.steps >= 1, where, "steps", self.steps, "at least 1")
+    steps: Annotated[int, at_least(1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +62,9 @@ class LeftOut(Record):
     """
 
     name: str
-    steps: int
-    error_before: float
-    error_left_out: float
-
-    def __post_init__(self) -> None:
-        where = f"left_out {self.name!r:.80}"
-        require(self.steps >= 1, where, "steps", self.steps, "at least 1")
-        for name in ("error_before", "error_left_out"):
-            value = getattr(self, name)
-            require(0 <= value < math.inf, where, name, value, "a fraction from 0")
+    steps: Annotated[int, at_least(1)]
+    error_before: Annotated[float, FRACTION]
+    error_left_out: Annotated[float, FRACTION]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class Stack(Record):
     """What software does to sums of operators that were measured alone.
 
     - `attention`, `compute`: factors of the time of attention's kernels, and of all else that computes.
-    - `exposed_share`: part of the time of collectives beside computing that adds to it, where a question does not say.
+    - `exposed_share`: exposed part of the time of overlapped collectives, unless a question gives it.
     - `log_covariance`: of the logarithms of the three; 0 where one is not fitted but known.
     - `residual`: standard deviation of log(measured / predicted) that they leave; None: as without a stack.
     - `fixed`: which of them were set, not fitted.
@@ -87,68 +85,33 @@ class Stack(Record):
         DataError: a value is outside what is allowed.
     """
 
-    OPTIONAL: ClassVar[tuple[str, ...]] = (
-        *NAMES,
-        *(
-            "residual",
-            "log_covariance",
-            "fixed",
-            "kernel",
-            "options",
-            "error_before",
-            "error_after",
-            "runs",
-            "left_out",
-        ),
-    )
+    OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
 
-    name: str
-    software: str
-    source: str
-    attention: float = 1.0
-    compute: float = 1.0
-    exposed_share: float = DEFAULT_SHARE
-    residual: float | None = None
+    name: Annotated[str, ONE_LINE]
+    software: Annotated[str, ONE_LINE]
+    source: Annotated[str, ONE_LINE]
+    attention: _Factor = 1.0
+    compute: _Factor = 1.0
+    exposed_share: Annotated[float, between(0, 1)] = DEFAULT_SHARE
+    residual: Annotated[float | None, between(0, _LARGEST_LOG)] = None
     log_covariance: tuple[tuple[float, ...], ...] = _NO_COVARIANCE
-    fixed: tuple[str, ...] = ()
-    kernel: str | None = None
+    fixed: Annotated[
+        tuple[str, ...], Check(lambda names: set(names) <= set(NAMES), f"some of {', '.join(NAMES)}")
+    ] = ()
+    kernel: Annotated[str | None, one_of(_KERNELS)] = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    error_before: float | None = None
-    error_after: float | None = None
+    error_before: Annotated[float | None, FRACTION] = None
+    error_after: Annotated[float | None, FRACTION] = None
     runs: tuple[FittedRuns, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
     def __post_init__(self) -> None:
-        where = f"stack {self.name!r:.80}"
-        for name in ("name", "software", "source"):
-            value = getattr(self, name)
-            require(bool(value) and value.isprintable(), where, name, value, _ONE_LINE)
-        kernels = LAYOUT["attention_kernel"].kind.values[1:]
-        known = self.kernel is None or self.kernel in kernels
-        require(known, where, "kernel", self.kernel, f"one of {', '.join(kernels)}")
-        for name in ("attention", "compute"):
-            value = getattr(self, name)
-            within = 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR
-            require(within, where, name, value, f"{1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}")
-        require(0 <= self.exposed_share <= 1, where, "exposed_share", self.exposed_share, "0 to 1")
-        residual = self.residual
-        within = residual is None or 0 <= residual <= _LARGEST_LOG
-        require(within, where, "residual", residual, f"0 to {_LARGEST_LOG:.2f}")
-        require(
-            set(self.fixed) <= set(NAMES), where, "fixed", list(self.fixed), f"some of {', '.join(NAMES)}"
-        )
-        require(
-            _is_covariance(self.log_covariance), where, "log_covariance", self.log_covariance, _COVARIANCE
-        )
-        for name, value in self.options.items():
-            require(name in OPTIONS, where, "options", name, f"some of {', '.join(OPTIONS)}")
-            try:
+        Record.__post_init__(self)
+        self.require("log_covariance", _is_covariance(self.log_covariance), _COVARIANCE)
+        with error_context(at="options", kind=DataError):
+            check_names(self.options, OPTIONS)
+            for name, value in self.options.items():
                 LAYOUT[name].check(value)
-            except UsageError as error:
-                raise DataError(f"{where}: options.{error}") from error
-        for name in ("error_before", "error_after"):
-            value = getattr(self, name)
-            require(value is None or 0 <= value < math.inf, where, name, value, "a fraction from 0")
 
     @property
     def steps(self) -> int:

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
+from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.record import read_record
 from kernelcast.runtime.shipped import STACKS
-from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.spelling import unknown
 from kernelcast.runtime.stack.stack import Stack
 from kernelcast.runtime.toml_text import read_toml, toml_document
 
@@ -39,10 +39,7 @@ def stack_named(name: str) -> Stack:
         UsageError: none has that name.
     """
     if name not in shipped_stacks():
-        raise UsageError(
-            f"stack {shown(name)} is unknown, {alternatives(name, shipped_stacks())}; "
-            "the path of a .toml file works too"
-        )
+        raise unknown("stack", name, shipped_stacks(), instead="the path of a .toml file works too")
     return read_stack(STACKS / f"{name}.toml")
 
 
@@ -55,11 +52,8 @@ def read_stack(path: str | os.PathLike[str]) -> Stack:
     """
     where = f"stack {shown_path(Path(path))}"
     values = read_toml(Path(path), where=where, most_bytes=_MAX_FILE_BYTES)
-    try:
-        return read_record(Stack, values, where=where)
-    except DataError as error:
-        message = str(error)
-        raise DataError(message if message.startswith(where) else f"{where}: {message}") from None
+    with error_context(where):
+        return read_record(Stack, values)
 
 
 def stack_toml(stack: Stack) -> str:

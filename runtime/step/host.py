@@ -30,13 +30,17 @@ class Host:
         link = stated or (link_bytes_per_s or 0.0) / 1e6
         if not link:
             raise UsageError(
-                "host_link_gb_per_s is 0, expected the rate between device and host in GB/s: "
-                "the device table has none for the bundle's device"
+                field="host_link_gb_per_s",
+                found=0,
+                expected="the rate between device and host in GB/s: "
+                "the device table has none for the bundle's device",
             )
         if layout.offload_optimizer and not layout.host_memory_gb_per_s:
             raise UsageError(
-                "host_memory_gb_per_s is 0, expected the GB/s that the host's optimizer reads and writes for a device, "
-                "as offload_optimizer is above 0"
+                field="host_memory_gb_per_s",
+                found=0,
+                expected="the GB/s that the host's optimizer reads and writes for a device, "
+                "as offload_optimizer is above 0",
             )
         return cls(link=link, memory=layout.host_memory_gb_per_s * _BYTES_PER_US)
 

@@ -35,8 +35,9 @@ def partition(
     roomy = max(1, blocks // BLOCKS_AFTER)
     most = max(roomy, layers)
     if not 1 <= chunks <= most:
-        field = "pp" if virtual_stages == 1 else f"pp · virtual_stages ({pp} · {virtual_stages})"
-        raise UsageError(f"{field} is {chunks}, expected from 1 to {most} for {layers} layers")
+        product = "pp" if virtual_stages == 1 else f"pp · virtual_stages ({pp} · {virtual_stages})"
+        expected = f"from 1 to {most} for {layers} layers"
+        raise UsageError(field="pp", subject=product, found=chunks, expected=expected)
     if layer_split != "paper" and layers % chunks == 0:
         return (layers // chunks,) * chunks
     if chunks > roomy:

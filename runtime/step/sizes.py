@@ -312,12 +312,26 @@ _REMEMBERED = 1 << 9
 """Lists of ops that are remembered, of some ten thousand bytes each."""
 
 
-def remembered_ops(describe: Callable[[Sizes], T]) -> Callable[[Sizes], T]:
+class _Remembered:
     """Describes a layer once for the sizes of one device; descriptions for arrays of sizes are not kept."""
-    known = lru_cache(maxsize=_REMEMBERED)(describe)
 
-    @wraps(describe)
-    def described(s: Sizes) -> T:
-        return known(s) if isinstance(s.tp, int) else describe(s)
+    def __init__(self) -> None:
+        self._known: list[Callable[[], None]] = []
 
-    return described
+    def __call__(self, describe: Callable[[Sizes], T]) -> Callable[[Sizes], T]:
+        known = lru_cache(maxsize=_REMEMBERED)(describe)
+        self._known.append(known.cache_clear)
+
+        @wraps(describe)
+        def described(s: Sizes) -> T:
+            return known(s) if isinstance(s.tp, int) else describe(s)
+
+        return described
+
+    def forget(self) -> None:
+        """Describe all layers anew."""
+        for clear in self._known:
+            clear()
+
+
+remembered_ops = _Remembered()

@@ -15,9 +15,10 @@ def check_simulated(parallelism: Parallelism) -> None:
         UsageError: it has too many chunks, or too many passes.
     """
     passes = parallelism.micro_batches * parallelism.chunks
-    for name, found, most in (
-        ("pp · virtual_stages", parallelism.chunks, MAX_SIMULATED_CHUNKS),
-        ("micro_batches · pp · virtual_stages", passes, MAX_SIMULATED_PASSES),
+    for name, product, found, most in (
+        ("pp", "pp · virtual_stages", parallelism.chunks, MAX_SIMULATED_CHUNKS),
+        ("micro_batches", "micro_batches · pp · virtual_stages", passes, MAX_SIMULATED_PASSES),
     ):
         if found > most:
-            raise UsageError(f"{name} is {found}, expected at most {most} with timeline simulate")
+            expected = f"at most {most} with timeline simulate"
+            raise UsageError(field=name, subject=product, found=found, expected=expected)

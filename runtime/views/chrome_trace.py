@@ -13,8 +13,13 @@ from typing import Any
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
-from kernelcast.runtime.views.inside_passes import NAMES, InsidePasses
-from kernelcast.runtime.views.simulated_step import simulated_step, transfers, update_parts
+from kernelcast.runtime.views.simulated_step import (
+    PassCollectives,
+    Span,
+    simulated_step,
+    stage_spans,
+    transfers,
+)
 
 Event = dict[str, Any]
 
@@ -25,13 +30,6 @@ class _Process(IntEnum):
     STAGES = 1
     TRANSFERS = 2
     GRADIENTS = 3
-
-
-_PROCESS_NAMES = {
-    _Process.STAGES: "passes and update",
-    _Process.TRANSFERS: "transfers",
-    _Process.GRADIENTS: "gradients",
-}
 
 
 def write_chrome_trace(estimate: Estimate, path: Path) -> None:
@@ -71,39 +69,38 @@ def trace_lines(estimate: Estimate) -> Iterator[str]:
 
 def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
     """Events in the trace event format: "M" names processes and threads, "X" are slices with ts and dur in µs."""
-    for process, name in _PROCESS_NAMES.items():
-        yield _name("process_name", process, 0, name)
-        yield _sort_index("process_sort_index", process, 0, process.value)
-    inside = InsidePasses.of(estimate)
+    for process, name in (
+        (_Process.STAGES, "passes and update"),
+        (_Process.TRANSFERS, "transfers"),
+        (_Process.GRADIENTS, "gradients"),
+    ):
+        yield from _named("process", process, 0, name, process.value)
+    collectives = PassCollectives.of(estimate)
     for stage in timeline.stages:
-        yield _name("thread_name", _Process.STAGES, stage.stage, f"stage {stage.stage}")
-        yield _sort_index("thread_sort_index", _Process.STAGES, stage.stage, stage.stage)
-        yield from _passes(stage, inside)
-        for name, start_us, end_us in update_parts(stage, estimate):
-            if _nanoseconds(end_us) > _nanoseconds(start_us):
-                yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, {})
+        number = stage.stage
+        yield from _named("thread", _Process.STAGES, number, f"stage {number}", number)
+        has_chunks = len({one.chunk for one in stage.passes}) > 1
+        for span in stage_spans(stage, estimate, collectives):
+            if span.style != "reduce":
+                yield from _slices(number, span, has_chunks=has_chunks)
     for stage in timeline.stages:
         yield from _transfers(stage, timeline)
     for stage in timeline.stages:
         if stage.all_reduces:
-            yield _name("thread_name", _Process.GRADIENTS, stage.stage, f"stage {stage.stage} all-reduce")
-            yield _sort_index("thread_sort_index", _Process.GRADIENTS, stage.stage, stage.stage)
-        for span in stage.all_reduces:
-            yield _slice(_Process.GRADIENTS, stage.stage, "all-reduce", span.start_us, span.end_us, {})
+            name = f"stage {stage.stage} all-reduce"
+            yield from _named("thread", _Process.GRADIENTS, stage.stage, name, stage.stage)
+        for reduce in stage.all_reduces:
+            yield _slice(_Process.GRADIENTS, stage.stage, "all-reduce", reduce.start_us, reduce.end_us, {})
 
 
-def _passes(stage: StageTimeline, inside: InsidePasses) -> Iterator[Event]:
-    several = len({one.chunk for one in stage.passes}) > 1
-    for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
-        name = f"{one.kind.value} {one.micro_batch}"
-        if several:
-            name += f" (chunk {one.chunk})"
-        arguments = {"micro_batch": one.micro_batch, "chunk": one.chunk}
-        yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, arguments)
-        # Slices inside the pass's: viewers draw them below it.
-        for style, first_us, last_us in inside.parts(stage.stage, one.kind, start_us, end_us):
-            if _nanoseconds(last_us) > _nanoseconds(first_us):
-                yield _slice(_Process.STAGES, stage.stage, NAMES[style], first_us, last_us, {})
+def _slices(stage: int, span: Span, *, has_chunks: bool) -> Iterator[Event]:
+    """A slice per span; only passes may be empty. Viewers draw slices inside a pass below it."""
+    if span.micro_batch is not None:
+        name = f"{span.name} {span.micro_batch}" + (f" (chunk {span.chunk})" if has_chunks else "")
+        arguments = {"micro_batch": span.micro_batch, "chunk": span.chunk}
+        yield _slice(_Process.STAGES, stage, name, span.start_us, span.end_us, arguments)
+    elif _nanoseconds(span.end_us) > _nanoseconds(span.start_us):
+        yield _slice(_Process.STAGES, stage, span.name, span.start_us, span.end_us, {})
 
 
 def _transfers(stage: StageTimeline, timeline: StepTimeline) -> Iterator[Event]:
@@ -118,10 +115,8 @@ def _transfers(stage: StageTimeline, timeline: StepTimeline) -> Iterator[Event]:
             if row == len(free_ns):
                 free_ns.append(0)
                 more = f" ({row + 1})" if row else ""
-                yield _name(
-                    "thread_name", _Process.TRANSFERS, thread, f"stage {stage.stage} sends {kind}{more}"
-                )
-                yield _sort_index("thread_sort_index", _Process.TRANSFERS, thread, thread)
+                name = f"stage {stage.stage} sends {kind}{more}"
+                yield from _named("thread", _Process.TRANSFERS, thread, name, thread)
             free_ns[row] = _nanoseconds(one.end_us)
             name = f"send {kind} {one.micro_batch}"
             arguments = {"micro_batch": one.micro_batch, "chunk": one.chunk, "to_stage": one.to_stage}
@@ -149,9 +144,8 @@ def _nanoseconds(time_us: float) -> int:
     return round(time_us * 1000)
 
 
-def _name(what: str, process: _Process, thread: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": process.value, "tid": thread, "args": {"name": name}}
-
-
-def _sort_index(what: str, process: _Process, thread: int, index: int) -> Event:
-    return {"ph": "M", "name": what, "pid": process.value, "tid": thread, "args": {"sort_index": index}}
+def _named(what: str, process: _Process, thread: int, name: str, index: int) -> Iterator[Event]:
+    """The name of a process or thread, and its place among the others."""
+    for key, value in (("name", name), ("sort_index", index)):
+        place = {"pid": process.value, "tid": thread}
+        yield {"ph": "M", "name": f"{what}_{key}", **place, "args": {key: value}}

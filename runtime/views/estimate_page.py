@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
@@ -18,21 +19,22 @@ from kernelcast.runtime.views.formatting import (
     rate,
     seconds,
 )
-from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
 from kernelcast.runtime.views.page import (
+    Markup,
     bullets,
     details,
     document,
+    element,
     facts,
     legend,
     region,
+    rows_table,
     section,
-    table,
     tile,
 )
 from kernelcast.runtime.views.simulated_step import step_or_reason
-from kernelcast.runtime.views.step_breakdown import OPERATOR_HEADS, operator_cells, step_shares
+from kernelcast.runtime.views.step_breakdown import operator_rows, step_shares
 from kernelcast.runtime.views.timeline_picture import timeline_legend, timeline_picture
 
 _TOP_OPERATORS = 15
@@ -54,15 +56,16 @@ def page(estimate: Estimate) -> str:
 
 
 def _header(estimate: Estimate) -> Markup:
+    tiles = (tile(*figure) for figure in headline(estimate))
     return element(
         "header",
         element("h1", f"A training step of {estimate.model.name}"),
-        element("p", _layout(estimate), class_="soft"),
-        element("dl", *_tiles(estimate), class_="tiles"),
+        element("p", layout_line(estimate), class_="soft"),
+        element("dl", *tiles, class_="tiles"),
     )
 
 
-def _layout(estimate: Estimate) -> str:
+def layout_line(estimate: Estimate) -> str:
     """The layout of the estimate in a line."""
     layout = estimate.parallelism
     schedule = {
@@ -87,39 +90,42 @@ def _layout(estimate: Estimate) -> str:
     return ", ".join(words)
 
 
-def _tiles(estimate: Estimate) -> Iterator[Markup]:
-    if estimate.interval_s is None:
-        spread = "no interval was asked for"
-    else:
-        spread = "90 % interval: " + " to ".join(seconds(one_s) for one_s in estimate.interval_s)
-    yield tile("step", seconds(estimate.step_time_s), spread)
+def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
+    """Name, value and note of the figures that a reader looks for first."""
+    spread = "no interval was asked for"
+    if estimate.interval_s is not None:
+        spread = f"90 % interval: {' to '.join(map(seconds, estimate.interval_s))}"
+    yield "step", seconds(estimate.step_time_s), spread
     devices = estimate.parallelism.world_size
-    per_device = f"{rate(estimate.tokens_per_s / devices)} per device"
-    yield tile("tokens per second", rate(estimate.tokens_per_s), per_device)
+    yield "tokens/s", rate(estimate.tokens_per_s), f"{rate(estimate.tokens_per_s / devices)} per device"
     rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
-    if peak is None:
-        yield tile("model FLOPs utilisation", "–", f"{rate_text}; peak not known")
-    else:
-        of_peak = f"{rate_text} of {amount(peak.flops_per_s, 'FLOP/s')}"
-        yield tile("model FLOPs utilisation", percent(estimate.mfu), of_peak)
-    nodes = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"
-    yield tile("devices", f"{devices:,}", nodes)
-    yield tile("pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends")
+    note = (
+        f"{rate_text}; peak not known"
+        if peak is None
+        else f"{rate_text} of {amount(peak.flops_per_s, 'FLOP/s')}"
+    )
+    yield "MFU", "–" if peak is None else percent(estimate.mfu), note
+    yield (
+        "devices",
+        f"{devices:,}",
+        f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})",
+    )
+    yield "pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends"
     memory = estimate.memory
-    if memory.gpu_memory_bytes is None:
-        there = "a device's memory is not known"
-    else:
-        verdict = "fits" if memory.fits else "does not fit"
+    room = "device memory not known"
+    if memory.gpu_memory_bytes is not None:
         reserved = f", {gibibytes(memory.reserved_bytes)} of it reserved" if memory.reserved_bytes else ""
-        there = f"{verdict} into {gibibytes(memory.gpu_memory_bytes)}{reserved}"
-    yield tile("fullest device", gibibytes(memory.largest_bytes), there)
+        room = (
+            f"{'fits' if memory.fits else 'does not fit'} into {gibibytes(memory.gpu_memory_bytes)}{reserved}"
+        )
+    yield "fullest device", gibibytes(memory.largest_bytes), room
 
 
 def _sections(estimate: Estimate) -> Iterator[Markup]:
     if estimate.warnings:
         yield from _warnings(estimate)
     timeline, too_long = step_or_reason(estimate)
-    yield _question(estimate)
+    yield section("The question", facts(question(estimate)))
     yield _timeline(estimate, timeline, too_long)
     yield _shares(estimate, timeline)
     yield _memory(estimate)
@@ -127,7 +133,7 @@ def _sections(estimate: Estimate) -> Iterator[Markup]:
 
 
 def _warnings(estimate: Estimate) -> Iterator[Markup]:
-    """Groups by cause, and every warning that matters under them; none where no group does."""
+    """Warnings by cause, and each one under its group; nothing where no group has an influence."""
     groups = [doubt for doubt in estimate.doubts if doubt.has_influence]
     if groups:
         each = [str(warning) for doubt in groups for warning in doubt.warnings]
@@ -135,7 +141,8 @@ def _warnings(estimate: Estimate) -> Iterator[Markup]:
         yield element("section", element("h2", "Warnings"), *body, class_="warnings")
 
 
-def _question(estimate: Estimate) -> Markup:
+def question(estimate: Estimate) -> dict[str, str]:
+    """The request, and the hardware and data behind the answer, by name."""
     model, layout, source = estimate.model, estimate.parallelism, estimate.provenance
     asked = {
         "model": f"{model.name}: {counted(model.layers, 'layer')}, hidden size {model.hidden_size:,}, "
@@ -161,7 +168,9 @@ def _question(estimate: Estimate) -> Markup:
         asked["stack"] = str(source.stack)
     if source.calibration is not None:
         asked["calibration"] = source.calibration.summary
-    return section("The question", facts(asked))
+    if source.data:
+        asked["data"] = "; ".join(source.data)
+    return asked
 
 
 def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) -> Markup:
@@ -185,31 +194,25 @@ def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) 
 
 
 def _stages(estimate: Estimate) -> Markup:
-    rows = [
-        (
-            str(stage.index),
-            str(stage.layers),
-            f"{stage.parameters:,}",
-            seconds(stage.forward_s),
-            seconds(stage.backward_s),
-            seconds(stage.all_reduce_s),
-            seconds(stage.optimizer_s),
-            seconds(stage.all_gather_s),
-        )
+    caption = "Forward and backward of one micro-batch with sends; the rest once per update; per device"
+    return details("The stages in figures", rows_table(stage_rows(estimate), caption=caption))
+
+
+def stage_rows(estimate: Estimate) -> list[dict[str, Any]]:
+    """The stages as a table for `cell_text`: values by column."""
+    return [
+        {
+            "stage": stage.index,
+            "layers": stage.layers,
+            "parameters": stage.parameters,
+            "forward_time_s": stage.forward_s,
+            "backward_time_s": stage.backward_s,
+            "all-reduce_time_s": stage.all_reduce_s,
+            "optimizer_time_s": stage.optimizer_s,
+            "all-gather_time_s": stage.all_gather_s,
+        }
         for stage in estimate.stages
     ]
-    headers = (
-        "stage",
-        "layers",
-        "parameters",
-        "forward",
-        "backward",
-        "all-reduce",
-        "optimizer",
-        "all-gather",
-    )
-    caption = "Forward and backward of one micro-batch with sends; the rest once per update; per device"
-    return details("The stages in figures", table(headers, rows, caption=caption))
 
 
 def _shares(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
@@ -255,31 +258,29 @@ def _shares(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
 def _memory(estimate: Estimate) -> Markup:
     memory = estimate.memory
     rows = [
-        (
-            str(stage.stage),
-            *(gibibytes(getattr(stage, field)) for field, _, _ in PARTS),
-            gibibytes(stage.total_bytes),
-            gibibytes(stage.host_bytes),
-            {True: "yes", False: "no", None: "not known"}[memory.fits_stage(stage)],
-        )
+        {
+            "stage": stage.stage,
+            **{f"{name}_memory_bytes": getattr(stage, field) for field, name, _ in PARTS},
+            "total_memory_bytes": stage.total_bytes,
+            "on the host_memory_bytes": stage.host_bytes,
+            "fits": {True: "yes", False: "no", None: "not known"}[memory.fits_stage(stage)],
+        }
         for stage in memory.stages
     ]
-    headers = ("stage", *(name for _, name, _ in PARTS), "total", "on the host", "fits")
     return section(
         "Memory of one device",
         region("Memory of one device", memory_picture(memory)),
         legend((style, name) for _, name, style in PARTS),
-        details("Memory in figures", table(headers, rows, caption="Per device at its fullest moment")),
+        details("Memory in figures", rows_table(rows, caption="Per device at its fullest moment")),
     )
 
 
 def _operators(estimate: Estimate) -> Markup:
-    rows, headers = operator_cells(estimate), OPERATOR_HEADS
+    rows = operator_rows(estimate)
     caption = "One device of every stage, all micro-batches of a step; overlapping calls count in full"
-    parts = [table(headers, rows[:_TOP_OPERATORS], caption=caption, text_columns=(0, 1, 2))]
+    parts = [rows_table(rows[:_TOP_OPERATORS], caption=caption)]
     if rest := rows[_TOP_OPERATORS:]:
-        others = table(headers, rest, caption="The other operators", text_columns=(0, 1, 2))
-        parts.append(details(f"{len(rest)} more", others))
+        parts.append(details(f"{len(rest)} more", rows_table(rest, caption="The other operators")))
     return section("Operators", *parts)
 
 

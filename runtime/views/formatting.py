@@ -1,7 +1,8 @@
 """How numbers, times and sizes are written for readers."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import shown_size
@@ -28,7 +29,7 @@ def seconds(value_s: float, *, like: float | None = None) -> str:
 
 
 def between(low_s: float, high_s: float, *, like: float | None = None) -> str:
-    """Two times in one unit, that of `like` or of the first: `5.425 to 8.156 s`."""
+    """Two times in the unit of `like`, or of the first: `5.425 to 8.156 s`."""
     like = low_s if like is None else like
     return f"{seconds(low_s, like=like).split()[0]} to {seconds(high_s, like=like)}"
 
@@ -73,7 +74,7 @@ def rate(per_s: float) -> str:
 
 
 def percent(fraction: float | None, *, digits: int = 1) -> str:
-    """`3.1 %`; a dash for None, `no number` for what is not finite."""
+    """`3.1 %`; a dash for None, `no number` if not finite."""
     if fraction is None:
         return "–"
     return f"{fraction * 100:.{digits}f} %" if math.isfinite(fraction) else "no number"
@@ -86,7 +87,7 @@ def counted(count: int, what: str) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name in at most so many characters."""
+    """A name cut to `most` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
@@ -106,6 +107,38 @@ def measured(created_at: str) -> str:
     return (
         "measured at a time not recorded" if created_at == UNKNOWN_MOMENT else f"measured until {created_at}"
     )
+
+
+_UNITS: Mapping[str, Callable[[Any], str]] = {
+    "_percent": lambda value: percent(None if value is None else value / 100),
+    "_ratio": lambda value: f"{value:.2f} ×",
+    "_memory_bytes": gibibytes,
+    "_bytes": lambda value: amount(value, "B"),
+    "_time_s": seconds,
+}
+
+
+def heading(column: str) -> str:
+    """The heading of a column of values: its name without the unit, `mean_spread_percent` is `mean spread`."""
+    unit = next((unit for unit in _UNITS if column.endswith(unit)), "")
+    return column.removesuffix("_s" if unit == "_time_s" else unit).replace("_", " ")
+
+
+def cell_text(column: str, value: Any) -> str:
+    """A value as the cell of a table, in the unit at the end of its column's name; None is empty, or a dash."""
+    for unit, text in _UNITS.items():
+        if column.endswith(unit) and (value is not None or unit == "_percent"):
+            return text(value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:,}"
+
+
+def table_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of one row or more with the same columns."""
+    return [heading(name) for name in rows[0]], [
+        [cell_text(name, value) for name, value in row.items()] for row in rows
+    ]
 
 
 def round_step(value: float) -> float:

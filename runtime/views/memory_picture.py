@@ -3,8 +3,7 @@
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.views.formatting import gibibytes
-from kernelcast.runtime.views.markup import Markup, element
-from kernelcast.runtime.views.page import picture
+from kernelcast.runtime.views.page import Markup, drawn_stages, element, picture
 
 PARTS = (
     ("weights_bytes", "weights", "weights"),
@@ -17,15 +16,11 @@ PARTS = (
 """Field of `StageMemory`, name, class of its colour."""
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1040.0, 22.0
-_ROWS = 96
 
 
 def memory_picture(memory: Memory) -> Markup:
     """One bar per stage; with more than 96 stages, the first and the last 48."""
-    stages = memory.stages
-    if len(stages) > _ROWS:
-        stages = (*stages[: _ROWS // 2], *stages[-_ROWS // 2 :])
-    height = 30.0 if len(stages) <= 16 else 20.0 if len(stages) <= 40 else 14.0
+    stages, height = drawn_stages(memory.stages)
     bottom = _TOP + len(stages) * height
     capacity = memory.usable_bytes
     scale = (_RIGHT - _LEFT) / max(memory.largest_bytes, capacity or 0, 1)
@@ -35,29 +30,14 @@ def memory_picture(memory: Memory) -> Markup:
         x = _LEFT + capacity * scale
         whole = gibibytes(capacity + memory.reserved_bytes)
         less = f" less {gibibytes(memory.reserved_bytes)}" if memory.reserved_bytes else ""
-        limit = [
-            element("line", x1=x, x2=x, y1=_TOP - 4, y2=bottom, class_="limit"),
-            element(
-                "text",
-                f"device: {whole}{less}",
-                x=x,
-                y=_TOP - 9,
-                class_="limit-label",
-            ),
-        ]
+        line = element("line", x1=x, x2=x, y1=_TOP - 4, y2=bottom, class_="limit")
+        limit = [line, element("text", f"device: {whole}{less}", x=x, y=_TOP - 9, class_="limit-label")]
     description = (
         "One bar per stage: weights, gradients, optimizer states, activations, logits and working memory of one "
         "device. The same figures are in the table below."
     )
-    return picture(
-        "memory",
-        "Memory per device of every stage",
-        description,
-        *limit,
-        *rows,
-        width=_WIDTH,
-        height=bottom + 6,
-    )
+    title, size = "Memory per device of every stage", {"width": _WIDTH, "height": bottom + 6}
+    return picture("memory", title, description, *limit, *rows, **size)
 
 
 def _bar(stage: StageMemory, y: float, height: float, scale: float, memory: Memory) -> Markup:

@@ -1,65 +1,38 @@
 """Answers as a notebook shows them: tables without style or script, as cells bring their own."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.search.result import Answer, SearchResult
-from kernelcast.runtime.views.formatting import amount, counted, gibibytes, percent, rate, seconds
-from kernelcast.runtime.views.markup import Markup, element, joined
-from kernelcast.runtime.views.page import bullets, details
+from kernelcast.runtime.views.estimate_page import headline, layout_line, question, stage_rows
+from kernelcast.runtime.views.formatting import counted, percent, rate, table_texts
+from kernelcast.runtime.views.page import Markup, bullets, details, element
 
 _ALWAYS = ("pp", "tp", "dp")
 
 
 def estimate_html(estimate: Estimate) -> Markup:
-    """The headline of an estimate, its stages and its warnings."""
-    layout, source, memory = estimate.parallelism, estimate.provenance, estimate.memory
-    peak = "" if estimate.peak is None else f", MFU {percent(estimate.mfu)} of {estimate.peak.device}"
-    facts = [
-        ("step", _with_interval(estimate)),
-        ("tokens/s", rate(estimate.tokens_per_s)),
-        ("compute", f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device{peak}"),
-        ("model", f"{estimate.model.name}, sequences of {estimate.model.sequence_length:,} tokens"),
-        (
-            "layout",
-            f"{layout.degrees} = {layout.world_size} devices, {estimate.cluster.gpus_per_node} per node; micro-batch "
-            f"{layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, ZeRO {layout.zero}",
-        ),
-        ("memory", f"{gibibytes(memory.largest_bytes)} on the fullest device{_room(estimate)}"),
-        ("hardware", "; ".join(source.compute)),
-        *(("data", text) for text in source.data),
-        *([("fabric", source.collectives.description)] if source.collectives is not None else []),
-        *([("stack", str(source.stack))] if source.stack is not None else []),
-        ("bundle", source.bundle),
-    ]
+    """The headline of an estimate, its question, its stages and its warnings."""
+    facts = {name: f"{value} ({note})" for name, value, note in headline(estimate)}
+    facts |= {"layout": layout_line(estimate), **question(estimate)}
+    left = {"style": "text-align: left"}
     rows = (
-        element(
-            "tr", element("th", name, style="text-align: left"), element("td", text, style="text-align: left")
-        )
-        for name, text in facts
+        element("tr", element("th", name, **left), element("td", text, **left))
+        for name, text in facts.items()
     )
-    stages = _table(
-        ("stage", "layers", "forward", "backward", "update", "memory"),
-        (
-            (
-                str(stage.index),
-                str(stage.layers),
-                seconds(stage.forward_s),
-                seconds(stage.backward_s),
-                seconds(stage.update_s),
-                gibibytes(bytes_.total_bytes),
-            )
-            for stage, bytes_ in zip(estimate.stages, memory.stages, strict=True)
-        ),
-    )
+    stages = [
+        row | {"device total_memory_bytes": memory.total_bytes}
+        for row, memory in zip(stage_rows(estimate), estimate.memory.stages, strict=True)
+    ]
     parts = [
         element("table", element("tbody", *rows)),
-        details(counted(len(estimate.stages), "stage"), stages),
+        details(counted(len(stages), "stage"), _table(stages)),
     ]
     if lines := warning_lines(estimate.doubts, hint="estimate.warnings has each"):
-        parts.append(details("what makes this less certain", bullets(*lines)))
+        parts.append(details("warnings", bullets(*lines)))
     return element("div", *parts)
 
 
@@ -73,57 +46,36 @@ def search_html(result: SearchResult) -> Markup:
         for name in (*DEGREES, *EXPERT_DEGREES)
         if name in _ALWAYS or any(getattr(one, name) > 1 for one in layouts)
     ]
-    headers = (
-        "step",
-        "MFU",
-        "tokens/s/device",
-        "memory",
-        *degrees,
-        "micro-batch",
-        "schedule",
-        "recompute",
-        "ZeRO",
-    )
     counts, space = result.counts, result.question.space
     caption = (
         f"best of {counts.layouts:,} layouts of {space.model.name}, {space.global_batch} samples per update: "
         f"{counts.evaluated:,} evaluated, {counts.out_of_memory:,} out of memory"
     )
-    rows = (_row(one, degrees) for one in result.top)
-    return _table((*headers, "warnings"), rows, caption=caption)
+    return _table([_row(one, degrees) for one in result.top], caption=caption)
 
 
-def _row(one: Answer, degrees: Sequence[str]) -> tuple[str, ...]:
+def _row(one: Answer, degrees: Sequence[str]) -> dict[str, Any]:
     layout, doubtful = one.parallelism, one.estimate.doubtful_share
-    return (
-        seconds(one.step_time_s),
-        percent(one.estimate.mfu),
-        rate(one.tokens_per_s_per_gpu),
-        gibibytes(one.memory_bytes),
-        *(str(getattr(layout, name)) for name in degrees),
-        f"{layout.micro_batch} × {layout.micro_batches}",
-        f"{layout.schedule} × {layout.virtual_stages}" if layout.virtual_stages > 1 else layout.schedule,
-        layout.recompute,
-        str(layout.zero),
-        percent(doubtful) if doubtful >= LEAST_SHARE else "",
+    schedule = (
+        f"{layout.schedule} × {layout.virtual_stages}" if layout.virtual_stages > 1 else layout.schedule
     )
+    return {
+        "step_time_s": one.step_time_s,
+        "MFU": percent(one.estimate.mfu),
+        "tokens/s/device": rate(one.tokens_per_s_per_gpu),
+        "peak_memory_bytes": one.memory_bytes,
+        **{name: getattr(layout, name) for name in degrees},
+        "micro-batch": f"{layout.micro_batch} × {layout.micro_batches}",
+        "schedule": schedule,
+        "recompute": layout.recompute,
+        "ZeRO": layout.zero,
+        "warnings": percent(doubtful) if doubtful >= LEAST_SHARE else "",
+    }
 
 
-def _table(headers: Iterable[str], rows: Iterable[Iterable[str]], *, caption: str = "") -> Markup:
-    head = element("thead", element("tr", *(element("th", text, scope="col") for text in headers)))
-    body = element("tbody", *(element("tr", *(element("td", text) for text in row)) for row in rows))
-    return element("table", *([element("caption", caption)] if caption else []), joined([head, body]))
-
-
-def _with_interval(estimate: Estimate) -> str:
-    if estimate.interval_s is None:
-        return seconds(estimate.step_time_s)
-    low_s, high_s = estimate.interval_s
-    return f"{seconds(estimate.step_time_s)} (90 %: {seconds(low_s)} to {seconds(high_s)})"
-
-
-def _room(estimate: Estimate) -> str:
-    memory = estimate.memory
-    if memory.gpu_memory_bytes is None:
-        return ""
-    return f", {'fits' if memory.fits else 'does NOT fit'} into {gibibytes(memory.gpu_memory_bytes)}"
+def _table(rows: Sequence[Mapping[str, Any]], *, caption: str = "") -> Markup:
+    heads, texts = table_texts(rows)
+    head = element("tr", *(element("th", text, scope="col") for text in heads))
+    body = (element("tr", *(element("td", text) for text in row)) for row in texts)
+    captions = [element("caption", caption)] if caption else []
+    return element("table", *captions, element("thead", head), element("tbody", *body))

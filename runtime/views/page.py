@@ -1,41 +1,81 @@
-"""What all pages are made of: the document with its policy and style, tiles, facts, tables, pictures."""
+"""The parts of every page: escaped elements, the document with its policy and style, tiles, tables, pictures."""
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+import html
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
-from kernelcast.runtime.views.markup import Markup, element, number, raw
-from kernelcast.runtime.views.stylesheet import STYLE
+from kernelcast.runtime.errors import one_line
+from kernelcast.runtime.views.formatting import cell_text, heading, shortened
 
-SORT = """
-for (const table of document.querySelectorAll("table.sortable")) {
-  const headings = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  headings.forEach((heading, column) => {
-    const button = document.createElement("button");
-    button.append(...heading.childNodes);
-    heading.append(button);
-    const key = (row) => row.cells[column].querySelector("data")?.value ?? row.cells[column].textContent;
-    button.addEventListener("click", () => {
-      const sign = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-      for (const other of headings) other.removeAttribute("aria-sort");
-      heading.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-      body.append(...[...body.rows].sort((a, b) => {
-        const [x, y] = [key(a), key(b)];
-        if (x === "" || y === "") return (x === "") - (y === "");
-        return sign * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
-      }));
-    });
-  });
-}
-"""
-"""Script of tables of class `sortable`: a heading sorts by its column; again, in reverse. Cells without a figure come
-last either way."""
+_VOID = {"rect", "path", "line", "use", "meta", "img"}
+_LONGEST = 80  # characters of a name in a table, so that the numbers next to it stay in sight
 
 
-def document(title: str, *body: str, script: str = "") -> str:
-    """A whole HTML file that loads nothing: no network, no scripts but `script`, which its policy names by digest."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    if script:
+_MOST_ROWS = 96
+Stage = TypeVar("Stage")
+
+
+class Markup(str):
+    """A text that is HTML or SVG; only `element`, `joined` and `raw` make one."""
+
+    __slots__ = ()
+
+
+def escaped(text: str) -> Markup:
+    """A text as markup. Line breaks, control and direction characters are shown as escapes."""
+    return text if isinstance(text, Markup) else Markup(html.escape(one_line(text)))
+
+
+def element(tag: str, *content: str, **attributes: str | float) -> Markup:
+    """An element; `class_` is the attribute class, other underscores are hyphens."""
+    listed = "".join(f' {_attribute(name)}="{_value(value)}"' for name, value in attributes.items())
+    if not content and tag in _VOID:
+        return Markup(f"<{tag}{listed}/>")
+    return Markup(f"<{tag}{listed}>{joined(content)}</{tag}>")
+
+
+def joined(parts: Iterable[str], separator: str = "") -> Markup:
+    """Parts one after the other."""
+    return Markup(separator.join(escaped(part) for part in parts))
+
+
+def raw(text: str) -> Markup:
+    """A constant of this code that is markup already. Never for text from users or files."""
+    return Markup(text)
+
+
+def number(value: float) -> str:
+    """A coordinate: two decimals, without trailing zeros."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _attribute(name: str) -> str:
+    return {"class_": "class", "viewBox": "viewBox"}.get(name, name.replace("_", "-"))
+
+
+def _value(value: str | float) -> str:
+    return number(value) if isinstance(value, int | float) else escaped(value)
+
+
+@cache
+def asset_text(name: str) -> str:
+    """A style sheet or script of this folder."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def document(title: str, *body: str, sorts: bool = False) -> str:
+    """A whole HTML file that loads nothing from elsewhere.
+
+    Its policy forbids scripts, but for the one that sorts tables of class "sortable", where `sorts`.
+    """
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    if sorts:
+        script = asset_text("sort.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy += f"; script-src 'sha256-{digest}'"
         body = (*body, element("script", raw(script)))
@@ -46,7 +86,7 @@ def document(title: str, *body: str, script: str = "") -> str:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
-        element("style", raw(STYLE)),
+        element("style", raw(asset_text("colours.css") + asset_text("page.css"))),
     )
     return "<!doctype html>\n" + element("html", head, element("body", *body), lang="en") + "\n"
 
@@ -107,10 +147,43 @@ def table(
     return region(caption, element("table", element("caption", caption), head, body, **classes))
 
 
+def rows_table(rows: Sequence[Mapping[str, Any]], *, caption: str, class_: str = "") -> Markup:
+    """A table of one row or more with the same columns, which are named and written as `cell_text` does."""
+    texts = {place for place, name in enumerate(rows[0]) if any(isinstance(row[name], str) for row in rows)}
+    cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
+    return table(map(heading, rows[0]), cells, caption=caption, text_columns=texts, class_=class_)
+
+
+def _cell(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        return element("data", cell_text(name, value), value="" if value is None else str(value))
+    is_long = len(value) > _LONGEST and not isinstance(value, Markup)
+    return element("span", shortened(value, _LONGEST), title=value) if is_long else value
+
+
+def rectangles(
+    places: Iterable[tuple[float, float]], y: float, height: float, style: str, title: str = ""
+) -> Markup:
+    """Rectangles (left, width) of a row as one path, with a thin gap after each wide one; all have the one title."""
+    moves = []
+    for left, width in places:
+        drawn = max(0.15, width - (0.5 if width > 2 else 0.0))
+        moves.append(f"M{number(left)} {number(y)}h{number(drawn)}v{number(height)}h{number(-drawn)}z")
+    titles = [element("title", title)] if title else []
+    return element("path", *titles, d=raw("".join(moves)), class_=style)
+
+
 def legend(entries: Iterable[tuple[str, str]]) -> Markup:
-    """What colours and shapes mean: (class of the style sheet, text) each."""
+    """A legend of (class of the style sheet, text)."""
     listed = (element("li", element("span", class_=f"key {style}"), " ", text) for style, text in entries)
     return element("ul", *listed, class_="legend")
+
+
+def drawn_stages(stages: Sequence[Stage]) -> tuple[Sequence[Stage], float]:
+    """The stages that a picture has rows for, all or the first and the last 48, and the height of a row."""
+    if len(stages) > _MOST_ROWS:
+        stages = (*stages[: _MOST_ROWS // 2], *stages[-_MOST_ROWS // 2 :])
+    return stages, 34.0 if len(stages) <= 16 else 22.0 if len(stages) <= 40 else 14.0
 
 
 def picture(name: str, title: str, description: str, *content: str, width: float, height: float) -> Markup:

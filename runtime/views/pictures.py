@@ -1,4 +1,4 @@
-"""What an estimate's page draws, piece by piece: for pages that place the pieces themselves."""
+"""The pictures of an estimate's page one by one, for pages with a layout of their own."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -15,7 +15,7 @@ _TOP_OPERATORS = 15
 
 
 def pictures(estimate: Estimate) -> dict[str, Any]:
-    """Plain values, form `kernelcast.pictures/1` (docs/json.md). SVG is coloured by the classes of `COLOURS`."""
+    """Plain values, form `kernelcast.pictures/1` (docs/json.md). SVG is coloured by the classes of colours.css."""
     timeline, too_long = step_or_reason(estimate)
     drawn: dict[str, Any] = {"svg": "", "notes": [f"not drawn: {too_long}"]}
     if timeline is not None:

@@ -1,6 +1,7 @@
 """Where the time of a step goes: by part, which add up to the step (docs/timeline.md), and by operator."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,7 @@ from kernelcast.runtime.pipeline.passes import Pass, units
 from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.request.schedule import chunks_on
 from kernelcast.runtime.step.component import Component
-from kernelcast.runtime.views.formatting import percent, seconds
-from kernelcast.runtime.views.inside_passes import NAMES, style_of
+from kernelcast.runtime.views.simulated_step import NAMES, style_of
 
 _PASS_PARTS = {  # name, colour's class
     Component.LAYER_FORWARD: ("layers forward", "forward"),
@@ -26,7 +26,7 @@ _US = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A part of a step: its name, how it is coloured, and its time on the average stage."""
+    """A part of a step: its name, its class in the style sheet, and its time on the average stage."""
 
     name: str
     style: str
@@ -36,8 +36,8 @@ class Share:
 def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Share, ...]:
     """The parts of the simulated step, averaged over the stages; their sum is the step.
 
-    A transfer occupies no stage: what counts is how long stages wait for one. Without `timeline` (a step too
-    long to list its passes) that is part of the waiting for other stages.
+    A transfer occupies no stage: only the wait for it counts. Without `timeline` (a step with too many passes to list)
+    that wait is part of the wait for other stages.
     """
     pp, micro_batches = estimate.parallelism.pp, estimate.parallelism.micro_batches
     parts = dict.fromkeys(_PASS_PARTS, 0.0)
@@ -45,13 +45,13 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
     for row in estimate.operators:
         if row.component in parts:
             time_s = micro_batches * row.total_s / pp
-            # Other collectives than these are components of their own.
+            # The other collectives are components of their own.
             if OPERATORS[row.operator].is_collective:
                 collectives[style_of(row.role)] += time_s
             else:
                 parts[row.component] += time_s
     passes_s = _busy_us(estimate).sum() * _US / pp
-    # Collectives that run while passes compute: what computing does not hide makes the passes longer.
+    # The exposed part of overlapped collectives makes passes longer.
     exposed_s = max(0.0, passes_s - sum(parts.values()) - sum(collectives.values()))
     waits = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
     shares = [
@@ -60,10 +60,10 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
             Share(name=name, style=style, time_s=time_s)
             for name, style, time_s in (
                 *((name, style, collectives[style]) for style, name in NAMES.items()),
-                (_beside_name(estimate), "sharded", exposed_s),
+                (_overlapped_name(estimate), "sharded", exposed_s),
                 ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
                 ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),
-                ("data-parallel all-reduce that does not hide", "reduce", waits.reduce_us * _US),
+                ("exposed data-parallel all-reduce", "reduce", waits.reduce_us * _US),
                 ("optimizer", "optimizer", sum(stage.optimizer_s for stage in estimate.stages) / pp),
                 (
                     "all-gather of parameters",
@@ -88,23 +88,20 @@ class OperatorTotal:
     time_s: float
 
 
-OPERATOR_HEADS = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
-
-
-def operator_cells(estimate: Estimate) -> list[tuple[str, ...]]:
-    """The rows of `operator_totals` as texts under `OPERATOR_HEADS`."""
+def operator_rows(estimate: Estimate) -> list[dict[str, Any]]:
+    """`operator_totals` as a table for `cell_text`: values by column."""
     totals = operator_totals(estimate)
     whole_s = sum(total.time_s for total in totals)
     return [
-        (
-            total.operator,
-            total.role,
-            total.direction,
-            f"{total.calls:,}",
-            seconds(total.time_s / total.calls),
-            seconds(total.time_s),
-            percent(total.time_s / whole_s),
-        )
+        {
+            "operator": total.operator,
+            "role": total.role,
+            "direction": total.direction,
+            "calls": total.calls,
+            "mean_time_s": total.time_s / total.calls,
+            "device_time_s": total.time_s,
+            "share_percent": 100 * total.time_s / whole_s,
+        }
         for total in totals
     ]
 
@@ -124,18 +121,18 @@ def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
     return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.role, row.direction))
 
 
-def _beside_name(estimate: Estimate) -> str:
+def _overlapped_name(estimate: Estimate) -> str:
     copies = " and copies to the host" if estimate.parallelism.offload_activations else ""
-    return f"collectives{copies} beside computing"
+    return f"overlapped collectives{copies}, exposed part"
 
 
 def _busy_us(estimate: Estimate) -> Times:
-    """What passes take on every stage in a step, float64 [stages]."""
+    """Time of the passes of every stage in a step, float64 [stages] in µs."""
     durations, overlap = estimate.durations, estimate.durations.overlap
     layout = estimate.parallelism
     passes_us = durations.forward_us + durations.backward_us + durations.weight_us
     longer_us = np.zeros_like(passes_us) if overlap is None else overlap.first_us + overlap.last_us
-    # Of two copies of the model every other micro-batch runs through each.
+    # With two copies of the model each runs every other micro-batch.
     all_us = layout.micro_batches / layout.copies * passes_us + longer_us
     found: Times = np.zeros(layout.pp)
     shape = layout.schedule, layout.pp, layout.virtual_stages
@@ -167,9 +164,9 @@ def _waits_of_passes(timeline: StepTimeline) -> _Waits:
 
 
 def _gaps(stage: StageTimeline, timeline: StepTimeline) -> tuple[float, float]:
-    """How long a stage waits between its passes: for the transfer of an input, and before that for the input.
+    """Waits of a stage between its passes in µs: for the transfers of inputs, and before for the inputs themselves.
 
-    A stage that waits starts when its input arrives, so the end of the wait is the transfer.
+    A waiting stage starts when its input arrives, so a wait ends with the transfer.
     """
     transfers_us = stages_us = free_us = 0.0
     times = zip(stage.passes, stage.starts_us, stage.ends_us, strict=True)
@@ -178,7 +175,7 @@ def _gaps(stage: StageTimeline, timeline: StepTimeline) -> tuple[float, float]:
         gap_us, free_us = together[0][1] - free_us, together[-1][2]
         if gap_us <= 0:
             continue
-        # Of a pair the transfer that takes longer is taken to arrive last.
+        # The longer transfer of a pair counts as the last to arrive.
         transfer_us = max(_transfer_us(one, timeline) for one in unit)
         transfers_us += min(gap_us, transfer_us)
         stages_us += max(0.0, gap_us - transfer_us)
@@ -186,7 +183,7 @@ def _gaps(stage: StageTimeline, timeline: StepTimeline) -> tuple[float, float]:
 
 
 def _transfer_us(one: Pass, timeline: StepTimeline) -> float:
-    """What the transfer takes that a pass waits for."""
+    """Time in µs of the transfer that a pass waits for."""
     if timeline.messages.read(one) is None:
         return 0.0
     if one.kind is Kind.FORWARD:

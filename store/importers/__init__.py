@@ -1,7 +1,7 @@
-"""Others' measurements into a database: a generic CSV, and the files of projects that publish theirs.
+"""Imports of published measurements: a generic CSV, and files of several projects.
 
-A reader turns files into `Parsed` (records, malformed lines, counts of what was left out), without a database;
-`store_parsed` stores all of it in one transaction. docs/importing.md describes the formats.
+A reader turns files into `Parsed` (samples, malformed lines, counts of skipped rows), without a database;
+`store_parsed` stores all samples in one transaction. docs/importing.md describes the formats.
 """
 
 from kernelcast.store.importers.aiconfigurator import read_aiconfigurator
@@ -11,14 +11,13 @@ from kernelcast.store.importers.estimate_train_time import read_estimate_train_t
 from kernelcast.store.importers.generic_csv import CSV_FORMAT, read_csv_files
 from kernelcast.store.importers.liger import read_liger
 from kernelcast.store.importers.nccl_tests import read_nccl_tests
-from kernelcast.store.importers.parsed import Batch, Imported, Parsed, store_parsed
+from kernelcast.store.importers.parsed import Imported, Parsed, store_parsed
 from kernelcast.store.importers.published_errors import PublishedError, read_published_errors
 from kernelcast.store.importers.simumax import read_simumax
 from kernelcast.store.importers.text_file import Problem
 
 __all__ = [
     "CSV_FORMAT",
-    "Batch",
     "Description",
     "Imported",
     "Parsed",

@@ -1,7 +1,7 @@
-"""Operators of inference frameworks that aiconfigurator publishes (Parquet): one file, or a folder of them.
+"""Operators of inference frameworks from aiconfigurator's Parquet files, one file or a folder.
 
-aiconfigurator_tables.py says what rows mean. A file holds one framework and device, sometimes several versions of the
-framework: of rows with the same key the newest version counts.
+aiconfigurator_tables.py reads rows as workloads. A file holds one framework and device, sometimes several versions of
+the framework; of rows with the same key the newest version is used.
 """
 
 import re
@@ -13,13 +13,12 @@ from pathlib import Path
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, Measured
+from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, Workload
 from kernelcast.store.importers.csv_table import CsvRow
-from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
 from kernelcast.store.importers.parquet_table import ParquetTable, read_parquet
 from kernelcast.store.importers.parsed import Parsed, imported_sample
-from kernelcast.store.importers.repositories import REPOSITORIES
-from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped
+from kernelcast.store.importers.text_file import LeftOut, Skipped
 from kernelcast.store.records import Sample
 
 _WHAT = "a table of aiconfigurator"
@@ -33,14 +32,14 @@ class _Row:
     device: str
     framework: str
     version: str
-    measured: Measured
+    workload: Workload
     time_us: float
     power_w: float | None
     power_limit_w: float | None
 
     @property
     def key(self) -> tuple[object, ...]:
-        one = self.measured
+        one = self.workload
         return self.device, self.framework, one.operator, one.dtype, one.vector, one.variant
 
 
@@ -53,11 +52,11 @@ def read_aiconfigurator(
 ) -> Parsed:
     """Read files, and the `*.parquet` of folders.
 
-    Devices per node are the most that a collective of all files used, unless `described` says otherwise.
+    Devices per node are the largest number of devices in a collective of the files, unless `described` has them.
 
     Raises:
-        DataError: a file is no such table (in a folder it is a malformed line instead), no row is usable, or, when
-            `strict`, a malformed line.
+        DataError: a file is not such a table (in a folder this is a malformed line), no row is usable, or, with
+            `strict`, a line is malformed.
         UsageError: pyarrow is not installed, or `commit` is no commit.
     """
     description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
@@ -65,10 +64,10 @@ def read_aiconfigurator(
     read = [(table, _rows(table, parsed)) for table in _tables(paths, parsed)]
     parsed.files = len(read)
     processes = [
-        row.measured.vector[-1]
+        row.workload.vector[-1]
         for _, rows in read
         for row in rows
-        if OPERATORS[row.measured.operator].is_collective
+        if OPERATORS[row.workload.operator].is_collective
     ]
     if processes:
         description = description.over(Description(fabric={"gpus_per_node": max(processes)}))
@@ -102,11 +101,10 @@ def _table(path: Path) -> ParquetTable:
 
 def _rows(table: ParquetTable, skipped: Skipped) -> list[_Row]:
     """The usable rows of the newest version of each key, in the file's order."""
-    columns = (*COMMON_COLUMNS, *(name for one in TABLES.values() for name in (*one.columns, *one.optional)))
     found: list[_Row] = []
-    for cells in table.rows(columns):
+    for cells in table.rows():
         with skipped.row(table.path, cells.line):
-            found.append(_row(table, cells))
+            found.append(_row(cells))
     newest: dict[tuple[object, ...], str] = {}
     for row in found:
         known = newest.setdefault(row.key, row.version)
@@ -118,20 +116,16 @@ def _rows(table: ParquetTable, skipped: Skipped) -> list[_Row]:
     return kept
 
 
-def _row(table: ParquetTable, cells: CsvRow) -> _Row:
+def _row(cells: CsvRow) -> _Row:
     op_name = cells.text("op_name")
     if op_name not in TABLES:
         raise LeftOut(f"of {op_name:.60}: no operator for it")
-    kind = TABLES[op_name]
-    if missing := table.missing(kind.columns):
-        raise Malformed(f"no column {missing!r}, which rows of {op_name} have")
-    measured = kind.read(cells)
     return _Row(
         line=cells.line,
         device=cells.text("device"),
         framework=cells.text("framework"),
         version=cells.text("version"),
-        measured=measured,
+        workload=TABLES[op_name](cells),
         time_us=cells.positive("latency") * 1e3,
         power_w=_watts(cells, "power"),
         power_limit_w=_watts(cells, "power_limit") if "power" in cells.cells else None,
@@ -139,22 +133,22 @@ def _row(table: ParquetTable, cells: CsvRow) -> _Row:
 
 
 def _watts(cells: CsvRow, name: str) -> float | None:
-    """To four digits; None where a row does not say."""
+    """Watts to four digits, or None."""
     return float(f"{cells.positive(name):.4g}") if name in cells.cells else None
 
 
 def _version(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Versions in order: of equal numbers `rc1` comes before the version itself, and `post1` after it."""
+    """A sort key of versions: `1.0rc1` before `1.0` before `1.0post1`."""
     parts = re.findall(r"\d+|[a-z]+", text.lower())
     numbers = ((2, int(part), "") if part.isdigit() else (int(part == "post"), 0, part) for part in parts)
     return (*numbers, (0, 1, ""))
 
 
 def _add_runs(table: ParquetTable, rows: Sequence[_Row], description: Description, parsed: Parsed) -> None:
-    """One run per device, framework and kind: NCCL is its own software, whatever framework is named."""
+    """Add a run per device and framework, with a separate run of collectives, whose software is NCCL."""
     groups: dict[tuple[str, str, bool], list[_Row]] = {}
     for row in rows:
-        is_collective = OPERATORS[row.measured.operator].is_collective
+        is_collective = OPERATORS[row.workload.operator].is_collective
         groups.setdefault((row.device, row.framework, is_collective), []).append(row)
     for (device, framework, is_collective), own in groups.items():
         versions = sorted({row.version for row in own}, key=_version)
@@ -181,7 +175,7 @@ def _add_runs(table: ParquetTable, rows: Sequence[_Row], description: Descriptio
 
 def _samples(table: ParquetTable, rows: Sequence[_Row], skipped: Skipped, run_id: str) -> Iterator[Sample]:
     for row in rows:
-        one = row.measured
+        one = row.workload
         with skipped.row(table.path, row.line):
             yield imported_sample(
                 OPERATORS[one.operator],
@@ -199,6 +193,6 @@ def _samples(table: ParquetTable, rows: Sequence[_Row], skipped: Skipped, run_id
 
 
 def _statistic(row: _Row) -> str:
-    """Of what the time is the mean."""
+    """What the time is the mean of, and a power limit."""
     limit = "" if row.power_limit_w is None else f", power limit {row.power_limit_w:g} W"
-    return f"mean of {row.measured.burst or row.measured.repetitions}{limit}"
+    return f"mean of {row.workload.burst or row.workload.repetitions}{limit}"

@@ -1,15 +1,15 @@
-"""Rows of aiconfigurator's tables as workloads of our operators: GEMM, context attention, NCCL, MoE.
+"""Rows of aiconfigurator's tables as workloads: GEMM, context attention, NCCL, MoE.
 
-Tables are told apart by `op_name`; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
+`op_name` selects the reader; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
 
-- GEMM: [m, k] × [k, n] forward. `fp8` scales per tensor or row, `fp8_block` per block of 128 × 128: operators of their
-  own, whose times hold the cast of the activations.
-- Context attention: the prefill of a whole sequence (`step` 0), causal, with keys and values in a paged cache.
-- NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` is the elements of nccl-tests'
-  `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). The data agree: as one process's
-  part, all-gathers of 8 GPUs would receive 1,640 to 4,940 GB/s over links of 300 to 900.
-- MoE: `fused_experts` with the routing given. `tokens` are those of the whole expert-parallel group, of which a device
-  computes the pairs with its experts: with balanced routing, tokens · topk / ep.
+- GEMM: [m, k] × [k, n] forward. `fp8` has scales per tensor or row, `fp8_block` per block of 128 × 128. Both are
+  separate operators, whose times include the cast of the activations.
+- Context attention: causal prefill of a whole sequence (`step` 0), with keys and values in a paged cache.
+- NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` counts the elements of
+  nccl-tests' `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). If it were the part of
+  one process, all-gathers of 8 GPUs would receive 1,640 to 4,940 GB/s over links of 300 to 900 GB/s.
+- MoE: `fused_experts` with given routing. `num_tokens` counts the tokens of the whole expert-parallel group; a device
+  computes the pairs of tokens with its experts, tokens · topk / ep with balanced routing.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ _NCCL_LARGEST_OF_100 = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a row measured. `burst` names the few repetitions of a burst; it is empty where there were many."""
+class Workload:
+    """What a row measured. `burst` describes few repetitions; it is empty where there were many."""
 
     operator: str
     direction: Direction
@@ -37,15 +37,6 @@ class Measured:
     variant: str
     repetitions: int
     burst: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A kind of table: its columns beside `COMMON_COLUMNS`, those that not every version has, and a row's meaning."""
-
-    columns: tuple[str, ...]
-    read: Callable[[CsvRow], Measured]
-    optional: tuple[str, ...] = ()
 
 
 _FLOATS = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
@@ -66,9 +57,9 @@ def _variant(row: CsvRow, dtype: str, *more: str) -> str:
 _LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block"}
 
 
-def _gemm(row: CsvRow) -> Measured:
+def _gemm(row: CsvRow) -> Workload:
     dtype = row.text("gemm_dtype")
-    return Measured(
+    return Workload(
         operator=_LINEARS.get(dtype, "gemm"),
         direction=Direction.FORWARD,
         dtype=_dtype(dtype),
@@ -79,7 +70,7 @@ def _gemm(row: CsvRow) -> Measured:
     )
 
 
-def _attention(row: CsvRow) -> Measured:
+def _attention(row: CsvRow) -> Workload:
     dtype, cache = row.text("attn_dtype"), row.text("kv_cache_dtype")
     if cache not in ("bfloat16", "float16"):
         raise LeftOut(f"of attention with a cache in {cache:.40}: training keeps none")
@@ -92,7 +83,7 @@ def _attention(row: CsvRow) -> Measured:
     heads, kv_heads = row.whole("num_heads"), row.whole("num_key_value_heads")
     if heads % kv_heads:
         raise Malformed(f"num_heads: found {heads}, expected a multiple of num_key_value_heads {kv_heads}")
-    return Measured(
+    return Workload(
         operator="flash_attention",
         direction=Direction.FORWARD,
         dtype=dtype,
@@ -111,7 +102,7 @@ _COLLECTIVES = {
 }
 
 
-def _nccl(row: CsvRow) -> Measured:
+def _nccl(row: CsvRow) -> Workload:
     dtype, processes = row.text("nccl_dtype"), row.whole("num_gpus")
     if dtype not in ("half", "bfloat16"):
         raise LeftOut(f"of NCCL in {dtype:.40}: in-switch sums differ by type, and training sends floats")
@@ -125,7 +116,7 @@ def _nccl(row: CsvRow) -> Measured:
                 f"message_size: found {row.text('message_size')}, expected a multiple of num_gpus"
             )
     size_bytes = 2 * row.whole("message_size")
-    return Measured(
+    return Workload(
         operator=operator,
         direction=Direction.ONCE,
         dtype={"half": "float16"}.get(dtype, dtype),
@@ -135,7 +126,7 @@ def _nccl(row: CsvRow) -> Measured:
     )
 
 
-def _moe(row: CsvRow) -> Measured:
+def _moe(row: CsvRow) -> Workload:
     dtype, distribution = row.text("moe_dtype"), row.text("distribution")
     element_type = _dtype(dtype)
     tensor_parallel, expert_parallel = row.whole("moe_tp_size"), row.whole("moe_ep_size")
@@ -149,7 +140,7 @@ def _moe(row: CsvRow) -> Measured:
     is_even = distribution == "balanced"
     if not is_even and expert_parallel > 1:
         raise LeftOut("of unevenly routed experts on several devices: the measured one's rows are not stated")
-    return Measured(
+    return Workload(
         operator="moe",
         direction=Direction.FORWARD,
         dtype=element_type,
@@ -166,38 +157,10 @@ def _moe(row: CsvRow) -> Measured:
     )
 
 
-_NCCL = Table(columns=("nccl_dtype", "num_gpus", "message_size"), read=_nccl)
-
-TABLES: Mapping[str, Table] = {
-    "gemm": Table(columns=("gemm_dtype", "m", "n", "k"), read=_gemm, optional=("power", "power_limit")),
-    "context_attention": Table(
-        columns=(
-            "batch_size",
-            "isl",
-            "num_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "attn_dtype",
-            "kv_cache_dtype",
-        ),
-        read=_attention,
-        optional=("step", "window_size", "power", "power_limit"),
-    ),
-    "moe": Table(
-        columns=(
-            "moe_dtype",
-            "num_tokens",
-            "hidden_size",
-            "inter_size",
-            "topk",
-            "num_experts",
-            "moe_tp_size",
-            "moe_ep_size",
-            "distribution",
-        ),
-        read=_moe,
-        optional=("power", "power_limit"),
-    ),
-    **dict.fromkeys(_COLLECTIVES, _NCCL),
+TABLES: Mapping[str, Callable[[CsvRow], Workload]] = {
+    "gemm": _gemm,
+    "context_attention": _attention,
+    "moe": _moe,
+    **dict.fromkeys(_COLLECTIVES, _nccl),
 }
-"""Tables by `op_name`."""
+"""Readers of rows by `op_name`."""

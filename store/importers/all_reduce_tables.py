@@ -1,7 +1,7 @@
-"""Times of collectives inside a node that simulators publish: vTrain's and Vidur's tables (CSV).
+"""Collectives inside a node, from the tables of the simulators vTrain and Vidur (CSV).
 
-vTrain's files are tables of nccl-tests, one per number of GPUs, named AR_GPU8.csv: size in bytes, and time in ns and
-bus bandwidth out of place, then in place. Vidur's are named by the collective: size in bytes, times in ms.
+vTrain's files are tables of nccl-tests, one per number of GPUs, named like AR_GPU8.csv: size in bytes, then time in ns
+and bus bandwidth, out of place and in place. Vidur's files are named by the collective: size in bytes, times in ms.
 """
 
 import csv
@@ -25,7 +25,7 @@ _VTRAIN_HEADER = ["size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(n
 _VTRAIN_NAME = re.compile(r"AR_GPU([0-9]{1,4})\.csv")
 _VTRAIN_TYPES = {"float": "float32", "half": "float16", "double": "float64", "bfloat16": "bfloat16"}
 _LARGEST_DIFFERENCE = 0.05
-"""Between a time and the bus bandwidth printed with it, which has two decimals."""
+"""Largest relative difference between the printed bus bandwidth, which has two decimals, and that of the time."""
 _VIDUR_OPERATORS = {"all_reduce": "all_reduce", "send_recv": "point_to_point"}
 _VIDUR_DTYPE = "float16"
 
@@ -38,8 +38,8 @@ def read_vtrain(
     """Read all-reduces of vTrain, trace/NODE/AR_GPU*.csv.
 
     Raises:
-        DataError: a file is no such table, or, when `strict`, a malformed line.
-        UsageError: the description names no device, or no devices per node.
+        DataError: a file is not such a table, or, with `strict`, a line is malformed.
+        UsageError: the description lacks the device or the devices per node.
     """
     return _read(paths, _vtrain_samples, "import vtrain", described, strict)
 
@@ -47,11 +47,11 @@ def read_vtrain(
 def read_vidur(
     paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
 ) -> Parsed:
-    """Read collectives of Vidur, data/profiling/network/NODE/*.csv; rows within one node alone.
+    """Read collectives of Vidur, data/profiling/network/NODE/*.csv; only rows within one node.
 
     Raises:
-        DataError: a file is no such table, or, when `strict`, a malformed line.
-        UsageError: the description names no device, or no devices per node.
+        DataError: a file is not such a table, or, with `strict`, a line is malformed.
+        UsageError: the description lacks the device or the devices per node.
     """
     return _read(paths, _vidur_samples, "import vidur", described, strict)
 
@@ -91,7 +91,7 @@ def _vtrain_row(cells: Sequence[str], processes: int, run_id: str) -> list[Sampl
     size, count, type_name = whole(cells[0], "size(B)"), whole(cells[1], "count"), cells[2].strip()
     dtype = _VTRAIN_TYPES.get(type_name)
     if dtype is None or count * ELEMENT_BYTES[dtype] != size:
-        raise Malformed(f"size(B) is {size}, and count {count} of {type_name!r:.20} is another")
+        raise Malformed(f"size(B) is {size}, which differs from count {count} of {type_name!r:.20}")
     samples = []
     for place, first in (("out-of-place", 3), ("in-place", 5)):
         time_us = positive(cells[first], "time(ns)") / 1e3
@@ -115,7 +115,7 @@ def _vidur_samples(file: TextFile, skipped: Skipped, run_id: str) -> Iterator[Sa
                     f"collective: found {collective!r:.40}, expected {' or '.join(_VIDUR_OPERATORS)}"
                 )
             if row.whole("num_workers") != row.whole("devices_per_node"):
-                raise LeftOut("between nodes, of which nothing is known")
+                raise LeftOut("between nodes, whose fabric is unknown")
             yield _vidur_row(row, collective, run_id)
 
 

@@ -1,8 +1,8 @@
-"""A CSV file as rows of named texts with their line numbers, and texts as numbers."""
+"""CSV files as rows of named texts with line numbers, and reading numbers from texts."""
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
@@ -10,18 +10,19 @@ from itertools import islice
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile
 
-MAX_WHOLE = 2**53  # beyond it a double no longer holds every whole number
+MAX_WHOLE = 2**53  # doubles hold all whole numbers up to this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvRow:
-    """One row; cells are stripped of surrounding blanks, and empty ones are left out.
+    """One row; cells are stripped of blanks, and empty cells are left out.
 
-    Methods raise Malformed where a cell is empty, or not what it should be.
+    Methods raise Malformed if a cell is empty or has another type.
     """
 
     line: int
     cells: dict[str, str]
+    columns: Collection[str] | None = None  # of its table, where it is in one
 
     def whole(self, name: str) -> int:
         """A whole number from 1."""
@@ -36,7 +37,8 @@ class CsvRow:
         try:
             return self.cells[name]
         except KeyError:
-            raise Malformed(f"{name} is empty") from None
+            has_column = self.columns is None or name in self.columns
+            raise Malformed(f"{name} is empty" if has_column else f"no column {name!r}") from None
 
 
 def whole(text: str, name: str) -> int:
@@ -72,11 +74,11 @@ def _number(text: str) -> float | None:
 
 
 class CsvTable:
-    """A CSV file with a header: `columns`, then `rows`. Lines before `first_line` are not part of it."""
+    """A CSV file with a header: `columns`, then `rows`. Lines before `first_line` are skipped."""
 
     def __init__(self, file: TextFile, *, first_line: int = 1) -> None:
         self.file = file
-        lines = StringIO(file.text, newline="")  # lines end as csv expects, and nowhere else
+        lines = StringIO(file.text, newline="")  # keeps line ends for csv
         self._before = first_line - 1
         self._reader = csv.reader(islice(lines, self._before, None), strict=True)
         try:
@@ -89,7 +91,7 @@ class CsvTable:
         """Check the header.
 
         Raises:
-            DataError: one of `columns` is missing, or a name appears twice: the file is not `what`.
+            DataError: one of `columns` is missing, or a name appears twice; `what` is the expected file.
         """
         missing = [name for name in columns if name not in self.columns]
         if missing:
@@ -102,7 +104,7 @@ class CsvTable:
             raise DataError(f"{self.file.path}: is not {what}: two columns are called {twice[0]!r:.40}")
 
     def rows(self, skipped: Skipped) -> Iterator[CsvRow]:
-        """Every row that has as many cells as there are columns; others are skipped."""
+        """Every row with a cell per column; other rows are skipped as malformed."""
         while True:
             start = self._reader.line_num + 1
             try:
@@ -121,4 +123,6 @@ class CsvTable:
                 )
                 continue
             stripped = ((name, cell.strip()) for name, cell in zip(self.columns, cells, strict=True))
-            yield CsvRow(line=line, cells={name: cell for name, cell in stripped if cell})
+            yield CsvRow(
+                line=line, cells={name: cell for name, cell in stripped if cell}, columns=self.columns
+            )

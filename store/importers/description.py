@@ -1,6 +1,7 @@
-"""What others' files lack about their measurements: device, fabric, software, licence, …
+"""Facts that imported files lack: device, fabric, software, licence, …
 
-From a TOML file, from options, or both; fields are named as in the fingerprints. What is not stated stays 0 or empty.
+They come from a TOML file, from options, or both. Fields are named as in the fingerprints; unknown fields stay 0 or
+empty.
 """
 
 import re
@@ -8,26 +9,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import DataError, UsageError, either, error_context
 from kernelcast.runtime.hardware import devices
+from kernelcast.runtime.record import Record, read_fields
 from kernelcast.runtime.toml_text import parse_toml
-from kernelcast.store.importers.text_file import read_text_file
-from kernelcast.store.runs import Run, Source
+from kernelcast.store.importers.parquet_table import ParquetTable
+from kernelcast.store.importers.text_file import TextFile, read_text_file
+from kernelcast.store.runs import MeasuredRun, Run, Source
 
 DESCRIPTION_FORMAT = "kernelcast.import/1"
 _MAX_BYTES = 2**20
 _KINDS = ("cpu", "cuda", "rocm")
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 Fields = Mapping[str, Any]
 _NONE: Fields = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SourceFields:
-    """Table `[source]`: where the rows come from. `site` and `note` are free text."""
+class _SourceFields(Record):
+    """Table `[source]`: the origin of the rows. `site` and `note` are free text."""
 
     licence: str = ""
     reference: str = ""
@@ -36,15 +40,15 @@ class _SourceFields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RowFields:
-    """Table `[rows]`: defaults for rows that do not have the field."""
+class _RowFields(Record):
+    """Table `[rows]`: defaults for rows without the field."""
 
     dtype: str = ""
     statistic: str = ""
     variant: str = ""
 
 
-_TABLES: Mapping[str, type] = {
+_TABLES: Mapping[str, type[Record]] = {
     "hardware": ComputeFingerprint,
     "fabric": FabricFingerprint,
     "software": SoftwareFingerprint,
@@ -55,10 +59,10 @@ _TABLES: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Known fields, by table; a table has only the fields that were stated.
+    """Stated fields, by table.
 
     Raises:
-        UsageError: a field is unknown or has another type; the message names table and field.
+        UsageError: a field is unknown or has another type.
     """
 
     hardware: Fields = field(default_factory=lambda: _NONE)
@@ -74,15 +78,15 @@ class Description:
             object.__setattr__(self, table, MappingProxyType(checked))
 
     def over(self, below: "Description") -> "Description":
-        """Both together; where both state a field, this one takes precedence."""
+        """The fields of both descriptions; this description takes precedence."""
         names = (*_TABLES, "conditions")
         return replace(self, **{name: {**getattr(below, name), **getattr(self, name)} for name in names})
 
     def compute(self) -> ComputeFingerprint:
-        """The device's fingerprint, kind `cuda` where none is given.
+        """The device's fingerprint, by default of kind `cuda`.
 
         Raises:
-            UsageError: no device name.
+            UsageError: the device name is missing.
         """
         if not self.hardware.get("device_name"):
             raise UsageError(
@@ -91,10 +95,10 @@ class Description:
         return ComputeFingerprint(**{"kind": "cuda", **self.hardware})
 
     def network(self) -> FabricFingerprint:
-        """The fabric's fingerprint, backend `nccl` where none is given.
+        """The fabric's fingerprint, by default with backend `nccl`.
 
         Raises:
-            UsageError: no number of devices per node.
+            UsageError: the devices per node are missing.
         """
         if "gpus_per_node" not in self.fabric:
             raise UsageError(
@@ -108,53 +112,83 @@ class Description:
         return SoftwareFingerprint(**{"torch": "", **self.software})
 
     def row_default(self, name: str) -> str:
-        """`dtype`, `statistic` or `variant` of rows without it; empty where it is not stated."""
+        """The default `dtype`, `statistic` or `variant` of rows, or empty."""
         return str(self.rows.get(name, ""))
 
-    def run(self, *, command: str, file_name: str, file_digest: str, fabric: FabricFingerprint | None) -> Run:
-        """The run of one imported file (measured elsewhere, so without version and date)."""
-        stated = _SourceFields(**self.source)
+    def run(
+        self, command: str, file: TextFile | ParquetTable, fabric: FabricFingerprint | None
+    ) -> MeasuredRun:
+        """The run of an imported file, without kernelcast version, date and samples."""
+        stated, compute, software = _SourceFields(**self.source), self.compute(), self.versions()
         source = Source(
             kind="import",
-            name=file_name,
-            file_digest=file_digest,
+            name=file.name,
+            file_digest=file.digest,
             licence=stated.licence,
             reference=stated.reference,
         )
-        return Run(
+        run = Run(
             command=command,
-            compute_id=self.compute().digest,
-            software_id=self.versions().digest,
+            compute_id=compute.digest,
+            software_id=software.digest,
             fabric_id=None if fabric is None else fabric.digest,
             conditions=self.conditions,
             source=source,
             site=stated.site,
             note=stated.note,
         )
+        return MeasuredRun(run=run, compute=compute, fabric=fabric, software=software)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """From the tables of a description file.
+        """A description from the tables of a file.
 
         Raises:
             UsageError: an unknown table or field, or a value of another type.
         """
         tables = {name: value for name, value in values.items() if name != "format"}
         if values.get("format") != DESCRIPTION_FORMAT:
-            raise UsageError(f"format is {values.get('format')!r:.60}, expected {DESCRIPTION_FORMAT!r}")
+            raise UsageError(field="format", found=values.get("format"), expected=repr(DESCRIPTION_FORMAT))
         for name, value in tables.items():
             known = (*_TABLES, "conditions")
             if name not in known:
                 raise UsageError(f"[{name:.40}] is unknown, known are {', '.join(known)}")
             if not isinstance(value, dict):
-                raise UsageError(f"{name} is {value!r:.60}, expected a table")
+                raise UsageError(field=name, found=value, expected="a table")
         return cls(**tables)
 
 
-def device_named(name: str) -> Fields:
-    """Fields of `[hardware]` that a device's own name states: itself, and its memory (`80GB`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """Where files were published, and their licence (SPDX)."""
 
-    The memory of a device in the device table is the table's: `GH200 120GB` counts the memory of its CPU.
+    address: str
+    licence: str
+
+    def described(self, commit: str = "") -> Description:
+        """The source, with the reference `address@commit` if the commit is known.
+
+        Raises:
+            UsageError: `commit` is not 7 to 40 hexadecimal digits.
+        """
+        if commit and not _COMMIT.fullmatch(commit):
+            raise UsageError(f"commit: found {commit!r:.60}, expected 7 to 40 hexadecimal digits")
+        reference = f"{self.address}@{commit}" if commit else self.address
+        return Description(source={"licence": self.licence, "reference": reference})
+
+
+REPOSITORIES: Mapping[str, Repository] = {
+    "aiconfigurator": Repository(address="https://github.com/ai-dynamo/aiconfigurator", licence="Apache-2.0"),
+    "simumax": Repository(address="https://github.com/MooreThreads/SimuMax", licence="Apache-2.0"),
+    "liger": Repository(address="https://github.com/linkedin/Liger-Kernel", licence="BSD-2-Clause"),
+}
+"""Repositories by the name of the importer."""
+
+
+def device_named(name: str) -> Fields:
+    """Fields of `[hardware]` in a device's name: the name and the memory (`80GB`).
+
+    For known devices the memory is from the table of devices: `GH200 120GB` counts the memory of its CPU.
     """
     memory, known = re.search(r"\b(\d+)GB\b", name), devices.device_named(name)
     if memory is None:
@@ -174,31 +208,15 @@ def read_description(path: Path) -> Description:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid TOML ({error})") from error
     except UsageError as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError.of(error).within(str(path)) from error
 
 
-def _checked(table: str, values: Fields, record: type) -> dict[str, Any]:
-    types = get_type_hints(record)
-    checked: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in types:
-            raise UsageError(f"[{table}] {name:.40} is unknown, known are {', '.join(types)}")
-        checked[name] = _typed(f"[{table}] {name}", value, types[name])
-    if checked.get("kind", "cuda") not in _KINDS:
-        raise UsageError(f"[{table}] kind is {checked['kind']!r:.40}, expected {' or '.join(_KINDS)}")
-    devices = checked.get("gpus_per_node")
-    if isinstance(devices, int) and devices < 1:
-        raise UsageError(f"[{table}] gpus_per_node is {devices}, expected at least 1")
+def _checked(table: str, values: Fields, record: type[Record]) -> dict[str, Any]:
+    with error_context(at=table, kind=UsageError):
+        checked = read_fields(record, values)
+        if (kind := checked.get("kind", "cuda")) not in _KINDS:
+            raise UsageError(field="kind", found=kind, expected=either(_KINDS))
+        devices = checked.get("gpus_per_node")
+        if isinstance(devices, int) and devices < 1:
+            raise UsageError(field="gpus_per_node", found=devices, expected="at least 1")
     return checked
-
-
-def _typed(where: str, value: object, expected: Any) -> object:
-    if get_origin(expected) is tuple:
-        inner = get_args(expected)[0]
-        if isinstance(value, list | tuple) and all(type(entry) is inner for entry in value):
-            return tuple(value)
-        raise UsageError(f"{where} is {value!r:.60}, expected a list of texts")
-    if type(value) is not expected:
-        names = {str: "a text", int: "a whole number", bool: "true or false"}
-        raise UsageError(f"{where} is {value!r:.60}, expected {names[expected]}")
-    return value

@@ -1,4 +1,4 @@
-"""The data files of the method's authors (`estimate-train-time`), one folder per site (docs/importing.md).
+"""Data files of the method's authors (`estimate-train-time`), one folder per site (docs/importing.md).
 
 `operator/GPU_FUNCTION_PRECISION.csv` holds raw parameters and times forward and backward (or one time),
 `nccl/GPU_FUNCTION_PRECISION[_NODES_GPUSPERNODE].csv` entries, layout and time. Times are means of the middle
@@ -31,13 +31,13 @@ from kernelcast.store.records import MIDDLE_FIVE_OF_TEN, Sample
 from kernelcast.store.statistics import PAPER_REPETITIONS
 
 VOCABULARY = 50_257
-"""Tokens of the GPT-NeoX-20B tokenizer, which all of the authors' vocabularies are padded from."""
+"""Tokens of the GPT-NeoX-20B tokenizer, before the authors' padding."""
 
 _TIMES = {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD, "dur(us)": Direction.ONCE}
-_COLUMN_OF = {"d": "dim", "tp": "mp", "layers": "encoders"}  # where it is not the symbol
+_COLUMN_OF = {"d": "dim", "tp": "mp", "layers": "encoders"}  # columns with other names than the symbols
 _WHAT = "a file of estimate-train-time"
 
-# What is published about their sites, elsewhere than in the files.
+# Published facts about the sites that the files lack.
 _SITES = {
     "Perlmutter": Description(
         fabric={"gpus_per_node": 4, "links": ("NVLink 3",), "nics": ("200 Gb/s Slingshot 11 ×4",)},
@@ -66,13 +66,13 @@ def read_estimate_train_time(
     strict: bool = False,
     on_progress: Callable[[int, int, str], None] = lambda done, total, file: None,
 ) -> Parsed:
-    """Read one site folder or several.
+    """Read folders of sites.
 
-    A file without layout in its name repeats the files with one: rows that it shares with them are left out.
-    `on_progress` gets the files read so far, those of the folder, and the last one's function.
+    Files without a layout in their name repeat rows of files with a layout; the repeated rows are left out.
+    `on_progress` gets the number of files read, the number in the folder, and the last file's function.
 
     Raises:
-        DataError: not such a folder, a file is not what its name claims, or, when `strict`, a malformed line.
+        DataError: not such a folder, a file differs from its name, or, with `strict`, a line is malformed.
     """
     parsed = Parsed(strict=strict)
     for directory in directories:
@@ -132,7 +132,7 @@ def _operator_samples(
         with site.parsed.row(file.path, cells.line):
             given = {symbol: cells.whole(column) for column, symbol in columns.items()}
             given |= {"tp": cells.whole("mp") if "mp" in cells.cells else 1, "v_raw": VOCABULARY}
-            # Linear1's width is 3d/tp whatever the number of heads, which their file does not have.
+            # The width of Linear1 is 3d/tp for any number of heads; its file has none.
             given.setdefault("h", given["tp"])
             vector = workload_vector(row, function.role, given)
             yield from [_sample(file, cells, column, function, vector, run_id) for column in times]

@@ -1,4 +1,4 @@
-"""File names of `estimate-train-time`: which function, and so which operator and role, a file holds."""
+"""File names of `estimate-train-time`, and the operator and role that each function measures."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from kernelcast.runtime.operators.attention import WITHOUT_MASK
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What one of their functions measures, in which way, and the raw parameters in its file other than tp."""
+    """The operator, role and variant that a function measures, and the raw parameters in its file besides tp."""
 
     operator: str
     role: str
@@ -65,7 +65,7 @@ _FILE_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One measurement file by its name; `layout` is (nodes, GPUs per node) where it has one."""
+    """A measurement file by its name; `layout` is (nodes, GPUs per node), or None."""
 
     path: Path
     gpu: str
@@ -75,7 +75,7 @@ class DataFile:
 
     @classmethod
     def named(cls, path: Path) -> "DataFile | None":
-        """The parts of the file's name; None where it is not the name of a measurement file."""
+        """The parts of the file's name, or None if it is not a measurement file."""
         match = _FILE_NAME.fullmatch(path.name)
         if match is None or match["precision"] not in DTYPES:
             return None
@@ -90,10 +90,10 @@ class DataFile:
 
 
 def data_files(directory: Path) -> list[DataFile]:
-    """Measurement files of a site's folder, those that name a layout first: the others repeat them.
+    """Measurement files of a site's folder, first the files with a layout, whose rows the others repeat.
 
     Raises:
-        DataError: no such folder, or none of these files in it.
+        DataError: no such folder, or no measurement file in it.
     """
     if not directory.is_dir():
         found = "is not a folder" if directory.exists() else "no such folder"

@@ -1,17 +1,15 @@
-"""The generic CSV: one measured operator per row, for sites with their own scripts (docs/importing.md)."""
+"""The generic CSV: a measured operator per row, for sites with scripts of their own (docs/importing.md)."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive
 from kernelcast.store.importers.description import Description, read_description
 from kernelcast.store.importers.parsed import (
-    Batch,
     Parsed,
     checked_direction,
     checked_dtype,
@@ -20,11 +18,10 @@ from kernelcast.store.importers.parsed import (
 from kernelcast.store.importers.raw_parameters import RAW_VOCABULARY, SYMBOLS, workload_vector
 from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
-from kernelcast.store.runs import Run
-from kernelcast.store.version_3 import OPERATORS as OLD_OPERATORS
+from kernelcast.store.runs import MeasuredRun
 
 CSV_FORMAT = "kernelcast.csv/1"
-"""The optional first line is `# kernelcast.csv/1`; a file without it is read as this version."""
+"""The format in the optional first line `# kernelcast.csv/1`."""
 
 _PLAIN = (
     "operator", "role", "direction", "dtype", "time_us", "repetitions_us", "repetitions", "statistic", "variant",
@@ -32,25 +29,20 @@ _PLAIN = (
 )  # fmt: skip
 _FEATURES = tuple(dict.fromkeys(name for row in OPERATORS.values() for name in row.features))
 _RAW = (*SYMBOLS, RAW_VOCABULARY)
-# Columns as they were called before operators had roles.
-_OLD_COLUMNS = {"mp": "tp", "encoders": "layers"}
-_OLD_FEATURES: Mapping[str, Mapping[str, str]] = {
-    "attention_scores": {"batch_heads": "batch", "l_query": "m", "head_size": "k", "l_key": "n"},
-    "attention_values": {"batch_heads": "batch", "l_query": "m", "l_key": "k", "head_size": "n"},
-}
-_KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_OLD_COLUMNS))
-_OWN_PREFIX = "x_"  # columns for the site's own use
+_PAPER_NAMES = {"mp": "tp", "encoders": "layers"}
+_KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_PAPER_NAMES))
+_OWN_PREFIX = "x_"  # columns that are ignored
 _MAX_REPETITIONS = 100_000
 
 
 def read_csv_files(
     paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
 ) -> Parsed:
-    """Read files in the generic format; `NAME.toml` next to `NAME.csv` describes it, `described` goes before.
+    """Read files in the generic format. `NAME.toml` next to `NAME.csv` describes it; `described` takes precedence.
 
     Raises:
-        DataError: a file is not what it claims, or, when `strict`, a line is malformed.
-        UsageError: device (or, for collectives, fabric) unknown.
+        DataError: a file has another format, or, with `strict`, a line is malformed.
+        UsageError: the device, or the fabric of collectives, is unknown.
     """
     parsed = Parsed(strict=strict, files=len(paths))
     for path in paths:
@@ -58,38 +50,30 @@ def read_csv_files(
         description = described or Description()
         if (neighbour := path.with_suffix(".toml")).is_file():
             description = description.over(read_description(neighbour))
-        for batch in _batches(file, description, parsed):
-            parsed.add(batch)
+        for measured in _runs(file, description, parsed):
+            parsed.add(measured)
     return parsed.checked(paths)
 
 
-def _batches(file: TextFile, description: Description, skipped: Skipped) -> Iterator[Batch]:
-    """Up to two: compute operators, and collectives, whose run has a fabric."""
-    compute = description.compute()
-    fabric = description.network() if "gpus_per_node" in description.fabric else None
-    runs = {False: _run(file, description, None), True: _run(file, description, fabric) if fabric else None}
-    ids = {is_collective: run.id for is_collective, run in runs.items() if run is not None}
+def _runs(file: TextFile, description: Description, skipped: Skipped) -> Iterator[MeasuredRun]:
+    """A run of compute operators and, if the fabric is known, a run of collectives."""
+    fabrics = {False: None, True: description.network() if "gpus_per_node" in description.fabric else None}
+    runs = {
+        is_collective: description.run("import csv", file, fabric)
+        for is_collective, fabric in fabrics.items()
+        if fabric or not is_collective
+    }
+    ids = {is_collective: measured.run.id for is_collective, measured in runs.items()}
     samples: dict[bool, list[Sample]] = {False: [], True: []}
-    for row in _rows(file, skipped):
-        with skipped.row(file.path, row.line):
-            measured = _measured(row)
-            is_collective = measured.operator.is_collective
+    for cells in _rows(file, skipped):
+        with skipped.row(file.path, cells.line):
+            row = _row(cells)
+            is_collective = row.operator.is_collective
             if is_collective not in ids:
                 description.network()  # raises: the fabric is unknown
-            samples[is_collective].append(_sample(measured, ids[is_collective], description))
-    for is_collective, run in runs.items():
-        if run is not None:
-            yield Batch(
-                run=run,
-                compute=compute,
-                fabric=fabric if is_collective else None,
-                software=description.versions(),
-                samples=samples[is_collective],
-            )
-
-
-def _run(file: TextFile, description: Description, fabric: FabricFingerprint | None) -> Run:
-    return description.run(command="import csv", file_name=file.name, file_digest=file.digest, fabric=fabric)
+            samples[is_collective].append(_sample(row, ids[is_collective], description))
+    for is_collective, measured in runs.items():
+        yield replace(measured, samples=samples[is_collective])
 
 
 def _rows(file: TextFile, skipped: Skipped) -> Iterator[CsvRow]:
@@ -106,7 +90,7 @@ def _rows(file: TextFile, skipped: Skipped) -> Iterator[CsvRow]:
 
 
 def _header_line(file: TextFile) -> int:
-    """Line of the header: the first, or the one after `# kernelcast.csv/…`."""
+    """Line number of the header: 1, or 2 after `# kernelcast.csv/…`."""
     marker = re.match(r"#\s*(\S+)", file.text)
     if marker is None:
         return 1
@@ -116,62 +100,61 @@ def _header_line(file: TextFile) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """A row, its columns by present names, with the operator and role that it names."""
+class _Row:
+    """A row with its operator and role; columns have the names of `SYMBOLS`."""
 
-    row: CsvRow
+    cells: CsvRow
     operator: Operator
     role: str
 
 
-def _measured(row: CsvRow) -> _Measured:
-    name = row.text("operator")
-    law, role = OLD_OPERATORS.get(name, (name, ""))
-    if law not in OPERATORS:
+def _row(cells: CsvRow) -> _Row:
+    name, role = cells.text("operator"), cells.cells.get("role", "")
+    if name not in OPERATORS:
         raise Malformed(f"operator {name!r:.60} is unknown; docs/importing.md lists them")
-    role = row.cells.get("role", role)
-    if role and role not in OPERATORS[law].roles:
-        expected = ", ".join(filter(None, OPERATORS[law].roles)) or "none"
-        raise Malformed(f"role: found {role!r:.40}, expected of {law}: {expected}")
-    names = {**_OLD_COLUMNS, **_OLD_FEATURES.get(name, {})}
-    cells = {names.get(column, column): cell for column, cell in row.cells.items()}
-    return _Measured(replace(row, cells=cells), OPERATORS[law], role)
+    if role and role not in OPERATORS[name].roles:
+        expected = ", ".join(filter(None, OPERATORS[name].roles)) or "none"
+        raise Malformed(f"role: found {role!r:.40}, expected of {name}: {expected}")
+    named = {_PAPER_NAMES.get(column, column): cell for column, cell in cells.cells.items()}
+    return _Row(replace(cells, cells=named), OPERATORS[name], role)
 
 
-def _sample(measured: _Measured, run_id: str, description: Description) -> Sample:
-    row, cells = measured.row, measured.row.cells
-    repetitions_us = _repetitions_us(cells.get("repetitions_us", ""))
+def _sample(row: _Row, run_id: str, description: Description) -> Sample:
+    def text(name: str) -> str:
+        return row.cells.cells.get(name, description.row_default(name))
+
+    given, repetitions_us = row.cells.cells, _repetitions_us(row.cells.cells.get("repetitions_us", ""))
     return imported_sample(
-        measured.operator,
-        checked_direction(measured.operator, cells.get("direction", "")),
-        checked_dtype(cells.get("dtype", description.row_default("dtype"))),
-        _vector(measured),
+        row.operator,
+        checked_direction(row.operator, given.get("direction", "")),
+        checked_dtype(text("dtype")),
+        _vector(row),
         run_id=run_id,
-        role=measured.role,
-        time_us=None if repetitions_us else row.positive("time_us"),
-        statistic=cells.get("statistic", description.row_default("statistic")),
-        repetition_count=row.whole("repetitions") if "repetitions" in cells else 0,
+        role=row.role,
+        time_us=None if repetitions_us else row.cells.positive("time_us"),
+        statistic=text("statistic"),
+        repetition_count=row.cells.whole("repetitions") if "repetitions" in given else 0,
         repetitions_us=repetitions_us,
-        variant=cells.get("variant", description.row_default("variant")),
-        measured_at=cells.get("measured_at"),
+        variant=text("variant"),
+        measured_at=given.get("measured_at"),
     )
 
 
-def _vector(measured: _Measured) -> tuple[int, ...]:
-    """The features where all of them are there, else what follows from the raw parameters."""
-    row, operator = measured.row, measured.operator
-    stated = {name: row.whole(name) for name in operator.features if name in row.cells}
-    if operator.equal_unless_measured and "h_kv" not in row.cells:
+def _vector(row: _Row) -> tuple[int, ...]:
+    """The stated features if complete, else the vector of the raw parameters."""
+    cells, operator = row.cells, row.operator
+    stated = {name: cells.whole(name) for name in operator.features if name in cells.cells}
+    if operator.equal_unless_measured and "h_kv" not in cells.cells:
         feature, partner = operator.equal_unless_measured
         if operator.features.keys() - stated.keys() == {feature}:
             stated[feature] = stated[partner]
     if len(stated) == len(operator.features):
         return tuple(stated[name] for name in operator.features)
-    given = {name: row.whole(name) for name in _RAW if name in row.cells}
-    vector = workload_vector(operator, measured.role, given)
+    given = {name: cells.whole(name) for name in _RAW if name in cells.cells}
+    vector = workload_vector(operator, row.role, given)
     for name, value in zip(operator.features, vector, strict=True):
         if stated.get(name, value) != value:
-            raise Malformed(f"{name}: found {row.cells[name]}, but the raw parameters give {value}")
+            raise Malformed(f"{name}: found {cells.cells[name]}, but the raw parameters give {value}")
     return vector
 
 

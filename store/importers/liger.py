@@ -1,14 +1,14 @@
-"""Small kernels that Liger-Kernel publishes (CSV, benchmark/data/all_benchmark_data.csv), forward and backward.
+"""Small kernels from Liger-Kernel's benchmarks (CSV, benchmark/data/all_benchmark_data.csv), forward and backward.
 
-Times are medians of Triton's do_bench in ms, with the cache emptied before each; sizes are `x_value` and those of the
-JSON in `extra_benchmark_config_str`. `kernel_provider` (liger, torch, huggingface, …) becomes the variant. What the
-benchmarks run (benchmark/scripts) decides what a row is:
+Times are medians of Triton's do_bench in ms, with an emptied cache. Sizes are `x_value` and the JSON in
+`extra_benchmark_config_str`. `kernel_provider` (liger, torch, huggingface, …) becomes the variant. The benchmarks
+(benchmark/scripts) determine the meaning of rows:
 
-- Where only `forward` and `full` were measured, backward is their difference, and flagged (`DIFFERENCE`): without CUDA
-  graphs, a full pass of less than about 0.3 ms is mostly the host's launches.
-- `cross_entropy` is in float32, `megatron_…` in bfloat16: their configurations do not say so. Liger's forward pass of
-  the loss computes the gradient too.
-- Passes backward of `megatron_…` hold the forward pass and a sum, those of `embedding` the drawing of random gradients.
+- If only `forward` and `full` were measured, backward is their difference, with the flag `DIFFERENCE`: without CUDA
+  graphs, a full pass of less than about 0.3 ms is mostly launches on the host.
+- `cross_entropy` runs in float32 and `megatron_…` in bfloat16, which their configurations do not state. Liger's forward
+  pass of the loss also computes the gradient.
+- Backward passes of `megatron_…` include the forward pass and a sum, of `embedding` the generation of random gradients.
 - `swiglu` and `geglu` are whole MLPs with their linears, unlike `megatron_swiglu`.
 """
 
@@ -22,9 +22,8 @@ from typing import Any
 from kernelcast.runtime.operators import OPERATORS, Direction, Vector
 from kernelcast.store.doubts import DIFFERENCE
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, whole
-from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
 from kernelcast.store.importers.parsed import Parsed, checked_dtype, imported_sample
-from kernelcast.store.importers.repositories import REPOSITORIES
 from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
@@ -46,7 +45,7 @@ _STATISTIC = "median of several"
 
 
 class _Sizes:
-    """Sizes of a row: `x_value` under the name `x_name`, and its configuration."""
+    """Sizes of a row: `x_value` by the name `x_name`, and its configuration."""
 
     def __init__(self, row: CsvRow) -> None:
         try:
@@ -60,7 +59,7 @@ class _Sizes:
         } | {row.text("x_name"): row.text("x_value")}
 
     def __call__(self, *names: str) -> int:
-        """The size by the first of its names that is there."""
+        """The size by the first of `names` that is stated."""
         for name in names:
             if name in self._texts:
                 return whole(self._texts[name], name)
@@ -77,7 +76,7 @@ class _Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernel:
-    """What a benchmark runs. `why_forward_only`: why its backward pass is left out; `dtype` where rows state none."""
+    """What a benchmark runs; `dtype` is for rows without. `why_forward_only`: why backward is left out."""
 
     operator: str
     vector: Callable[[_Sizes], Vector]
@@ -101,7 +100,7 @@ def _embedding(sizes: _Sizes) -> Vector:
     return b * length, sizes("V", "vocab_size"), sizes("D", "hidden_size")
 
 
-_WITH_FORWARD = "holds the forward pass and a sum"
+_WITH_FORWARD = "includes the forward pass and a sum"
 _KERNELS: Mapping[str, _Kernel] = {
     "layer_norm": _Kernel(operator="layer_norm", vector=lambda s: (*_tokens(s), s("N", "hidden_size"))),
     "rms_norm": _Kernel(operator="rms_norm", vector=lambda s: (*_tokens(s), s("H", "hidden_size"))),
@@ -124,7 +123,9 @@ _KERNELS: Mapping[str, _Kernel] = {
         dtype="float32",
     ),
     "embedding": _Kernel(
-        operator="embedding", vector=_embedding, why_forward_only="holds the drawing of random gradients"
+        operator="embedding",
+        vector=_embedding,
+        why_forward_only="includes the generation of random gradients",
     ),
     "fused_moe": _Kernel(
         operator="moe",
@@ -136,7 +137,7 @@ _KERNELS: Mapping[str, _Kernel] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A time of one workload and mode."""
+    """A time of a workload and mode."""
 
     line: int
     kernel: str
@@ -150,11 +151,11 @@ class _Row:
 def read_liger(
     paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
 ) -> Parsed:
-    """Read tables of benchmarks; the device is each row's own.
+    """Read tables of benchmarks; rows name their device.
 
     Raises:
-        DataError: a file is no such table, no row is usable, or, when `strict`, a malformed row.
-        UsageError: `commit` is no commit.
+        DataError: a file is not such a table, no row is usable, or, with `strict`, a row is malformed.
+        UsageError: `commit` is not a commit.
     """
     known = (described or Description()).over(REPOSITORIES["liger"].described(commit))
     parsed = Parsed(strict=strict, files=len(paths))

@@ -26,7 +26,7 @@ _LIBRARY = re.compile(r"NCCL version (\d+\.\d+\.\d+)\S*?(?:\+cuda(\d+\.\d+))?(?:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRow:
-    """One printed row: a message of `count` elements, its time out-of-place and in-place (µs)."""
+    """A printed row: a message of `count` elements, and its times out of place and in place (µs)."""
 
     line: int
     size_bytes: int
@@ -39,7 +39,7 @@ class LogRow:
 
 @dataclass(slots=True, kw_only=True)
 class Section:
-    """One test of a log. `hosts` has one entry per rank, and is for counting only."""
+    """A test of a log. `hosts` has an entry per rank, which is only counted."""
 
     line: int
     collective: str
@@ -53,10 +53,10 @@ class Section:
     rows: list[LogRow] = field(default_factory=list)
 
     def layout(self) -> tuple[int, int]:
-        """Nodes, and devices on each of them.
+        """Number of nodes, and of devices per node.
 
         Raises:
-            Malformed: no device list, several groups at once, or nodes with different numbers of devices.
+            Malformed: no device list, several groups, or different numbers of devices per node.
         """
         if not self.hosts:
             raise Malformed("the test lists no devices ('#  Rank  0 … on HOST device …')")
@@ -70,10 +70,10 @@ class Section:
 
 
 def read_sections(file: TextFile, skipped: Skipped) -> list[Section]:
-    """Every test of a log.
+    """The tests of a log.
 
     Raises:
-        DataError: the file is no log of nccl-tests, or, where `skipped` is strict, a row is malformed.
+        DataError: the file is not a log of nccl-tests, or `skipped` is strict and a row is malformed.
     """
     sections = list(_sections(file, skipped))
     if not sections:

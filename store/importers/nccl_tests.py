@@ -1,8 +1,8 @@
-"""Collectives from logs of nccl-tests: what its rows mean as workload vectors of our operators.
+"""Collectives from logs of nccl-tests: rows as workload vectors.
 
-nccl-tests calls `size` the larger of a process's two buffers and `count` the elements of the smaller one. So an
-all-gather's count is one process's shard, as in our all-gathers, and a reduce-scatter's is its output, while our
-reduce-scatters count their input. An all-to-all's count is what goes to one process, ours is a process's whole input.
+In nccl-tests, `size` is the larger of a process's two buffers and `count` the number of elements in the smaller buffer:
+the shard of an all-gather, the output of a reduce-scatter, the part of an all-to-all for one process. Workload vectors
+have the shard of an all-gather, but the whole input of a reduce-scatter or an all-to-all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +25,8 @@ OPERATORS_OF: Mapping[str, str] = {
     "alltoall": "all_to_all",
     "sendrecv": "point_to_point",
 }
-"""Their tests: which operator each times, in no particular role."""
-# Their type names: torch's, and bytes. Integers have no dtype of a training step, but bytes are bytes.
+"""The operator of each test, without a role."""
+# Names of types: torch's name and bytes per element. Integers have no dtype of a training step.
 _TYPES: Mapping[str, tuple[str, int]] = {
     "double": ("float64", 8),
     "float": ("float32", 4),
@@ -42,7 +42,7 @@ _TYPES: Mapping[str, tuple[str, int]] = {
     "uint64": ("", 8),
 }
 _GATHERING = ("all_gather", "reduce_scatter", "alltoall")  # size is count × processes
-_WHOLE = ("reduce_scatter", "alltoall")  # our entries are those of the larger buffer
+_WHOLE = ("reduce_scatter", "alltoall")  # entries of the vector are the elements of the larger buffer
 _ORDINARY_REDUCTIONS = ("", "sum", "none")
 
 
@@ -57,14 +57,13 @@ def read_nccl_tests(
     as_dtype: str = "",
     strict: bool = False,
 ) -> Parsed:
-    """Read logs of one cluster. A node has as many devices as the largest test used on one.
+    """Read logs of one cluster. Devices per node are the largest number that a test used on a node.
 
-    `collective` names the collective of logs that do not (older versions). With `as_dtype` a message counts as
-    elements of that dtype with as many bytes; what was measured is noted in the run's conditions.
+    `collective` is the collective of logs of older versions, which do not name it. With `as_dtype`, messages count as
+    elements of that dtype; the conditions of the run list the measured types.
 
     Raises:
-        DataError: a file is no such log, they come from several kinds of device, or, when `strict`, a
-            malformed line.
+        DataError: a file is not such a log, the logs name several devices, or, with `strict`, a line is malformed.
         UsageError: `as_dtype` is unknown.
     """
     if as_dtype and as_dtype not in ELEMENT_BYTES:
@@ -89,7 +88,7 @@ def read_nccl_tests(
 
 
 def _described_by_logs(logs: Sequence[_Log]) -> Description:
-    """Device, and devices per node, that the logs list."""
+    """The device and the devices per node of the logs."""
     sections = [section for _, of_file in logs for section in of_file]
     devices = sorted({device for section in sections for device in section.devices})
     hardware = device_named(devices[0]) if devices else {}
@@ -170,7 +169,7 @@ def _samples(
 
 
 def _message(section: Section, row: LogRow, processes: int) -> tuple[int, str]:
-    """Bytes that our operator counts as entries, and torch's name of the type (empty for integers)."""
+    """Bytes of the entries of the workload vector, and torch's name of the type (empty for integers)."""
     if row.type_name not in _TYPES:
         raise Malformed(f"type: found {row.type_name!r:.40}, expected one of {', '.join(_TYPES)}")
     dtype, element_bytes = _TYPES[row.type_name]

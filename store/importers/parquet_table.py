@@ -1,4 +1,4 @@
-"""A Parquet file as rows of named texts with their numbers, like a CSV table (extra `parquet`)."""
+"""Parquet files as rows of named texts with row numbers, like a CSV table (extra `parquet`)."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetTable:
-    """A file's columns and the SHA-256 of its bytes; `rows` reads it."""
+    """A Parquet file: its columns and the SHA-256 of its bytes."""
 
     path: Path
     columns: tuple[str, ...]
@@ -26,20 +26,20 @@ class ParquetTable:
 
     @property
     def name(self) -> str:
-        """Base name, which a source is called by; paths are not stored."""
+        """Base name, the name of the source; paths are not stored."""
         return self.path.name
 
     def missing(self, columns: Sequence[str]) -> str:
-        """The first of `columns` that the file does not have; empty if it has them all."""
+        """The first of `columns` that the file lacks, or empty."""
         return next((name for name in columns if name not in self.columns), "")
 
-    def rows(self, columns: Sequence[str]) -> Iterator[CsvRow]:
-        """Every row with its number from 1, cells of the named columns as texts; empty cells are left out.
+    def rows(self, columns: Sequence[str] = ()) -> Iterator[CsvRow]:
+        """Every row with its number from 1 and its non-empty cells as texts, of `columns` or of all columns.
 
         Raises:
             DataError: a part of the file cannot be read.
         """
-        names = [name for name in dict.fromkeys(columns) if name in self.columns]
+        names = [name for name in columns or self.columns if name in self.columns]
         number = 0
         try:
             for batch in self._file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=names):
@@ -52,6 +52,7 @@ class ParquetTable:
                             for name, value in zip(names, values, strict=True)
                             if value is not None and value != ""
                         },
+                        columns=self.columns,
                     )
         except _errors() as error:
             raise DataError(f"{self.path}: row {number + 1} cannot be read ({error!s:.100})") from error

@@ -1,4 +1,4 @@
-"""What a reader found: samples made of others' values, and how they enter a database, all in one transaction."""
+"""Samples that a reader made from files, and storing them in one transaction."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,43 +6,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Self, Unpack
 
-from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction, Operator
-from kernelcast.store.connection import transaction
 from kernelcast.store.database import Database
 from kernelcast.store.doubts import count_doubts, flagged
 from kernelcast.store.importers.description import Description
 from kernelcast.store.importers.parquet_table import ParquetTable
 from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile
 from kernelcast.store.records import Repetition, Sample, SampleDetails
-from kernelcast.store.runs import Run
-from kernelcast.store.sqlite_errors import reported
-from kernelcast.store.write import write_run, write_samples
+from kernelcast.store.runs import MeasuredRun
 
 MAX_SAMPLES = 2_000_000
-"""Of one import: it is held in memory, so that a malformed last line can still stop all of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Samples of one run, with what they were measured on."""
-
-    run: Run
-    compute: ComputeFingerprint
-    fabric: FabricFingerprint | None
-    software: SoftwareFingerprint
-    samples: Sequence[Sample]
+"""Of one import, which is held in memory, so that a malformed last line can stop all of it."""
 
 
 class Parsed(Skipped):
-    """What `files` files hold; `strict`: none of their lines may be malformed."""
+    """The content of `files` files; with `strict`, a malformed line is an error."""
 
     def __init__(self, *, strict: bool, files: int = 0) -> None:
         super().__init__(strict=strict)
         self.files = files
-        self.batches: list[Batch] = []
+        self.runs: list[MeasuredRun] = []
 
     def add_run(
         self,
@@ -53,77 +39,69 @@ class Parsed(Skipped):
         *,
         fabric: FabricFingerprint | None = None,
     ) -> None:
-        """Add what was measured on one device (and fabric), as described; `samples` makes them of their run's id.
+        """Add the samples of one device and fabric; `samples` makes them from the run's id.
 
         Raises:
             DataError: as `add`.
         """
-        run = description.run(command=command, file_name=file.name, file_digest=file.digest, fabric=fabric)
-        self.add(
-            Batch(
-                run=run,
-                compute=description.compute(),
-                fabric=fabric,
-                software=description.versions(),
-                samples=tuple(samples(run.id)),
-            )
-        )
+        measured = description.run(command, file, fabric)
+        self.add(replace(measured, samples=tuple(samples(measured.run.id))))
 
-    def add(self, batch: Batch) -> None:
-        """Add a batch. Samples that are equal in everything are one row of a database, and counted as such.
+    def add(self, measured: MeasuredRun) -> None:
+        """Add a run. Equal samples are one row of a database, and counted once.
 
         Raises:
             DataError: more than `MAX_SAMPLES` in all.
         """
-        distinct = tuple(dict.fromkeys(batch.samples))
-        if repeated := len(batch.samples) - len(distinct):
+        distinct = tuple(dict.fromkeys(measured.samples))
+        if repeated := len(measured.samples) - len(distinct):
             self.left_out["equal to another row of their file (same workload, same time)"] += repeated
         if distinct:
-            self.batches.append(replace(batch, samples=distinct))
+            self.runs.append(replace(measured, samples=distinct))
         if self.sample_count > MAX_SAMPLES:
-            name = batch.run.source.name
+            name = measured.run.source.name
             raise DataError(
                 f"{name}: more than {MAX_SAMPLES:,} samples, the limit for one import; import in parts"
             )
 
     def keep_variants(self, names: Sequence[str]) -> None:
-        """Of operators (per direction and dtype) measured in one of the ways `names`, keep no other way.
+        """Keep only the variants `names` of operators (per direction and dtype) that have any of them.
 
         Raises:
-            UsageError: nothing was measured in one of these ways; names those that were.
+            UsageError: no sample has one of these variants; lists the variants that exist.
         """
         groups: dict[tuple[str, Direction, str], set[str]] = {}
-        for batch in self.batches:
-            for s in batch.samples:
+        for measured in self.runs:
+            for s in measured.samples:
                 groups.setdefault((s.operator, s.direction, s.dtype), set()).add(s.variant)
         found = {variant for own in groups.values() for variant in own}
         if missing := [name for name in names if name not in found]:
             known = "; ".join(sorted(filter(None, found))) or "none"
             raise UsageError(f"variant: nothing was measured {missing[0]!r:.60}, found {known}")
         kept = []
-        for batch in self.batches:
+        for measured in self.runs:
             chosen = []
-            for sample in batch.samples:
+            for sample in measured.samples:
                 ways = groups[sample.operator, sample.direction, sample.dtype]
                 if sample.variant in names or ways.isdisjoint(names):
                     chosen.append(sample)
                 else:
                     way = sample.variant or "in no named way"
-                    self.left_out[f"of {sample.operator} measured {way}: not of the chosen variants"] += 1
+                    self.left_out[f"of {sample.operator} measured {way}: not a chosen variant"] += 1
             if chosen:
-                kept.append(replace(batch, samples=tuple(chosen)))
-        self.batches = kept
+                kept.append(replace(measured, samples=tuple(chosen)))
+        self.runs = kept
 
     @property
     def sample_count(self) -> int:
-        """Samples in all batches."""
-        return sum(len(batch.samples) for batch in self.batches)
+        """Samples of all runs."""
+        return sum(len(measured.samples) for measured in self.runs)
 
     def checked(self, paths: Sequence[Path]) -> Self:
-        """Itself, if there is anything to store.
+        """Itself, if it has samples.
 
         Raises:
-            DataError: no sample at all; names the first malformed line, or what was left out.
+            DataError: no sample; names the first malformed line, or the rows left out.
         """
         if self.sample_count:
             return self
@@ -136,10 +114,10 @@ class Parsed(Skipped):
 
 
 def checked_direction(operator: Operator, text: str) -> Direction:
-    """The direction called `text`; empty means the only one that the operator has.
+    """The direction `text`; if empty, the operator's only direction.
 
     Raises:
-        Malformed: the operator has no such direction, or several and none was named.
+        Malformed: the operator lacks the direction, or `text` is empty and it has several.
     """
     expected = " or ".join(operator.costs)
     if not text and len(operator.costs) == 1:
@@ -150,10 +128,10 @@ def checked_direction(operator: Operator, text: str) -> Direction:
 
 
 def checked_dtype(text: str) -> str:
-    """`text` if it is a dtype by torch's name.
+    """`text`, checked to be torch's name of a dtype.
 
     Raises:
-        Malformed: it is none.
+        Malformed: it is not.
     """
     if text not in ELEMENT_BYTES:
         raise Malformed(f"dtype: found {text!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
@@ -172,10 +150,10 @@ def imported_sample(
     repetitions_us: Sequence[float] = (),
     **details: Unpack[SampleDetails],
 ) -> Sample:
-    """A sample with a time; with `repetitions_us` its statistics follow from them instead.
+    """A sample with a time, or with statistics of `repetitions_us`.
 
     Raises:
-        Malformed: a value that no sample can have.
+        Malformed: a value is not allowed in a sample.
     """
     try:
         if repetitions_us:
@@ -205,7 +183,7 @@ def imported_sample(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """How many samples were new, how many the database held already, and how many are doubtful (`count_doubts`)."""
+    """Numbers of new samples, of samples that existed, and of doubtful samples (`count_doubts`)."""
 
     added: int
     already_there: int
@@ -213,34 +191,20 @@ class Imported:
 
 
 def store_parsed(database: Database, parsed: Parsed) -> Imported:
-    """Store every batch in one transaction: all of it or nothing. Repeating it adds nothing.
+    """Store all runs in one transaction. Repeating it adds nothing.
 
-    Samples that cannot be right are flagged (doubts.py).
+    Doubtful samples are flagged (doubts.py); samples of one device and fabric are compared.
 
     Raises:
         DataError: the database cannot be written.
     """
-    added = 0
-    batches = _flagged(parsed.batches)
-    with reported(database.path), transaction(database.connection):
-        for batch in batches:
-            write_run(database.connection, batch.run, batch.compute, batch.fabric, batch.software)
-            added += write_samples(database.connection, batch.samples)
-    doubts = count_doubts(sample.flags for batch in batches for sample in batch.samples)
+    together: dict[tuple[ComputeFingerprint, FabricFingerprint | None], list[MeasuredRun]] = {}
+    for measured in parsed.runs:
+        together.setdefault((measured.compute, measured.fabric), []).append(measured)
+    runs = []
+    for (compute, fabric), of_device in together.items():
+        samples = iter(flagged([sample for one in of_device for sample in one.samples], compute, fabric))
+        runs += [replace(one, samples=tuple(islice(samples, len(one.samples)))) for one in of_device]
+    added = database.add_runs(runs)
+    doubts = count_doubts(sample.flags for measured in runs for sample in measured.samples)
     return Imported(added=added, already_there=parsed.sample_count - added, doubts=doubts)
-
-
-def _flagged(batches: Sequence[Batch]) -> list[Batch]:
-    """Batches with doubtful samples flagged; those of one device and fabric are looked at together."""
-    together: dict[tuple[ComputeFingerprint, FabricFingerprint | None], list[int]] = {}
-    for number, batch in enumerate(batches):
-        together.setdefault((batch.compute, batch.fabric), []).append(number)
-    found = list(batches)
-    for (compute, fabric), numbers in together.items():
-        samples = iter(
-            flagged([sample for number in numbers for sample in batches[number].samples], compute, fabric)
-        )
-        for number in numbers:
-            own = tuple(islice(samples, len(batches[number].samples)))
-            found[number] = replace(batches[number], samples=own)
-    return found

@@ -1,4 +1,4 @@
-"""Validation errors of the method's authors' own regressors: `GPU.csv` in the folder of their data files."""
+"""Validation errors of the regressors of the method's authors: `GPU.csv` in the folder of their data files."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -27,10 +27,10 @@ _WHAT = "a list of the authors' regressors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedError:
-    """One regressor of theirs. `validation_error` is a fraction, on a 20 % split.
+    """The error of a regressor. `validation_error` is a fraction, on a split of 20 %.
 
-    `nodes` and `gpus_per_node` are the layout of a collective's regressor, both 0 for one over all layouts;
-    None for operators.
+    `nodes` and `gpus_per_node` are the layout of a collective, both 0 for a regressor of all layouts; None for
+    operators.
     """
 
     operator: str
@@ -45,12 +45,12 @@ class PublishedError:
 
 
 def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
-    """Errors of a site's folder, operators in the table's order, then collectives by layout.
+    """Errors in a site's folder, in the order of the table of operators, then by layout.
 
     Functions without an operator are left out.
 
     Raises:
-        DataError: no such folder, or a file that is not such a list; a malformed line with its number.
+        DataError: no such folder, a file is not such a list, or a line is malformed.
     """
     device = data_files(directory)[0].gpu
     paths = [path for part in ("operator", "nccl") if (path := directory / part / f"{device}.csv").is_file()]
@@ -90,7 +90,7 @@ def _error(row: CsvRow, function: Function, *, is_collective: bool) -> Published
     settings = row.text("Best_config")
     if len(settings) > _LONGEST_SETTINGS:
         raise Malformed(f"Best_config: more than {_LONGEST_SETTINGS} characters")
-    hyperparameters = ast.literal_eval(settings)  # literals only: nothing of another's file runs
+    hyperparameters = ast.literal_eval(settings)  # literals only: no code of the file runs
     if not isinstance(hyperparameters, dict):
         raise Malformed(f"Best_config: found {settings!r:.40}, expected a dictionary")
     return PublishedError(

@@ -1,4 +1,4 @@
-"""Raw parameters (b, l, d, h, tp, …) into workload vectors: those that the layers of a step call operators with."""
+"""Workload vectors from raw parameters (b, l, d, h, tp, …), as the layers of a step call operators."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ RAW_VOCABULARY = "v_raw"
 
 Values = Mapping[str, int]
 
-# (what, by what): divided on one device, without a remainder.
+# (dividend, divisor): must divide without remainder.
 _DIVIDED = (("h", "tp"), ("h_kv", "tp"), ("f", "tp"), ("v", "tp"), ("d", "tp"), ("d", "h"))
 # Any workload at which every parameter can be doubled.
 _EXAMPLE = {
@@ -45,8 +45,8 @@ _EXAMPLE = {
 def workload_vector(row: Operator, role: str, given: Values) -> tuple[int, ...]:
     """Workload vector of an operator in a role at raw parameters, keys as in `SYMBOLS` (or `RAW_VOCABULARY`).
 
-    Not given, tp is 1, h_kv is h, f is 4 d, and an optimizer's parameters are those of Table III for d, tp, layers and
-    the vocabulary.
+    By default tp is 1, h_kv is h, f is 4 d, and an optimizer's parameters follow from d, tp, layers and the vocabulary
+    (Table III).
 
     Raises:
         Malformed: no step calls the operator in that role, a parameter is missing, or a division leaves a remainder.
@@ -73,7 +73,7 @@ def workload_vector(row: Operator, role: str, given: Values) -> tuple[int, ...]:
 
 @cache
 def needed_symbols(name: str, role: str) -> frozenset[str]:
-    """The raw parameters that an operator's workload vector depends on; none where no step calls it in that role."""
+    """The raw parameters that an operator's workload vector depends on; empty if no step calls it in that role."""
     if _calls_with(name, role) is None:
         return frozenset()
     at_example = _shape(name, role, _EXAMPLE)
@@ -174,7 +174,7 @@ def _updated(values: Values) -> Calls:
         for zero in (1, 2)
     )
     updates = (update_ops([(parameters, whole)], role, layers) for role in _STAGES)
-    calls = (one.call for one in chain.from_iterable(updates) if one.call is not None)
+    calls = (one.call for one in chain.from_iterable(updates) if one.call is not None and one.call.count)
     return (*calls, *sharded.scatter(parameters))
 
 
@@ -209,7 +209,7 @@ def _with_defaults(row: Operator, role: str, given: Values) -> dict[str, int]:
     if "d" in values:
         values.setdefault("f", 4 * values["d"])
     if RAW_VOCABULARY in values and "v" not in values:
-        values["v"] = padded_vocabulary(values[RAW_VOCABULARY], values["tp"])
+        values["v"] = int(padded_vocabulary(values[RAW_VOCABULARY], values["tp"]))
     stage = _STAGES.get(role) if row.per_update and "parameters" not in values else None
     needed = {"d", "layers", *(["v"] if stage and (stage.first or stage.last) else [])}
     if stage and needed <= values.keys():  # norms and biases as Table III prints them (eq. 6)

@@ -1,15 +1,15 @@
-"""Operators that SimuMax publishes per system (JSON, configs/system): efficiencies by shape, as times.
+"""Operators from SimuMax's system files (JSON, configs/system): efficiencies by shape, converted to times.
 
-`accelerator.op.NAME.accurate_efficient_factor` maps a shape to FLOPs / (time · peak), with the peak of the file's
-`tflops`. FLOPs by the convention of the source (simu_tools/efficency_test):
+`accelerator.op.NAME.accurate_efficient_factor` maps a shape to FLOPs / (time · peak); the peak is `tflops`. The source
+counts FLOPs as follows (simu_tools/efficency_test):
 
-- `matmul`: 2 · b · m · k · n. Samples of b share the weight, so that their rows count together.
+- `matmul`: 2 · b · m · k · n. All b samples share the weight: one product with b · m rows.
 - `group_matmul`: 2 · ng · M · N · K, M rows for each of ng experts.
 - `sdp_fwd`, `sdp_bwd`: causal attention counted *without* its mask, 2 and 5 · batch · seq_len² · heads · (qk_head_dim +
-  v_head_dim): twice ours. Efficiencies above 1 are therefore possible. Unequal heads count with their mean, which has
-  as many FLOPs and bytes.
+  v_head_dim): twice the FLOPs of kernelcast, so that efficiencies above 1 are possible. Unequal head sizes become
+  their mean, which has the same FLOPs and bytes.
 
-A linear's three products are keyed by what they multiply; here they have the vector [m, k, n] of the forward product:
+The keys of a linear's three products are the sizes of each product; their workload vector is the forward product's:
 
 | layout | product | m, k, n of the key |
 |---|---|---|
@@ -17,7 +17,7 @@ A linear's three products are keyed by what they multiply; here they have the ve
 | NN | input gradient [m, n] × [n, k] | m, n, k |
 | NT | weight gradient [n, m] × [m, k] | n, m, k |
 
-Times are those of kernels called back to back in TransformerEngine, backward passes without the forward one.
+Kernels were called back to back in TransformerEngine, backward passes without the forward pass.
 """
 
 import json
@@ -32,20 +32,19 @@ from typing import Any
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store.importers.csv_table import CsvRow
-from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
 from kernelcast.store.importers.parsed import Parsed, imported_sample
-from kernelcast.store.importers.repositories import REPOSITORIES
 from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
 _WHAT = "a system of SimuMax"
-# Names of systems begin with their device's; the driver calls it as on the right.
+# The device names of the driver, by the beginning of a system's name.
 _DEVICES = {"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """What a key names, and its FLOPs as the source counts them."""
+class _Workload:
+    """The workload of a key, and its FLOPs as the source counts them."""
 
     operator: str
     direction: Direction
@@ -57,11 +56,11 @@ class _Measured:
 def read_simumax(
     paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
 ) -> Parsed:
-    """Read system files. The device follows from `sys_name` where it is known.
+    """Read system files. `sys_name` determines the device, if known.
 
     Raises:
-        DataError: a file is no such system, no entry is usable, or, when `strict`, a malformed entry.
-        UsageError: the device is unknown, or `commit` is no commit.
+        DataError: a file is not such a system, no entry is usable, or, with `strict`, an entry is malformed.
+        UsageError: the device is unknown, or `commit` is not a commit.
     """
     known = REPOSITORIES["simumax"].described(commit)
     parsed = Parsed(strict=strict, files=len(paths))
@@ -96,7 +95,7 @@ def _described_by_name(name: str) -> Description:
 
 
 def _count_fits(system: Mapping[str, Any], left_out: Counter[str]) -> None:
-    """Collectives and memory-bound operators have an efficiency and a latency, fitted to rows not published."""
+    """Count collectives and memory-bound operators: only fits of their efficiency and latency are published."""
     networks = system.get("networks")
     for network in networks.values() if isinstance(networks, dict) else ():
         operators = network.get("op") if isinstance(network, dict) else None
@@ -117,7 +116,7 @@ def _samples(file: TextFile, operators: Mapping[str, Any], skipped: Skipped, run
             continue
         if not factors:
             skipped.left_out[f"of {name:.40}: a default efficiency, not measured times"] += 1
-        elif name not in _KINDS:
+        elif name not in _TABLES:
             skipped.left_out[f"of {name:.40}: no operator for it"] += len(factors)
             continue
         for key, factor in factors.items():
@@ -130,21 +129,21 @@ def _samples(file: TextFile, operators: Mapping[str, Any], skipped: Skipped, run
 
 
 def _sample(name: str, key: str, factor: object, tflops: object, run_id: str) -> Sample:
-    kind = _KINDS[name]
+    read, dtype = _TABLES[name]
     cells = CsvRow(line=1, cells=dict(_cell(part) for part in key.split(",")))
     if factor == 0:
         raise LeftOut(f"of {name} with efficiency 0: not measured")
-    measured = kind.read(cells)
+    workload = read(cells)
     rate = _positive(factor, "efficiency") * _positive(tflops, f"tflops of {name}") * 1e6
     return imported_sample(
-        OPERATORS[measured.operator],
-        measured.direction,
-        kind.dtype,
-        measured.vector,
+        OPERATORS[workload.operator],
+        workload.direction,
+        dtype,
+        workload.vector,
         run_id=run_id,
-        time_us=measured.flops / rate,
+        time_us=workload.flops / rate,
         statistic="mean or median of several",
-        variant=measured.variant,
+        variant=workload.variant,
     )
 
 
@@ -167,11 +166,11 @@ def _line(file: TextFile, name: str, key: str) -> int:
 
 
 def _gradients(dtype: str, accumulates: str) -> str:
-    """What a weight gradient is added to."""
+    """A weight gradient's variant: the type that it is added to or written in."""
     return f"{dtype} gradients" if accumulates == "True" else f"{dtype} gradients, overwritten"
 
 
-def _matmul(row: CsvRow) -> _Measured:
+def _matmul(row: CsvRow) -> _Workload:
     b, m, k, n = (row.whole(name) for name in ("b", "m", "k", "n"))
     layout, variant = row.text("layout"), ""
     if layout == "TN":
@@ -183,7 +182,7 @@ def _matmul(row: CsvRow) -> _Measured:
         variant = _gradients(row.text("out_dtype"), row.text("accumulate"))
     else:
         raise Malformed(f"layout: found {layout!r:.20}, expected TN, NN or NT")
-    return _Measured(
+    return _Workload(
         operator="gemm", direction=direction, vector=vector, variant=variant, flops=2.0 * b * m * k * n
     )
 
@@ -195,7 +194,7 @@ _STAGES = {
 }
 
 
-def _group_matmul(row: CsvRow) -> _Measured:
+def _group_matmul(row: CsvRow) -> _Workload:
     groups, m, k, n = (row.whole(name) for name in ("ng", "M", "K", "N"))
     stage = row.text("stage")
     if stage not in _STAGES:
@@ -203,7 +202,7 @@ def _group_matmul(row: CsvRow) -> _Measured:
     direction, variant = _STAGES[stage], ""
     if direction is Direction.WEIGHT_GRADIENT:
         variant = _gradients(row.text("main_grad_dtype"), row.text("accumulate"))
-    return _Measured(
+    return _Workload(
         operator="grouped_gemm",
         direction=direction,
         vector=(groups, m, k, n),
@@ -212,14 +211,14 @@ def _group_matmul(row: CsvRow) -> _Measured:
     )
 
 
-def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Measured]:
-    def read(row: CsvRow) -> _Measured:
+def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Workload]:
+    def read(row: CsvRow) -> _Workload:
         batch, length = row.whole("batch"), row.whole("seq_len")
         sizes = row.whole("qk_head_dim") + row.whole("v_head_dim")
         heads, kv_heads = row.whole("head_num"), row.whole("kv_head_num")
         if heads % kv_heads:
             raise Malformed(f"head_num: found {heads}, expected a multiple of kv_head_num {kv_heads}")
-        return _Measured(
+        return _Workload(
             operator="flash_attention",
             direction=direction,
             vector=(batch, length, heads, kv_heads, sizes // 2),
@@ -230,19 +229,12 @@ def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Measu
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How keys of an operator are read, and the type that it computes in."""
-
-    read: Callable[[CsvRow], _Measured]
-    dtype: str = "bfloat16"
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "matmul": _Kind(_matmul),
-    "fp8_matmul": _Kind(_matmul, "float8_e4m3fn"),
-    "group_matmul": _Kind(_group_matmul),
-    "fp8_group_matmul": _Kind(_group_matmul, "float8_e4m3fn"),
-    "sdp_fwd": _Kind(_attention(Direction.FORWARD, 2)),
-    "sdp_bwd": _Kind(_attention(Direction.BACKWARD, 5)),
+_TABLES: Mapping[str, tuple[Callable[[CsvRow], _Workload], str]] = {
+    "matmul": (_matmul, "bfloat16"),
+    "fp8_matmul": (_matmul, "float8_e4m3fn"),
+    "group_matmul": (_group_matmul, "bfloat16"),
+    "fp8_group_matmul": (_group_matmul, "float8_e4m3fn"),
+    "sdp_fwd": (_attention(Direction.FORWARD, 2), "bfloat16"),
+    "sdp_bwd": (_attention(Direction.BACKWARD, 5), "bfloat16"),
 }
+"""Readers of keys and element types by operator of the source."""

@@ -1,4 +1,4 @@
-"""Others' text files: read whole, within a limit, if they are text; and their rows that are not imported."""
+"""Text files within a size limit, and their rows that are not imported."""
 
 import hashlib
 from collections import Counter
@@ -25,7 +25,7 @@ class TextFile:
 
     @property
     def name(self) -> str:
-        """Base name, which a source is called by; paths are not stored."""
+        """Base name, the name of the source; paths are not stored."""
         return self.path.name
 
 
@@ -69,11 +69,11 @@ def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 class Malformed(ValueError):
-    """What is wrong with a line; the reader of the file adds file and line number."""
+    """A malformed line; the reader adds file and line number."""
 
 
 class LeftOut(Exception):
-    """A well-formed row that has no place here; the message is the reason, as in "3 rows of nvfp4: …"."""
+    """A valid row that is not imported; the message completes "3 rows …", as in "of nvfp4: …"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Problem:
 
 
 class Skipped:
-    """Rows that are not imported: malformed ones in the order they were found, and the others counted by reason."""
+    """Rows that are not imported: malformed lines in order, and counts of others by reason."""
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
@@ -97,10 +97,10 @@ class Skipped:
         self.left_out: Counter[str] = Counter()
 
     def malformed(self, path: Path, line: int, text: object) -> None:
-        """Remember a malformed line.
+        """Record a malformed line.
 
         Raises:
-            DataError: instead, where lines must not be malformed (`strict`).
+            DataError: if `strict`.
         """
         one_line = " ".join(str(text).split())
         if len(one_line) > _LONGEST_TEXT:
@@ -112,7 +112,7 @@ class Skipped:
 
     @contextmanager
     def row(self, path: Path, line: int) -> Iterator[None]:
-        """Skip a row where what reads it raises `Malformed` or `LeftOut`.
+        """Skip a row if the block raises `Malformed` or `LeftOut`.
 
         Raises:
             DataError: as `malformed`.

@@ -73,10 +73,10 @@ def test_info(small: Path, printed: Printed) -> None:
     heads, _, reduce, gelu = lines[-4:]
     assert heads.split()[:6] == ["operator", "direction", "rows", "algorithm", "form", "error"]
     assert " ".join(gelu.split()) == (
-        "gelu forward 120 linear time 1.2% 90.5% 100.0% 25.0% 0 kB - b 1–4096, l 1–4096, width 1–4096"
+        "gelu forward 120 linear time 1.2 % 90.5 % 100.0 % 25.0 % 0 kB - b 1–4096, l 1–4096, width 1–4096"
     )
     assert " ".join(reduce.split()) == (
-        "all_reduce once 1 linear time 0.0% - ≤ 64.9% - 0 kB - entries 1–8, nodes 1–8, gpus_per_node 1–8"
+        "all_reduce once 1 linear time 0.0 % – ≤ 64.9 % – 0 kB - entries 1–8, nodes 1–8, gpus_per_node 1–8"
     )
 
 
@@ -94,7 +94,7 @@ def test_info_as_json_is_the_manifest(small: Path, printed: Printed) -> None:
 def test_verify_says_what_it_checked(small: Path, printed: Printed) -> None:
     assert printed("verify", small) == (
         0,
-        f"{small}: sound: every digest and byte fits its manifest, 2 models load and answer at 20 corners of their "
+        f"{small}: sound: every digest and byte matches the manifest; 2 models load and answer at 20 corners of their "
         f"training ranges\n{small}: not signed\n",
         "",
     )
@@ -132,7 +132,7 @@ def test_sign_and_verify(small: Path, printed: Printed, tmp_path: Path) -> None:
     )
     assert printed("sign", small, "--key", key) == (0, f"{small}.sig: written\n", "")
     assert printed("verify", small)[1].splitlines()[1] == (
-        f"{small}: signature not verified (--allowed-signers says whose to accept)"
+        f"{small}: signature not verified (--allowed-signers names the signers to accept)"
     )
     status, out, _ = printed("verify", small, "--allowed-signers", allowed)
     assert status == 0
@@ -157,10 +157,10 @@ def test_diff(small: Path, make_bundle: Make, printed: Printed) -> None:
     assert lines[0] == f"differs A ({small}) B ({other})"
     assert "compute Some CPU, 2 cores, 1 thread(s) per process none" in lines
     assert "operator direction why rows A rows B error A error B size A size B" in lines
-    assert "gelu forward model 120 1 1.2% 0.0% 0 kB 0 kB" in lines
-    assert "only in B: gelu (backward), 1 rows, error 0.0%" in lines
+    assert "gelu forward model 120 1 1.2 % 0.0 % 0 kB 0 kB" in lines
+    assert "only in B: gelu (backward), 1 rows, error 0.0 %" in lines
     assert lines[-1].startswith("regressors: 2 changed, 0 only in A, ")
-    assert lines[-1].endswith(" only in B, 0 the same")
+    assert lines[-1].endswith(" only in B, 0 unchanged")
     assert printed("diff", small, other, "--exit-code")[0] == 1
     values = json.loads(printed("diff", small, other, "--json")[1])
     assert values["format"] == "kernelcast.bundle_difference/1"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -63,37 +64,49 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(calibrate, [str(word) for word in words])
 
 
-def test_it_says_what_it_found_and_writes_it(make_bundle: Make, tmp_path: Path) -> None:
-    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
-    runs = runs_file(bundle, tmp_path, [1.1] * 6)
-    result = run("--bundle", bundle, "--runs", runs, "-o", corrected)
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """A bundle, six steps that all take 1.1 times as long, and what `calibrate` made of them."""
+
+    bundle: Path
+    runs: Path
+    corrected: Path
+    output: str
+
+
+@pytest.fixture(scope="module")
+def calibrated(
+    tmp_path_factory: pytest.TempPathFactory, make_bundle_in: Callable[[Path], Make]
+) -> Calibrated:
+    """Made once, and only read."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    bundle, corrected = make_bundle_in(folder)(), folder / "corrected.kcast"
+    runs = runs_file(bundle, folder, [1.1] * 6)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("COLUMNS", "1000")
+        result = run("--bundle", bundle, "--runs", runs, "-o", corrected)
     assert result.exit_code == 0, result.output
-    assert f"{bundle}, timeline simulate, 6 measured steps of a site" in result.output
-    assert "The correction helps" in result.output
-    assert "mean of absolute errors: 9.09% before" in result.output
-    assert result.output.endswith("corrected.kcast: written\n")
+    return Calibrated(bundle=bundle, runs=runs, corrected=corrected, output=result.output)
+
+
+def test_it_says_what_it_found_and_writes_it(calibrated: Calibrated, tmp_path: Path) -> None:
+    bundle, corrected, output = calibrated.bundle, calibrated.corrected, calibrated.output
+    assert f"{bundle}, timeline simulate, 6 measured steps of a site" in output
+    assert "The correction helps" in output
+    assert "mean of absolute errors: 9.09% before" in output
+    assert output.endswith("corrected.kcast: written\n")
     before, after = (predicted_s(one, tmp_path, 1, 1, 1, 2) for one in (bundle, corrected))
     assert after == pytest.approx(1.1 * before, rel=0.01)
     assert predicted_s(corrected, tmp_path, 1, 1, 1, 2, "--no-calibration") == before
-    content = corrected.read_bytes()
-    assert run("--bundle", bundle, "--runs", runs, "-o", corrected).exit_code == 0
-    assert corrected.read_bytes() == content
-    # Only reported.
-    assert "written" not in run("--bundle", bundle, "--runs", runs).output
+    again = tmp_path / "again.kcast"
+    assert run("--bundle", bundle, "--runs", calibrated.runs, "-o", again).exit_code == 0
+    assert again.read_bytes() == corrected.read_bytes()
 
 
-def test_json(make_bundle: Make, tmp_path: Path) -> None:
-    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
-    words = (
-        "--bundle",
-        bundle,
-        "--runs",
-        runs_file(bundle, tmp_path, [1.1] * 6),
-        "--parameters",
-        2,
-        "--json",
-    )
-    document = json.loads(run(*words, "-o", corrected).output)
+def test_json(calibrated: Calibrated, tmp_path: Path) -> None:
+    bundle, corrected = calibrated.bundle, tmp_path / "corrected.kcast"
+    words = ("--bundle", bundle, "--parameters", 2, "--json", "--runs")
+    document = json.loads(run(*words, calibrated.runs, "-o", corrected).output)
     assert document["format"] == "kernelcast.calibration/1"
     assert document["helps"] is True
     errors = document["mean_abs_error"]
@@ -103,18 +116,20 @@ def test_json(make_bundle: Make, tmp_path: Path) -> None:
     assert [row["class"] for row in document["classes"]] == document["calibration"]["classes"]
     assert document["written_digest"] == read_bundle(corrected).digest
     assert document["calibration"]["runs"][0]["label"] == "tiny (1-1-1)"
-    assert json.loads(run(*words).output)["written"] is None
+    # Only reported.
+    assert json.loads(run(*words, runs_file(bundle, tmp_path, [1.1])).output)["written"] is None
 
 
 def test_what_does_not_help_is_written_by_force_only(make_bundle: Make, tmp_path: Path) -> None:
     bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
-    words = ("--bundle", bundle, "--runs", runs_file(bundle, tmp_path, [1.1, 0.9, 1.1, 0.9, 1.1, 0.9]))
+    words = ("--bundle", bundle, "--runs", runs_file(bundle, tmp_path, [1.1, 0.9, 1.1, 0.9]))
     reported = run(*words)
     assert reported.exit_code == 0
     assert "does NOT help" in reported.output
+    assert "written" not in reported.output
     refused = run(*words, "-o", corrected)
     assert isinstance(refused.exception, DataError)
-    assert "not written: the correction does not help with steps left out (" in str(refused.exception)
+    assert "not written: the correction does not reduce the cross-validated error (" in str(refused.exception)
     assert not corrected.exists()
     assert run(*words, "-o", corrected, "--force").exit_code == 0
     assert read_bundle(corrected).manifest.calibration is not None
@@ -145,7 +160,7 @@ def test_one_configuration_four_times_proves_nothing_either(make_bundle: Make, t
 def test_what_makes_predictions_doubtful_is_noted_once(make_bundle: Make, tmp_path: Path) -> None:
     # Widths of 64 are above 60 in every step, sizes that a layout decides in some.
     bundle = make_bundle(largest=60.0)
-    runs = runs_file(bundle, tmp_path, [1.1] * 6)
+    runs = runs_file(bundle, tmp_path, [1.1] * 3)
     lines = run("--bundle", bundle, "--runs", runs).output.splitlines()
     notes = [line for line in lines if "note: " in line]
     document = json.loads(run("--bundle", bundle, "--runs", runs, "--json").output)
@@ -202,7 +217,7 @@ def test_wrong_use_and_wrong_files(
         (("--bundle", poor, "--runs", runs), 1, f"runs file {runs}: run tiny (1-2-1): bundle "),
         (("--bundle", bundle, "--runs", in_ms), 2, f"runs file {in_ms}: run tiny (1-1-1): measured_s is "),
         (("--bundle", bundle, "--runs", tmp_path / "none.toml"), 1, "no such file"),
-        (("--bundle", bundle, "--steps", tmp_path / "none.db"), 1, "none.db"),
+        (("--bundle", bundle, "--db", tmp_path / "none.db"), 1, "none.db"),
         (("--bundle", tmp_path / "none.kcast", "--runs", runs), 1, "none.kcast: no such file"),
         (("--bundle", bundle, "--runs", runs, "--parameters", "5"), 2, "5 is not in the range 1<=x<=4"),
     ):
@@ -212,21 +227,19 @@ def test_wrong_use_and_wrong_files(
         assert said.count("\n") == 1
 
 
-def test_every_answer_of_a_calibrated_bundle_says_so(make_bundle: Make, tmp_path: Path) -> None:
-    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
-    runs = runs_file(bundle, tmp_path, [1.1] * 6)
-    run("--bundle", bundle, "--runs", runs, "-o", corrected)
-    asked = ["--bundle", str(corrected), "--model", str(tmp_path / "tiny.toml"), "--micro-batch", "1"]
+def test_every_answer_of_a_calibrated_bundle_says_so(calibrated: Calibrated) -> None:
+    bundle, corrected = calibrated.bundle, calibrated.corrected
+    asked = ["--bundle", str(corrected), "--model", str(bundle.parent / "tiny.toml"), "--micro-batch", "1"]
     asked += ["--micro-batches", "2"]
     text = CliRunner().invoke(predict, asked).output
-    assert "90 %: the operators' errors, and what the calibration leaves open" in text
+    assert "90 %: the operators' errors and the residual of the calibration" in text
     assert "; for timeline simulate, by 6 measured steps of a site: mean error 9.1 % before, " in text
     closed = CliRunner().invoke(predict, [*asked, "--timeline", "closed-form"]).output
     assert "calibration  NOT applied, fitted for timeline simulate: " in closed
     off = CliRunner().invoke(predict, [*asked, "--no-calibration"]).output
     assert "calibration  NOT applied, switched off: " in off
     explained = CliRunner().invoke(predict, [*asked, "--explain", "gelu"]).output
-    assert "calibrated the time contains × 1." in explained
+    assert "calibrated × 1." in explained
     info = CliRunner().invoke(bundle_command, ["info", str(corrected)]).output
     assert "by 6 measured steps of a site" in info
     diff = CliRunner().invoke(bundle_command, ["diff", str(bundle), str(corrected)]).output

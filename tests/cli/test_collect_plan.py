@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,16 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.collect import collect
 from kernelcast.cli.collect_budget import share
-from kernelcast.cli.prior import read_prior
+from kernelcast.cli.measuring_options import read_prior
 from kernelcast.cli.train import train
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring import measurer
+from kernelcast.collector.measuring.harness import Effort, measure
+from kernelcast.collector.measuring.load import BurstLoad
 from kernelcast.runtime import DataError, UsageError, read_bundle
+from kernelcast.runtime.operators import Direction
 from kernelcast.sampling import collect as sampled
-from kernelcast.store import Database
+from kernelcast.store import Database, Repetition
 from kernelcast.train.fit import train_bundle
 from tests.cli.printed import without_next
 
@@ -23,6 +27,23 @@ pytestmark = pytest.mark.usefixtures("wide")
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 TWO = ("--operator", "gelu", "--operator", "layer_norm")
+
+
+@pytest.fixture(autouse=True)
+def ten_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about which points are measured: ten repetitions of each will do."""
+    quick = Effort(warm_up_iterations=1, most_blocks=1, most_in_block=10)
+
+    def measure_quickly(
+        bench: Bench,
+        place: Place,
+        directions: Sequence[Direction],
+        effort: Effort,
+        load: BurstLoad | None = None,
+    ) -> Mapping[Direction, list[Repetition]]:
+        return measure(bench, place, directions, quick, load)
+
+    monkeypatch.setattr(measurer, "measure", measure_quickly)
 
 
 def invoke(verb: str, *arguments: str) -> Result:
@@ -59,13 +80,13 @@ def test_what_is_measured_already(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_too_small() -> None:
-    document = json.loads(invoke("plan", *TWO, "--memory", "1073B", "--json").stdout)
+    document = json.loads(invoke("plan", *TWO, "--gpu-memory", "1073B", "--json").stdout)
     assert document["memory_bytes"] == 1073
     assert all(o["fitting"] == o["to_measure"] == o["seconds"] == 0 for o in document["operators"])
 
 
 def test_memory_without_a_unit_is_refused() -> None:
-    error = CliRunner().invoke(collect, ["plan", "--plan", "quick", "--memory", "80"]).exception
+    error = CliRunner().invoke(collect, ["plan", "--plan", "quick", "--gpu-memory", "80"]).exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("memory is '80' without a unit, expected one of B, kB, MB, GB, TB, KiB, ")
 

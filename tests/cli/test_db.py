@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.cli.db import db
-from kernelcast.cli.sizes import parse_size
+from kernelcast.cli.options import parse_size
 from kernelcast.store import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from tests.cli.printed import ended
@@ -71,7 +71,7 @@ def test_check(small: Path, capsys: Capture) -> None:
         error = run(capsys, *verb, status=1)
         assert error.startswith("kernelcast: error: small.db: trigger 'theirs' is not kernelcast's")
         assert "(1 more differences); expected exactly" in error
-        assert error.endswith("nothing of it was read\n")
+        assert error.endswith("nothing was read from it\n")
         assert not Path("out.db").exists()
 
 
@@ -150,7 +150,7 @@ def test_query(small: Path, capsys: Capture) -> None:
 )
 def test_a_limit_is_named(small: Path, capsys: Capture, arguments: list[str]) -> None:
     verb, *rest = arguments
-    error = run(capsys, verb, "small.db", *rest, "--max-size-gib", "0.0001", status=1)
+    error = run(capsys, verb, "small.db", *rest, "--max-size", "0.0001GiB", status=1)
     size_gib = f"{small.stat().st_size / 2**30:.3g}"
     assert f"small.db: has {size_gib} GiB, the limit is 0.0001 GiB (--max-size raises it)" in error
 

@@ -98,18 +98,16 @@ def test_explained_with_the_nearest_samples(
     assert forward["nearest"][0]["hardware"].startswith("Example CPU")
     assert backward["nearest"] == []
     lines = run(make_bundle(), model_file, *arguments).output.splitlines()
-    at = lines.index("  Nearest samples (distance of the logarithms)")
+    at = lines.index("  Nearest samples (distance between logarithms)")
     assert lines[at + 1].split() == ["b", "l", "width", "distance", "time", "hardware"]
     assert lines[at + 3].split()[:5] == ["1", "4", "32", "0.000", "5.000"]
-    assert "  The database has no sample of it." in lines
+    assert "  The database holds no samples of it." in lines
 
 
 def test_samples_need_the_store(
     make_bundle: Make, model_file: Path, run: Predict, monkeypatch: pytest.MonkeyPatch, database: Path
 ) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith(("kernelcast.store", "kernelcast.cli.nearest"))
-    ]:
+    for name in [name for name in sys.modules if name.startswith("kernelcast.store")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlite_utils", None)
     result = run(make_bundle(), model_file, "--explain", "gelu", "--db", str(database))

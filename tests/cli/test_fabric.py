@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("wide")
 Make = Callable[..., Path]
 SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 8\nlayers = 4\nvocabulary_size = 100\n"
 NEW = (
-    "fabric new ours --devices-per-node 8 --inside NVSwitch --device h100-sxm --in-switch-reduction --cards 8 "
+    "fabric new ours --gpus-per-node 8 --inside NVSwitch --hardware h100-sxm --in-switch-reduction --cards 8 "
     "--gbit-per-s 400 --between RoCE --source here"
 )
 
@@ -48,10 +48,10 @@ def test_list() -> None:
 
 
 def test_show() -> None:
-    text = run("fabric show h100-3200g --layout 1x8,10x8 --size 256MiB --operator all_reduce").output
+    text = run("fabric show h100-3200g --layouts 1x8,10x8 --size 256MiB --operator all_reduce").output
     assert 'name = "h100-3200g"' in text
     assert "all_reduce  10 × 8  256 MiB" in text
-    values = json.loads(run("fabric show h100-3200g --layout 10x8 --size 32KiB,1GiB --json").output)
+    values = json.loads(run("fabric show h100-3200g --layouts 10x8 --size 32KiB,1GiB --json").output)
     assert values["format"] == "kernelcast.fabric/1"
     assert values["fabric"]["inside"]["gb_per_s"] == 450
     for row in values["times"]:
@@ -66,11 +66,11 @@ def test_show() -> None:
         ("fabric show nothing", UsageError, "fabric 'nothing' is unknown"),
         ("fabric show none.toml", DataError, "fabric file none.toml: no such file"),
         (
-            "fabric show h100-3200g --layout 8",
+            "fabric show h100-3200g --layouts 8",
             UsageError,
             "--layouts is '8', expected NODESxDEVICES such as 10x8",
         ),
-        ("fabric show h100-3200g --layout 1x16", UsageError, "has more devices per node than its 8"),
+        ("fabric show h100-3200g --layouts 1x16", UsageError, "has more devices per node than its 8"),
         ("fabric show h100-3200g --size 0", UsageError, "--size is '0' without a unit, expected one of"),
         (
             f"{NEW} --inside-efficiency 2",
@@ -78,12 +78,12 @@ def test_show() -> None:
             "inside.efficiency is '2 (0.62 to 2)', expected 0.0001 to 1",
         ),
         (
-            "fabric new ours --devices-per-node 8",
+            "fabric new ours --gpus-per-node 8",
             UsageError,
             "--inside is not given, expected one of NVSwitch,",
         ),
         (
-            "fabric new a --devices-per-node 8 --inside PCIe --device nothing",
+            "fabric new a --gpus-per-node 8 --inside PCIe --hardware nothing",
             UsageError,
             "device 'nothing' is",
         ),
@@ -141,7 +141,7 @@ def test_a_description_is_attached_to_a_bundle_without_training(folder: Path, ma
     refused = run("fabric attach perlmutter --bundle test.kcast -o none.kcast").exception
     assert str(refused) == "fabric perlmutter has nodes of 4, expected 8, as the bundle was measured"
     assert not (folder / "none.kcast").exists()
-    shown = run("fabric show described.kcast --layout 1x8 --size 1GiB")
+    shown = run("fabric show described.kcast --layouts 1x8 --size 1GiB")
     assert 'name = "h100-3200g"' in shown.output
 
 

@@ -51,7 +51,7 @@ def test_options_describe_what_was_measured(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "all.toml").write_text('format = "kernelcast.import/1"\n[rows]\nvariant = "graph"\n')
     code, _, err = run(
         capsys, "csv", MADE / "times.csv", "--db", tmp_path / "a.db", "--device-name", "Mine",
-        "--memory-gib", 48, "--gpus-per-node", 2, "--link", "PCIe 4", "--nic", "100 Gb/s", "--torch", "2.8.0",
+        "--gpu-memory", "48GiB", "--gpus-per-node", 2, "--link", "PCIe 4", "--nic", "100 Gb/s", "--torch", "2.8.0",
         "--driver", "570.1", "--cuda", "12.6", "--nccl", "2.27.3", "--reference", "a report",
         "--describe", tmp_path / "all.toml",
     )  # fmt: skip
@@ -89,9 +89,7 @@ def test_one_variant_of_several_is_kept(tmp_path: Path, capsys: pytest.CaptureFi
     arguments = ("nccl-tests", MADE / "two_nodes.log", "--db", tmp_path / "a.db")
     code, out, _ = run(capsys, *arguments, "--variant", "in-place")
     assert code == 0
-    assert (
-        "left out: 1 rows of all_gather measured out-of-place: not of the chosen variants" in out.splitlines()
-    )
+    assert "left out: 1 rows of all_gather measured out-of-place: not a chosen variant" in out.splitlines()
     with Database.open(tmp_path / "a.db", read_only=True) as database:
         found = {(s.operator, s.variant) for s in database.read_samples()}
     assert ("all_gather", "in-place") in found

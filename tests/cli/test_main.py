@@ -95,7 +95,7 @@ def test_wrong_use_is_one_line_and_2(
         (UsageError("b is 0"), 2, "kernelcast: error: b is 0"),
         (DataError("x.db: is damaged"), 1, "kernelcast: error: x.db: is damaged"),
         (OSError(28, "No space left on device"), 1, "kernelcast: error: [Errno 28] No space left on device"),
-        (KeyboardInterrupt(), 130, "kernelcast: interrupted; nothing was left half-written"),
+        (KeyboardInterrupt(), 130, "kernelcast: interrupted; no file was left half-written"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(

@@ -17,7 +17,7 @@ from tests.cli.printed import ended
     [
         ["ingest", "trace.json", "--db", "x.db", "--max-size"],
         ["db", "merge", "a.db", "--into", "b.db", "--max-size"],
-        ["db", "info", "a.db", "--max-size-gib"],
+        ["db", "info", "a.db", "--max-size"],
         ["collect", "comm", "--procs", "2", "--db", "x.db", "--timeout"],
         ["validate", "run", "--bundle", "x.kcast", "--db", "x.db", "--timeout"],
     ],
@@ -28,7 +28,7 @@ def test_what_is_no_number_of_use_is_one_line(
 ) -> None:
     assert ended(*command, number) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    name = command[-1].removesuffix("-gib")
+    name = command[-1]
     assert line.startswith(
         (f"kernelcast: error: Invalid value for '{name}': ", f"kernelcast: error: {name} is '")
     )
@@ -39,7 +39,6 @@ def test_what_is_no_number_of_use_is_one_line(
     [
         (["--micro-bacth", "2"], "No such option '--micro-bacth'. Did you mean '--micro-batch'?"),
         (["--context-parallel", "2"], "No such option '--context-parallel'."),
-        (["--mp", "1", "--tp", "1"], "--tp and --mp are both given, expected only --tp"),
     ],
 )
 @pytest.mark.parametrize("command", ["predict", "search", "walltime"])
@@ -55,33 +54,23 @@ def test_tp_is_not_taken_for_dp(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Did you mean" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["hardware", "software", "fabric"])
-def test_ids_have_an_option_and_an_old_name(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    always = ["train", "--db", "none.db", "-o", "x.kcast"]
-    for given in ([f"--{option}-id", "ab"], [f"--{option}", "ab"]):
-        assert ended(*always, *given) == 1
-        assert "none.db" in capsys.readouterr().err
-    assert ended(*always, f"--{option}-id", "ab", f"--{option}", "ab") == 2
-    assert capsys.readouterr().err == (
-        f"kernelcast: error: --{option}-id and --{option} are both given, expected only --{option}-id\n"
-    )
+@pytest.mark.parametrize("command", ["predict", "compare", "search", "walltime"])
+@pytest.mark.parametrize(("name", "paper"), [("--tp", "--mp"), ("--layer-counts", "--encoder-counts")])
+def test_names_of_the_paper_are_accepted_and_not_shown(command: str, name: str, paper: str) -> None:
+    options = {opt: one for one in command_of([command]).params for opt in one.opts}
+    if name in options:
+        assert isinstance(options[paper], click.Option)
+        assert options[paper].hidden
+        assert f" {paper} " not in command_of([command]).get_help(click.Context(command_of([command])))
 
 
-OLD_NAMES = [
-    (["search"], "--schedules", "--schedule", "1f1b"),
-    (["fabric", "new"], "--devices-per-node", "--gpus-per-node", "8"),
-    (["fabric", "new"], "--device", "--hardware", "h100-sxm"),
-    (["fabric", "show"], "--layout", "--layouts", "1x8"),
-    (["db", "info"], "--max-size-gib", "--max-size", "4"),
-    (["ingest"], "--max-size-gib", "--max-size", "1.5"),
-    (["import", "csv"], "--memory-gib", "--gpu-memory", "80"),
-    (["collect", "plan"], "--memory", "--gpu-memory", "80GB"),
-    (["calibrate"], "--steps", "--db", "bench.db"),
-    (["validate", "published"], "--bundle", "--from", "old.kcast"),
-    (["trace", "report"], "--page", "--html", "report.html"),
-    (["train"], "--reference", "--compare-with", "published"),
-    (["validate", "run"], "--operators", "--by-operator", None),
-]
+@pytest.mark.parametrize(
+    "words",
+    ["predict --hardware h100-sxm", "search --hardware h100-sxm --gpus 8 --global-batch 8", "walltime"],
+)
+def test_two_names_of_one_field_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(*words.split(), "--model", "llama-2-7b", "--mp", "1", "--tp", "1") == 2
+    assert capsys.readouterr().err == "kernelcast: error: tp and mp are both given, expected only tp\n"
 
 
 def command_of(words: list[str]) -> click.Command:
@@ -93,25 +82,6 @@ def command_of(words: list[str]) -> click.Command:
         assert found is not None
         command = found
     return command
-
-
-@pytest.mark.parametrize(("words", "old", "new", "value"), OLD_NAMES)
-def test_old_names_mean_the_same_and_are_not_shown(
-    words: list[str], old: str, new: str, value: str | None
-) -> None:
-    command = command_of(words)
-    [option] = [one for one in command.params if new in one.opts]
-    # An old name of a size took a number of GiB.
-    values = [] if value is None else [value]
-    now = [] if value is None else [f"{value}GiB"] if old.endswith("-gib") else [value]
-    found = [
-        option.handle_parse_result(context, parsed, [])[0]
-        for name, given in ((old, values), (new, now))
-        for context in [click.Context(command)]
-        for parsed in [command.make_parser(context).parse_args([name, *given])[0]]
-    ]
-    assert found[0] == found[1]
-    assert f" {old} " not in command.get_help(click.Context(command, info_name="x"))
 
 
 def every_command(
@@ -139,7 +109,7 @@ def test_one_option_has_one_name_and_one_form() -> None:
     forms: dict[str, dict[str, set[str]]] = {}
     for path, command in every_command():
         for option in command.params:
-            if isinstance(option, click.Option):
+            if isinstance(option, click.Option) and not option.hidden:
                 long = next(one for one in option.opts if one.startswith("--"))
                 assert not long.endswith(("-gib", "-gb", "-bytes", "-seconds")), (path, long)
                 form = (

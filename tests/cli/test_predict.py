@@ -75,7 +75,7 @@ def test_json(make_bundle: Make, model_file: Path, run: Run) -> None:
 def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> None:
     arguments = (
         "--pp 2 --tp 2 --dp 2 --micro-batch 3 --global-batch 24 --gpus-per-node 4 --schedule interleaved "
-        "--virtual-stages 2 --stages 1,2,1,0 --zero 2 --sequence-parallel --recompute selective "
+        "--virtual-stages 2 --layer-counts 1,2,1,0 --zero 2 --sequence-parallel --recompute selective "
         "--bucket-entries 1000 --timeline closed-form --gpu-memory 1MB --reserved-memory 1kB --sequence-length 8 --json"
     )
     bundle = str(make_bundle())
@@ -151,7 +151,7 @@ def test_memory_says_whether_it_fits(
 
 
 def test_equal_stages_share_a_row(make_bundle: Make, model_file: Path, run: Run) -> None:
-    stages = ["--pp", "4", "--stages", "1,1,1,1"]
+    stages = ["--pp", "4", "--layer-counts", "1,1,1,1"]
     lines = run(make_bundle(), model_file, *stages).output.splitlines()
     at = lines.index("Stages, per micro-batch (forward, backward) and per update")
     assert [line.split()[0] for line in lines[at + 3 : at + 6]] == ["0", "1-2", "3"]
@@ -162,7 +162,7 @@ options = st.dictionaries(
     st.sampled_from(
         [
             *("--pp", "--tp", "--dp", "--micro-batch", "--micro-batches", "--virtual-stages", "--zero"),
-            *("--gpus-per-node", "--sequence-length", "--stages", "--gpu-memory", "--bucket-entries"),
+            *("--gpus-per-node", "--sequence-length", "--layer-counts", "--gpu-memory", "--bucket-entries"),
         ]
     ),
     numbers,
@@ -238,23 +238,27 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
         (["--zero", "4"], UsageError, "--zero is '4', expected a whole number from 0 to 3"),
         (["--virtual-stages", "2"], UsageError, "virtual_stages is 2, expected 1 with schedule 1f1b"),
         (
-            ["--stages", "2,2"],
+            ["--layer-counts", "2,2"],
             UsageError,
             "layer_counts is (2, 2), expected one number per stage, 1 in all",
         ),
-        (["--stages", "3"], UsageError, "layer_counts add up to 3, expected 4, the layers of model tiny"),
         (
-            ["--stages", "2;2"],
+            ["--layer-counts", "3"],
+            UsageError,
+            "layer_counts add up to 3, expected 4, the layers of model tiny",
+        ),
+        (
+            ["--layer-counts", "2;2"],
             UsageError,
             "--layer-counts is '2;2', expected whole numbers, one per stage, such",
         ),
         (
-            ["--stages", "2,no"],
+            ["--layer-counts", "2,no"],
             UsageError,
             "--layer-counts is '2,no', expected whole numbers, one per stage, such",
         ),
         (
-            ["--stages", "/dev/zero"],
+            ["--layer-counts", "/dev/zero"],
             DataError,
             "/dev/zero: cannot be read (is a device, expected a regular file)",
         ),
@@ -265,13 +269,13 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
         ),
         (["--pp", "two"], UsageError, "--pp is 'two', expected a whole number from 1 to 1000000"),
         (["--recompute", "some"], UsageError, "--recompute is 'some', expected none, selective or full"),
-        (["--tp", "1", "--mp", "1"], UsageError, "--tp and --mp are both given, expected only --tp"),
+        (["--tp", "1", "--mp", "1"], UsageError, "tp and mp are both given, expected only tp"),
         (
-            ["--stages", "4", "--encoder-counts", "4"],
+            ["--layer-counts", "4", "--encoder-counts", "4"],
             UsageError,
-            "--layer-counts and --stages are both given, expected only --layer-counts",
+            "layer_counts and encoder_counts are both given, expected only layer_counts",
         ),
-        (["--stages", "9" * 5000], UsageError, "--layer-counts is '9999"),
+        (["--layer-counts", "9" * 5000], UsageError, "--layer-counts is '9999"),
         (
             ["--global-batch", "3"],
             UsageError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelcast.cli.sizes import parse_size
+from kernelcast.cli.options import parse_size
 from kernelcast.runtime import UsageError
 
 

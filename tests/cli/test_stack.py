@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
-from kernelcast.cli.stack_list import list_
+from kernelcast.cli.stack import list_
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.stack import shipped_stacks
@@ -58,7 +58,7 @@ def test_predictions_take_twice_as_long(given: list[str], tmp_path: Path) -> Non
     assert (
         "stack     ours: attention × 2.000, other computing × 2.000, exposed share 0.50; not fitted" in shown
     )
-    assert "what the stack's factors leave open" in shown
+    assert "the residual of the stack" in shown
 
 
 def test_searches_and_walltimes_take_the_stack(given: list[str], tmp_path: Path) -> None:

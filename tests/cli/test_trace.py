@@ -52,7 +52,7 @@ def test_a_folder_of_ranks_is_a_run(ranks: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
-    lines = printed(capsys, "trace", "report", ranks, "--page", page).splitlines()
+    lines = printed(capsys, "trace", "report", ranks, "--html", page).splitlines()
     assert any(line.split()[:2] == ["exposed", "communication"] for line in lines)
     assert lines[-1] == f"{page}: page written"
     text = page.read_text()
@@ -113,8 +113,8 @@ def test_a_step_is_exported_and_read_again(
          "found no step '9', expected one of ProfilerStep#3, ProfilerStep#4"),
         (["report", "{ranks}/none.json"], "no such file, expected a trace or a database"),
         (["report", "{pipe}"], "{pipe}: cannot be read (is a pipe, expected a regular file)"),
-        (["report", "{host}"], "{host}: holds no kernel, only what the host did"),
-        (["diff", "{host}", "{ranks}"], "{host}: holds no kernel, only what the host did"),
+        (["report", "{host}"], "{host}: holds no kernel, only events of the host"),
+        (["diff", "{host}", "{ranks}"], "{host}: holds no kernel, only events of the host"),
         (["report", "{ranks}/rank0.json", "--run", "ffffffff"], "{ranks}/rank0.json: holds no run ffffffff"),
     ],
 )  # fmt: skip

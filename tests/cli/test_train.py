@@ -113,7 +113,7 @@ def test_readable(database_path: Path) -> None:
     beyond = percent(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
     assert lines[2:] == [
         "left out: rope (forward): 3 distinct workloads, expected 8 or more",
-        f"mean error on sizes beyond those fitted: {beyond}",
+        f"mean error on extrapolated sizes: {beyond}",
         f"{output}: 2 regressors, {size}, mean validation error {mean}",
     ]
     assert result.stderr == "regressors: 2 of 2\n"
@@ -179,7 +179,7 @@ def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
 
 def test_a_reference_that_says_nothing_here_is_said(database_path: Path) -> None:
     result = run(database_path, "--compare-with", str(PUBLISHED))
-    expected = f"reference {PUBLISHED}: has no error of these operators in float32"
+    expected = f"reference {PUBLISHED}: no errors of these operators in float32"
     assert without_next(result.stdout).splitlines()[-1] == expected
 
 

@@ -82,7 +82,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_processes_of_their_own_write_the_same_bytes_and_fit_only_what_changed(folder: Path) -> None:
-    train(folder, "first.kcast", "--jobs", "1", hash_seed="1")
+    assert ended("train", "--db", folder / "bench.db", "-o", folder / "first.kcast", "--jobs", "1") == 0
     store(folder / "bench.db", range(20, 22), operator="swiglu")
     again = train(folder, "again.kcast", "--from", "first.kcast", hash_seed="22")
     assert {row["operator"]: row["fitted"] for row in again["operators"]} == {"gelu": False, "swiglu": True}

@@ -43,7 +43,7 @@ def arguments(tmp_path: Path, make_bundle: Callable[..., Path]) -> list[str]:
 
 
 def test_components_operators_and_summary(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(*arguments, "--operators", "--max-processes", "2") == 0
+    assert ended(*arguments, "--by-operator", "--max-processes", "2") == 0
     out = capsys.readouterr().out
     for word in ("tiny 1-1-1, 2 × 1", "tiny 1-2-1, 2 × 1", "Encoder_Bwd", "MP_Allreduce", "Overall"):
         assert word in out

@@ -185,7 +185,7 @@ def test_a_limit_that_is_too_short_is_told() -> None:
             "the job would take 35,127 days (1,000,000,000,000 steps of 3.035 ms on 4 GPUs), expected at most 3,653 d",
         ),
         (["train.sbatch", "--bundle", "none.kcast"], DataError, "bundle "),
-        (["off.sbatch"], UsageError, "off.sbatch: #KERNELCAST off stands in it"),
+        (["off.sbatch"], UsageError, "off.sbatch: contains #KERNELCAST off"),
     ],
 )
 def test_errors_name_the_thing(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelcast.collector.benches import BENCHES, Bench, Builder, Place, Point
-from kernelcast.collector.compute import Collected, Progress, collect_compute, is_known, measured
+from kernelcast.collector.compute import Collected, Progress, collect_compute, is_known, measured_points
 from kernelcast.collector.measuring import measurer as module
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.plans.plan import Plan, compute_points
@@ -113,7 +113,7 @@ def test_a_linear_with_one_of_its_directions_is_measured_again(
 ) -> None:
     (point, *_) = compute_points(one_shape(plan), ("gemm",))
     collect_compute(database, one_shape(plan), Settings(operators=("gemm",), effort=quick, device="cpu"))
-    known = measured(database, database.run_list()[0])
+    known = measured_points(database, database.run_list()[0])
     assert is_known(point.law, "float32", point.vector, known)
     for direction in point.law.directions:
         fewer = known - {("gemm", direction, "float32", point.vector)}

@@ -79,12 +79,12 @@ def test_whatever_ends_the_command_ends_the_workers(workers: Path, number: signa
     parent = subprocess.Popen(
         [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    pid_file, deadline = workers / "pid", time.monotonic() + 60
+    pid_file, deadline = workers / "pid", time.monotonic() + 600
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     worker = int(pid_file.read_text())
     os.killpg(parent.pid, number)
-    err = parent.communicate(timeout=60)[1]
+    err = parent.communicate(timeout=600)[1]
     if number != signal.SIGKILL:  # which leaves no time to say anything
         assert err.splitlines()[-1] == "KeyboardInterrupt"
     assert "elastic" not in err

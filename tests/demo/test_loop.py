@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from kernelcast.collector.machine.probe import probe
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.measured import MeasuredJob
-from kernelcast.collector.training.steps import Turn
+from kernelcast.collector.training.job import TrainingJob, Turn
+from kernelcast.collector.training.job_result import JobResult
 from kernelcast.demo import loop
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import Comparison, predict_layouts, store_comparisons, train_layouts
@@ -58,11 +57,11 @@ def trace(stage: int, *, scale: float) -> dict[str, Any]:
     }
 
 
-def measured(estimate: Estimate, *steps_s: float) -> MeasuredJob:
+def measured(estimate: Estimate, *steps_s: float) -> JobResult:
     job = TrainingJob(model=estimate.model, parallelism=estimate.parallelism)
     traces = tuple(trace(stage, scale=stage + 1.0) for stage in range(job.parallelism.pp))
     turn = Turn(job=0, round=0, steps_s=steps_s, reference_us=(1.0,), traces=traces)
-    return MeasuredJob(job=job, turns=(turn,))
+    return JobResult(job=job, turns=(turn,))
 
 
 def test_the_error_is_predicted_against_quiet(config: DemoConfig, make_bundle: Callable[..., Path]) -> None:

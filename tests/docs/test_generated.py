@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 def test_the_page_of_models_is_current() -> None:
     text = (DOCS / "models.md").read_text(encoding="utf-8")
-    assert generate_models.page(text) == text, "make docs writes it anew"
+    assert generate_models.page(text) == text, "make docs writes it"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
     built = ROOT / "site"
     # Its index of words is a script, so that files that were opened without a server can be searched.
     assert "recomputation" in (built / "search.js").read_text()
-    # The page that a server shows for what is not there has no folder to be relative to.
+    # The page for a missing file has no folder to be relative to.
     for page in set(built.glob("*.html")) - {built / "404.html"}:
         text = page.read_text()
         for target, anchor in re.findall(r'href="(?!\w+:)([^"#?]*)(?:#([^"]*))?"', text):

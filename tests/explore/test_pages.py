@@ -168,7 +168,7 @@ def test_a_port_that_is_taken(explorer: Explorer) -> None:
         "--port",
         str(explorer.port),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"kernelcast: error: address 127.0.0.1:{explorer.port}: cannot be had")
 
@@ -185,12 +185,12 @@ def test_the_browser_is_opened(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     address = process.stdout.readline().split(" ")[0]
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not seen.exists():
         assert time.monotonic() < end
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=600) == 0
     process.stdout.close()
     assert seen.read_text() == f"{address}\n"
 

@@ -30,7 +30,9 @@ STAGE_BYTES = tuple(
 RENAMED: Mapping[str, str] = {
     "overlapped_forward": "beside_forward",
     "overlapped_backward": "beside_backward",
-    **dict.fromkeys(("gradient_scaling", "gradient_clipping", "gradient_zeroing", "weight_cast"), "optimizer"),
+    **dict.fromkeys(
+        ("gradient_scaling", "gradient_clipping", "gradient_zeroing", "weight_cast"), "optimizer"
+    ),
 }
 """Names of components, operators, roles, directions and answered fields: the present one → the golden files' one."""
 
@@ -102,7 +104,8 @@ def times_of(found: Mapping[str, Any]) -> dict[str, Any]:
         "components": {_old(name): value for name, value in found["components"].items()},
         "stages": {
             name: [
-                sum(stage["update_ops_s"].values()) if name == "optimizer_s" else stage[name] for stage in stages
+                sum(stage["update_ops_s"].values()) if name == "optimizer_s" else stage[name]
+                for stage in stages
             ]
             for name in STAGE_TIMES
         },

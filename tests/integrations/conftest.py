@@ -87,7 +87,7 @@ def gone() -> Callable[[Path], bool]:
 
     def check(path: Path) -> bool:
         group = int(Path(f"{path}.pid").read_text())
-        end = time.monotonic() + 10
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             try:
                 os.killpg(group, 0)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from kernelcast.cli.main import VERBS
 from kernelcast.cli.predict import predict
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]  # installed once, by one worker
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -101,7 +101,7 @@ def test_the_wheel_has_all_modules_and_data_and_nothing_else(built: tuple[Path, 
         every = wheel.namelist()
     names = {name for name in every if ".dist-info/" not in name}
     assert names == expected_files()
-    assert {"kernelcast/schema.sql", "kernelcast/runtime/py.typed", "kernelcast/store/py.typed"} <= names
+    assert {"kernelcast/schema.sql", "kernelcast/store/questions.sql", "kernelcast/store/py.typed"} <= names
     assert "kernelcast/runtime/shipped/models/llama-2-7b.toml" in names
     assert "kernelcast/collector/plans/quick.toml" in names
     assert {"kernelcast/explore/assets/index.html", "kernelcast/explore/assets/js/main.js"} <= names

@@ -17,10 +17,10 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Operator, role_na
 from kernelcast.runtime.operators.elementwise import elementwise
 from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.sweep import sweep
-from kernelcast.runtime.step import decomposition, layer_passes
-from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step import decomposition, passes, update
 from kernelcast.runtime.step.layers import attention, embedding, linear, loss, mlp, norm, transformer_layer
-from kernelcast.runtime.step.layers.sizes import calls_of
+from kernelcast.runtime.step.op import Op, Ops, op
+from kernelcast.runtime.step.sizes import Sizes, remembered_ops
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(
@@ -38,9 +38,8 @@ def us(seconds: float) -> float:
 
 
 def _forget_passes() -> None:
-    layer_passes.passes_of.cache_clear()
-    layer_passes._kept_passes.cache_clear()
-    calls_of.cache_clear()
+    passes.passes_of.cache_clear()
+    remembered_ops.forget()
 
 
 @pytest.fixture(autouse=True)
@@ -67,13 +66,12 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Operator:
     for module in list(sys.modules.values()):
         if getattr(module, "OPERATORS", None) is known:
             monkeypatch.setattr(module, "OPERATORS", table)
-    usual = mlp.Mlp.calls.fget  # type: ignore[attr-defined]
+    usual = mlp.mlp
 
-    def calls(self: mlp.Mlp) -> Calls:
-        s = self.sizes
-        return (*usual(self), call(row.name, s.tokens, s.hidden, role="made up", count=3))
+    def more(s: Sizes) -> Ops:
+        return (*usual(s), op("made up", row.name, s.tokens, s.hidden, role="made up", count=3, module="mlp"))
 
-    monkeypatch.setattr(mlp.Mlp, "calls", property(calls))
+    monkeypatch.setattr(mlp, "mlp", more)
     return row
 
 
@@ -114,21 +112,11 @@ def test_roles_that_the_table_does_not_list(monkeypatch: pytest.MonkeyPatch, mak
     path = make_bundle({"gemm": 17.0, "adam": 23.0})
     usual = predicted(path)
 
-    def renamed(operator: str, *shape: Any, role: str = "", count: Any = 1, **others: Any) -> Any:
-        return call(operator, *shape, role=f"made up {role}", count=count, **others)
+    def renamed(name: str, operator: str, *shape: Any, role: str = "", **others: Any) -> Op:
+        return op(name, operator, *shape, role=f"made up {role}", **others)
 
-    for module in (
-        attention,
-        embedding,
-        linear,
-        loss,
-        mlp,
-        norm,
-        transformer_layer,
-        layer_passes,
-        decomposition,
-    ):
-        monkeypatch.setattr(module, "call", renamed, raising=False)
+    for module in (attention, embedding, linear, loss, mlp, norm, transformer_layer, update, decomposition):
+        monkeypatch.setattr(module, "op", renamed)
     _forget_passes()
     other = predicted(path)
     assert {row.role for row in other.operators if row.operator == "gemm"} == {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.benchmarks import bench_sampling
-from kernelcast.validate.markdown import filled
+from kernelcast.docs.markdown import filled
 
 ROOT = Path(__file__).parent.parent.parent
 

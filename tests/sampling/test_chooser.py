@@ -11,8 +11,9 @@ import pytest
 from kernelcast.collector.plans.plan import Plan, Point, load_plan
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.sampling.chooser import FEWEST_FOR_AN_ERROR, Chooser
-from kernelcast.sampling.cost import Cost, Times
+from kernelcast.sampling.cost import Cost
 from kernelcast.sampling.design import FIRST_ROWS, batch_size
+from kernelcast.sampling.stored_times import Times
 from kernelcast.store import Repetition, Sample, Status
 
 COST = Cost(source="test", overhead_s=1.0, flops_per_s=1e12, bytes_per_s=1e12, element_bytes=4, fitted={})

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 class UnixConnection(http.client.HTTPConnection):

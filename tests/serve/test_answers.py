@@ -53,7 +53,7 @@ def bundle(make_bundle: Callable[..., Path]) -> Path:
                 "layer_counts": [8, 8, 8, 8], "sequence_length": 128, "timeline": "closed-form",
                 "bucket_entries": 1000, "gpu_memory_bytes": 80_000_000_000,
             },
-            "--micro-batches 4 --pp 2 --schedule interleaved --virtual-stages 2 --recompute full --stages 8,8,8,8"
+            "--micro-batches 4 --pp 2 --schedule interleaved --virtual-stages 2 --recompute full --layer-counts 8,8,8,8"
             " --sequence-length 128 --timeline closed-form --bucket-entries 1000 --gpu-memory 80GB",
         ),
         (

@@ -16,7 +16,7 @@ LINES = "#!/bin/bash\n#KERNELCAST model=llama-2-7b micro_batch=1\n#KERNELCAST mi
 
 def ask(folder: Path, *words: str, script: str = LINES) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(ASK), *words], input=script, capture_output=True, text=True, check=False, timeout=60,
+        [str(ASK), *words], input=script, capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "KERNELCAST_SOCKET": str(folder / "s")},
     )  # fmt: skip
 

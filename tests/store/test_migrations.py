@@ -1,10 +1,10 @@
 """Migrations: old databases end with the schema that new ones begin with, or stay as they were."""
 
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, check_database, merge_databases
 from kernelcast.store.migrations import (
     MIGRATIONS,
+    OLDEST_VERSION,
     SCHEMA_VERSION,
     Upgrade,
     migrate,
@@ -21,6 +22,7 @@ from kernelcast.store.migrations import (
 from kernelcast.store.schema import SCHEMA_PATH
 
 OLD_SCHEMAS = Path(__file__).parent / "schemas"
+SMALL = Path(__file__).parents[1] / "data" / "small.db"
 
 
 def statements(*sql: str) -> Upgrade:
@@ -64,13 +66,13 @@ def connection(database: Database) -> sqlite3.Connection:
 
 
 def test_versions_are_numbered_without_gaps() -> None:
-    assert list(MIGRATIONS) == list(range(2, SCHEMA_VERSION + 1))
+    assert list(MIGRATIONS) == list(range(OLDEST_VERSION + 1, SCHEMA_VERSION + 1))
     assert f"PRAGMA user_version = {SCHEMA_VERSION};" in SCHEMA_PATH.read_text(encoding="utf-8")
 
 
 def test_every_old_version_migrated_equals_a_fresh_database(connection: sqlite3.Connection) -> None:
     # A new version leaves the schema.sql before it in schemas/version_N.sql.
-    for version in range(1, SCHEMA_VERSION):
+    for version in range(OLDEST_VERSION, SCHEMA_VERSION):
         old = sqlite3.connect(":memory:", isolation_level=None)
         old.executescript((OLD_SCHEMAS / f"version_{version}.sql").read_text(encoding="utf-8"))
         assert schema_version(old) == version
@@ -80,18 +82,28 @@ def test_every_old_version_migrated_equals_a_fresh_database(connection: sqlite3.
         old.close()
 
 
-def test_a_database_of_version_1_keeps_its_content(tmp_path: Path) -> None:
-    # Measured and written by the code of that version (docs/small_database.py), so ids are those of then.
+@pytest.mark.parametrize("version", range(OLDEST_VERSION, SCHEMA_VERSION))
+def test_an_old_database_keeps_its_content(tmp_path: Path, version: int) -> None:
     old = tmp_path / "old.db"
-    shutil.copyfile(OLD_SCHEMAS / "version_1.db", old)
+    with closing(sqlite3.connect(old, isolation_level=None)) as connection:
+        connection.executescript((OLD_SCHEMAS / f"version_{version}.sql").read_text(encoding="utf-8"))
+        connection.execute("ATTACH ? AS measured", (str(SMALL),))
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            connection.execute(f"INSERT INTO {table} SELECT * FROM measured.{table}")
+    before = old.read_bytes()
     assert check_database(old) == [
-        f"schema version is 1, expected {SCHEMA_VERSION}; open it once for writing to migrate it"
+        f"schema version is {version}, expected {SCHEMA_VERSION}; open it once for writing to migrate it"
     ]
     merged = merge_databases([old], tmp_path / "merged.db")
-    assert (tmp_path / "old.db").read_bytes() == (OLD_SCHEMAS / "version_1.db").read_bytes()
-    with Database.open(old) as database:
-        assert database.content_digest() == merged.content_digest == "ebc674050f3cfb34d82e8113448b4c97"
-        assert database.row_counts()["sample"] == 40
+    assert old.read_bytes() == before
+    with Database.open(old) as database, Database.open(SMALL, read_only=True) as small:
+        assert database.content_digest() == merged.content_digest
+        counts, expected = database.row_counts(), small.row_counts()
+        assert {table: counts[table] for (table,) in tables if table in counts} == {
+            table: expected[table] for (table,) in tables if table in expected
+        }
+        assert counts["sample"] > 0
     assert check_database(old) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, Run
-from kernelcast.store.migrations import SCHEMA_VERSION
+from kernelcast.store.migrations import OLDEST_VERSION, SCHEMA_VERSION
 
 APPLICATION_ID = 0x4B434442
 
@@ -73,14 +73,14 @@ def test_a_newer_version_is_refused_untouched(path: Path, how: dict[str, bool]) 
 
 def test_a_version_that_never_was_is_refused(path: Path) -> None:
     sqlite_file(path, application_id=APPLICATION_ID, user_version=0)
-    assert f"schema version 0, expected 1 to {SCHEMA_VERSION}" in refusal(path)
+    assert f"schema version 0, expected {OLDEST_VERSION} to {SCHEMA_VERSION}" in refusal(path)
 
 
 def test_a_database_without_our_tables_is_refused(path: Path) -> None:
-    sqlite_file(path, application_id=APPLICATION_ID, user_version=1)
+    sqlite_file(path, application_id=APPLICATION_ID, user_version=OLDEST_VERSION)
     message = refusal(path)
     assert "table 'something' is not kernelcast's" in message
-    assert "nothing of it was read" in message
+    assert "nothing was read from it" in message
 
 
 def test_a_truncated_database_is_one_line(database: Database, path: Path) -> None:

@@ -94,12 +94,17 @@ def test_a_value_that_cannot_be_read_is_one_line(closed: Path) -> None:
 
 def test_a_query_that_computes_for_hours_can_be_interrupted(closed: Path) -> None:
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    code = f"from kernelcast.cli.main import main; main(['db', 'query', {str(closed)!r}, {endless!r}])"
-    asked = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    code = "from kernelcast.cli.main import main; print('started', flush=True); "
+    code += f"main(['db', 'query', {str(closed)!r}, {endless!r}])"
+    asked = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert asked.stdout is not None
+    assert asked.stdout.readline() == "started\n"
     with pytest.raises(subprocess.TimeoutExpired):
         asked.wait(3)
     asked.send_signal(signal.SIGINT)
-    _, printed = asked.communicate(timeout=30)
+    _, printed = asked.communicate(timeout=300)
     assert "interrupted" in printed
     assert printed.strip().count("\n") == 0
     assert asked.returncode == 130

@@ -8,10 +8,8 @@ import pytest
 
 from kernelcast.docs import example_traces, generate_sql
 from kernelcast.store import Database, check_database
-from kernelcast.store.question import Question
-from kernelcast.store.questions import QUESTIONS
-from kernelcast.store.schema_comments import documented, unit
-from kernelcast.store.trace_questions import TRACE_QUESTIONS
+from kernelcast.store.questions import Question, measurement_questions, trace_questions
+from kernelcast.store.schema import documented, unit
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ROOT / "tests" / "data" / "small.db"
@@ -35,7 +33,7 @@ def test_the_small_database_is_small_sound_and_anonymous() -> None:
         assert database.row_counts()["run_note"] == 0
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
+@pytest.mark.parametrize("question", measurement_questions(), ids=lambda question: question.name)
 def test_every_question_has_an_answer_without_this_package(question: Question) -> None:
     plain = sqlite3.connect(f"{SMALL.as_uri()}?mode=ro", uri=True)
     plain.execute("PRAGMA trusted_schema = OFF")
@@ -44,7 +42,7 @@ def test_every_question_has_an_answer_without_this_package(question: Question) -
     plain.close()
 
 
-@pytest.mark.parametrize("question", TRACE_QUESTIONS, ids=lambda question: question.name)
+@pytest.mark.parametrize("question", trace_questions(), ids=lambda question: question.name)
 def test_every_question_to_traces_has_an_answer_without_this_package(
     question: Question, traces: Path
 ) -> None:
@@ -53,7 +51,7 @@ def test_every_question_to_traces_has_an_answer_without_this_package(
 
 
 def test_every_view_has_a_question() -> None:
-    asked = " ".join(question.sql for question in (*QUESTIONS, *TRACE_QUESTIONS))
+    asked = " ".join(question.sql for question in (*measurement_questions(), *trace_questions()))
     with Database.open(SMALL, read_only=True) as database:
         views = [row["name"] for row in database.query("SELECT name FROM sqlite_master WHERE type = 'view'")]
     assert [view for view in views if view not in asked] == ["point_time"]  # a step of the two after it
@@ -75,7 +73,7 @@ def test_comments_of_the_schema() -> None:
     tables = documented()
     assert tables["sample"].columns["time_us"].startswith("microseconds: mean of the middle five")
     assert tables["software_history"].columns == {
-        "change_percent": "against the software before it; NULL for the first"
+        "change_percent": "relative to the previous software; NULL for the first"
     }
     names = ("time_us", "measured_s", "size_bytes", "memory_gib", "power_limit_w", "name", "gigaflops_per_s")
     assert [unit(name) for name in names] == ["us", "s", "byte", "GiB", "W", "", ""]

@@ -65,7 +65,7 @@ def test_ranks_and_the_report(database: Database, add_trace: TraceAdder) -> None
 
 def test_peaks_of_known_devices(tmp_path: Path) -> None:
     from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
-    from kernelcast.store import Run, TracedRun
+    from kernelcast.store import MeasuredRun, Run
 
     compute = ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3")
     software = SoftwareFingerprint(torch="")
@@ -73,8 +73,8 @@ def test_peaks_of_known_devices(tmp_path: Path) -> None:
         software_id=software.digest,
     )  # fmt: skip
     with Database.open(tmp_path / "new.db", create=True) as database:
-        database.add_traced_runs(
-            [TracedRun(run=run, compute=compute, fabric=None, software=software, samples=(), traces=())]
+        database.add_runs(
+            [MeasuredRun(run=run, compute=compute, fabric=None, software=software, samples=(), traces=())]
         )
         peaks = {row["dtype"]: row["flops_per_s"] for row in database.query("SELECT * FROM device_peak")}
     assert peaks["bfloat16"] == pytest.approx(989e12, rel=0.01)

@@ -247,7 +247,7 @@ def test_two_processes_that_create_and_write_at_once_lose_nothing(path: Path) ->
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in writers:
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=600)[1]
         assert process.returncode == 0, errors
     assert sorted(p.name for p in path.parent.iterdir() if p.name.startswith(".")) == []
     with Database.open(path, read_only=True) as database:
@@ -258,7 +258,7 @@ def test_two_processes_that_create_and_write_at_once_lose_nothing(path: Path) ->
 
 def test_a_killed_writer_leaves_what_it_had_stored(path: Path) -> None:
     process = writer(path, 1, kill=True)
-    process.communicate("go\n", timeout=60)
+    process.communicate("go\n", timeout=600)
     assert process.returncode == -signal.SIGKILL
     with Database.open(path) as database:
         assert sorted(row.vector[0] for row in database.read_samples()) == list(range(1, 16))

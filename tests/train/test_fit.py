@@ -16,8 +16,8 @@ from kernelcast.store import Database, Sample, dataset_digest
 from kernelcast.train import fit as training
 from kernelcast.train.dataset import Row, tables
 from kernelcast.train.fit import Trained, train_bundle
+from kernelcast.train.notes import Note
 from kernelcast.train.report.figures import figures
-from kernelcast.train.screening import Skipped
 from kernelcast.train.selection import select
 
 Measure = Callable[..., list[Sample]]
@@ -84,7 +84,7 @@ def test_the_manifest_says_what_it_was_trained_on(
     assert gelu.form in ("power_law", "roofline")
     assert gelu.role_errors == {"": pytest.approx(gelu.validation_error)}
     assert trained.skipped == (
-        Skipped(operator="softmax", direction=FORWARD, reason="3 distinct workloads, expected 8 or more"),
+        Note(operator="softmax", direction=FORWARD, text="3 distinct workloads, expected 8 or more"),
     )
 
 
@@ -177,7 +177,7 @@ def test_times_of_zero_do_not_train(database: Database, measure: Measure, output
     measure(database, "gelu", FORWARD, times_us={(1, 1, 1): 0.0, (1, 1, 2): -4.0})
     trained = train_bundle(database, output)
     assert [entry.rows for entry in trained.manifest.regressors] == [8]
-    assert [skipped.reason[:15] for skipped in trained.skipped] == ["2 of 10 samples"]
+    assert [skipped.text[:15] for skipped in trained.skipped] == ["2 of 10 samples"]
 
 
 @pytest.mark.parametrize(

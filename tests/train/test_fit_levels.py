@@ -41,7 +41,7 @@ def test_levels_have_regressors_of_their_own(database: Database, measure: Measur
         ("rope", 1, 10),
     ]
     (left_out,) = trained.skipped
-    assert left_out.reason == "1 distinct workloads with 2 processes per node, expected 8 or more"
+    assert left_out.text == "1 distinct workloads with 2 processes per node, expected 8 or more"
     predictor = Predictor(bundle)
     vectors = list(times_us)
     usual = predictor.predict_us("gelu", FORWARD, vectors)

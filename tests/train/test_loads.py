@@ -11,9 +11,10 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
-from kernelcast.train.dataset import Row, conflicts, tables
+from kernelcast.train.dataset import Row, tables
 from kernelcast.train.fit import train_bundle
 from kernelcast.train.loads import by_load
+from kernelcast.train.notes import conflict_notes
 from kernelcast.train.regressor import Candidate
 
 F = Direction.FORWARD
@@ -51,7 +52,7 @@ def test_too_few_sustained_times_leave_bursts_and_are_named() -> None:
     assert (table.load, len(table)) == (Load.BURST, 10)
     [note] = found.notes
     assert note.text == (
-        "2 distinct workloads, expected 8 or more, under sustained load: times of bursts answer"
+        "under sustained load 2 distinct workloads, expected 8 or more: times of bursts answer"
     )
     assert found.bursts == {}
     assert found.ratios[0].workloads == 2
@@ -67,8 +68,8 @@ def test_what_states_no_load_counts_as_a_burst_and_is_not_called_one() -> None:
 
 
 def test_loads_do_not_contradict_each_other() -> None:
-    assert conflicts(both([10.0], [30.0])) == []
-    assert len(conflicts([row(8, 10.0), row(8, 30.0)])) == 1
+    assert list(conflict_notes(both([10.0], [30.0]))) == []
+    assert len(list(conflict_notes([row(8, 10.0), row(8, 30.0)]))) == 1
 
 
 def test_a_bundle_answers_with_sustained_times_and_says_so(

@@ -7,8 +7,7 @@ import pytest
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Row, tables
-from kernelcast.train.peaks import measured_peaks
-from kernelcast.train.scope import Scope
+from kernelcast.train.scope import Scope, measured_peaks
 
 CPU = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=4, threads=2)
 SCOPE = Scope(

@@ -27,7 +27,7 @@ def test_nine_in_ten_rows_never_seen_lie_within(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(selection, "CANDIDATES", list(quick.values()))
     rows = [
         Row(operator=s.operator, direction=s.direction, vector=s.vector, time_us=s.time_us)
-        for batch in read_estimate_train_time([FOLDER]).batches
+        for batch in read_estimate_train_time([FOLDER]).runs
         for s in batch.samples
         if s.time_us is not None and s.time_us > 0
     ]

@@ -8,7 +8,8 @@ import pytest
 from kernelcast.runtime import DataError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
-from kernelcast.train.screening import Screened, Skipped, screen
+from kernelcast.train.notes import Note
+from kernelcast.train.screening import Screened, screen
 
 Measure = Callable[..., list[Sample]]
 FORWARD = Direction.FORWARD
@@ -60,7 +61,7 @@ def test_times_that_are_not_above_zero_and_vast_workloads_are_left_out(
     assert [row.vector for row in found.rows] == [(1, 1, 1)]
     [skipped] = found.skipped
     assert (skipped.operator, skipped.direction) == ("gelu", FORWARD)
-    assert skipped.reason == (
+    assert skipped.text == (
         "3 of 4 samples, whose quiet time is not above 0 and finite or whose workload multiplies to more than 1e+30"
     )
 
@@ -73,8 +74,8 @@ def test_operators_of_another_version_are_left_out(database: Database, measure: 
     found = screened(database)
     reason = "this version has no such operator and direction"
     assert found.skipped == (
-        Skipped(operator="gelu", direction=Direction.ONCE, reason=reason),
-        Skipped(operator="later", direction=FORWARD, reason=reason),
+        Note(operator="gelu", direction=Direction.ONCE, text=reason),
+        Note(operator="later", direction=FORWARD, text=reason),
     )
     assert {(row.operator, row.direction) for row in found.rows} == {("gelu", FORWARD)}
 
@@ -86,7 +87,7 @@ def test_several_ways_of_measuring_are_never_mixed(database: Database, measure: 
     measure(database, "softmax", count=2, conditions={"power_limit_w": 400, "processes_per_node": 2})
     measure(database, "swiglu", count=2, conditions={"processes_per_node": 2})
     found = screened(database)
-    assert [(s.operator, s.reason) for s in found.skipped] == [
+    assert [(s.operator, s.text) for s in found.skipped] == [
         ("gelu", "measured in several ways, expected one: {}; in-place {}"),
         (
             "softmax",
@@ -111,7 +112,7 @@ def test_a_collective_trains_on_what_frameworks_call(database: Database, measure
         ("point_to_point", "out-of-place"): 2,
         ("point_to_point", "out-of-place, ring"): 2,
     }
-    assert [(s.operator, s.reason) for s in found.skipped] == [
+    assert [(s.operator, s.text) for s in found.skipped] == [
         ("all_gather", "3 of 6 samples, measured in-place: frameworks do not call it this way"),
         ("all_reduce", "3 of 6 samples, measured out-of-place: frameworks do not call it this way"),
         (

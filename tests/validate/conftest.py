@@ -117,7 +117,7 @@ def _settings(folder: Path) -> None:
 
 @pytest.fixture
 def make_site(tmp_path: Path) -> Callable[[], Path]:
-    """Writes the folder `Example`, with `runs.toml` beside it."""
+    """Writes the folder `Example`, with `runs.toml` next to it."""
 
     def make() -> Path:
         folder = tmp_path / "Example"

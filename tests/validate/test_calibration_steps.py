@@ -99,7 +99,7 @@ def test_the_fastest_of_each_configuration(tmp_path: Path, of_here: Manifest) ->
 
 def test_a_configuration_is_one_whichever_command_stored_it(tmp_path: Path, of_here: Manifest) -> None:
     path = tmp_path / "steps.db"
-    # The demo says nothing of nodes and layers; validate run says what both have.
+    # The demo does not state nodes and layers; validate run states both.
     said = {"recompute": "none", "virtual_stages": 1, "zero": 1, "bucket_entries": DEFAULT_BUCKET_ENTRIES}
     whole = said | {"layer_counts": [4, 2], "gpus_per_node": 2}
     store(path, {"times": (1.3,)}, {"options": whole, "times": (1.25,)})

@@ -1,4 +1,4 @@
-"""Measured steps beside predictions whose operators' times are known by hand."""
+"""Measured steps and predictions whose operators' times are known by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace

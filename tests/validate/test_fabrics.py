@@ -1,4 +1,4 @@
-"""Collectives of described fabrics against published rows that had no part in the prediction."""
+"""Collectives of described fabrics against published rows held out from the prediction."""
 
 import json
 import shutil

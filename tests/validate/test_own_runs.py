@@ -1,4 +1,4 @@
-"""Steps of one's own: added once, checked, scored beside those that ship, and drawn on the same picture."""
+"""A user's own steps: added once, checked, scored with the shipped ones, and drawn on the same picture."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A site's published steps made again: on a small made-up site, and (slow) on the method's authors' own."""
+"""A site's published steps made again, on a small made-up site; tests/train/test_published.py has the authors' own."""
 
 import json
 from collections.abc import Callable
@@ -11,8 +11,6 @@ from kernelcast.store import Database
 from kernelcast.store.importers import Description, read_estimate_train_time, store_parsed
 from kernelcast.validate.published import SITES, published_runs, validate_published
 from kernelcast.validate.runs import RunsFile
-
-PERLMUTTER = Path(__file__).resolve().parents[3] / "shared" / "data" / "estimate-train-time" / "Perlmutter"
 
 
 def test_a_site_is_imported_trained_on_and_its_steps_predicted(
@@ -48,7 +46,7 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
     assert found.taken_over == 0
     first, second = found.runs
     components = {one.name: one for one in first.components()}
-    # The regressors that are fitted anew and ours follow the same times: what is implied is near ours / (1 + error).
+    # The regressors that are fitted again and ours follow the same times: what is implied is near ours / (1 + error).
     for name, error in (("Encoder_Fwd", 0.25), ("PP_P2P", -0.5)):
         one = components[name]
         assert one.implied
@@ -115,20 +113,3 @@ def test_a_site_whose_steps_are_not_known_says_what_to_do(tmp_path: Path) -> Non
         published_runs(tmp_path, str(tmp_path / "none.toml"))
     with pytest.raises(DataError, match="holds no operator/"):
         validate_published(tmp_path, published_runs(tmp_path, "perlmutter"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not PERLMUTTER.is_dir(), reason="no ../shared/data/estimate-train-time beside the checkout"
-)
-def test_the_published_table() -> None:
-    found = validate_published(PERLMUTTER, published_runs(PERLMUTTER, ""))
-    assert len(found.trained.manifest.regressors) == 30
-    assert found.mean_abs_published_error == pytest.approx(0.0498, abs=5e-5)
-    assert found.mean_abs_error < 0.055
-    for run in found.runs:
-        assert abs(run.error) < 0.1
-        # A schedule that is simulated takes no longer than its upper envelope.
-        assert run.simulated.step_time_s <= run.closed_form.step_time_s
-        # How far the implied components can be trusted.
-        assert run.implied_step_s == pytest.approx(run.run.measured_s, rel=0.03)

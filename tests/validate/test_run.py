@@ -1,4 +1,4 @@
-"""Real steps beside predictions: what is configured, stored, found again and added up."""
+"""Real steps and predictions: what is configured, stored, found again and added up."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +10,7 @@ import torch
 
 from kernelcast.collector.machine.probe import Fingerprints, probe
 from kernelcast.collector.plans.plan import compute_points, load_plan
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.steps import Effort, Turn
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.decomposition import decompose
@@ -90,7 +89,7 @@ def test_steps_are_stored_and_found_again(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimator = Estimator.load(make_bundle())
-    options = RunOptions(repetitions=2, steps=4, timeout_s=100)
+    options = RunOptions(repetitions=2, steps=4, timeout_s=600)
     seen = []
     with Database.open(tmp_path / "bench.db", create=True) as database:
         report = validate_run(
@@ -149,10 +148,10 @@ def check_report(found: dict[str, Any]) -> None:
 def test_a_failure_keeps_what_was_measured(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = run_module.train_jobs
-
-    def fail(*args: Any, **options: Any) -> None:
-        train(*args, **options)
+    def fail(
+        jobs: list[TrainingJob], *, effort: TrainingEffort, on_turn: Callable[[Turn], None], **_: Any
+    ) -> None:
+        take_turns(len(jobs), effort, on_turn, rounds=effort.rounds)
         raise DataError("worker: gone")
 
     monkeypatch.setattr(run_module, "train_jobs", fail)
@@ -162,14 +161,14 @@ def test_a_failure_keeps_what_was_measured(
                 database, config, Estimator.load(make_bundle()), keys_of, RunOptions(repetitions=2, steps=2)
             )
         assert len(database.step_list()) == 2
-        # Again: what was there already is stored as well.
+        # Again: rows that exist already are stored as well.
         with pytest.raises(DataError, match=r"^worker: gone; 4 of 4 measurements are stored$"):
             validate_run(
                 database, config, Estimator.load(make_bundle()), keys_of, RunOptions(repetitions=2, steps=2)
             )
 
 
-def take_turns(jobs: int, effort: Effort, on_turn: Callable[[Turn], None], *, rounds: int) -> None:
+def take_turns(jobs: int, effort: TrainingEffort, on_turn: Callable[[Turn], None], *, rounds: int) -> None:
     """What training reports, without any."""
     for number in range(rounds):
         for job in range(jobs):
@@ -183,7 +182,9 @@ def test_a_repetition_that_was_cut_short_is_measured_again(
     config = load(tmp_path, SMALL.replace("rounds = 2", f"rounds = {rounds}"))
     trained = []
 
-    def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+    def train(
+        jobs: list[TrainingJob], *, effort: TrainingEffort, on_turn: Callable[[Turn], None], **_: Any
+    ) -> None:
         trained.append(len(jobs))
         is_lost = len(trained) == 1
         take_turns(len(jobs), effort, on_turn, rounds=effort.rounds - is_lost)
@@ -211,7 +212,9 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         keys = keys_of(processes)
         return replace(keys, software=replace(keys.software, environment=(f"{processes} of 2 bound",)))
 
-    def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+    def train(
+        jobs: list[TrainingJob], *, effort: TrainingEffort, on_turn: Callable[[Turn], None], **_: Any
+    ) -> None:
         take_turns(len(jobs), effort, on_turn, rounds=effort.rounds)
 
     monkeypatch.setattr(run_module, "train_jobs", train)

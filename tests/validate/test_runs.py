@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, DataError, KernelcastError, UsageError
-from kernelcast.validate.runs import RunsFile, _run, read_runs
+from kernelcast.validate.runs import MeasuredRun, RunsFile, _run
 from kernelcast.validate.runs_fields import RUN_FIELDS
 from kernelcast.validate.runs_models import RunModels
 
@@ -23,6 +23,10 @@ micro_batch = 4
 micro_batches = 8
 measured_s = 9.57
 """
+
+
+def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
+    return RunsFile.read(path).runs
 
 
 def write(folder: Path, text: str) -> Path:
@@ -138,7 +142,7 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD + RUN.replace("9.57", "0"), "run 1: measured_s is 0, expected seconds, a number above 0"),
         (HEAD + RUN.replace("9.57", "nan"), "run 1: measured_s is nan, expected seconds"),
         (HEAD + RUN.replace("9.57", '"9"'), "run 1: measured_s is '9', expected seconds"),
-        (HEAD + RUN.replace("9.57", "true"), "run 1: measured_s is True, expected seconds"),
+        (HEAD + RUN.replace("9.57", "true"), "run 1: measured_s is true, expected seconds"),
         (HEAD + RUN.replace("9.57", "1" + "0" * 400), "run 1: measured_s is 1"),
         (HEAD + RUN.replace("measured_s = 9.57", ""), "run 1: measured_s is missing, expected seconds"),
         (HEAD + RUN + "gpus_per_node = 0", "run 1: gpus_per_node is 0, expected a whole number from 1"),

@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.docs.scoreboard_tables import best_constant, coverage, half_width, interval_score, mean_abs
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.validate.scoreboard import (
-    Point,
-    Source,
-    best_constant,
-    coverage,
-    half_width,
-    interval_score,
-    mean_abs,
-    sources_of,
-)
+from kernelcast.validate.scoreboard import Point, Source, sources_of
 from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
 
 POINT = Point(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.stack_fit import fit as fit_command
+from kernelcast.cli.stack import fit as fit_command
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.stack import read_stack
 from kernelcast.validate.runs import RunsFile
@@ -67,7 +67,7 @@ def runs_file(
 
 def test_steps_of_exactly_1_1_times_the_sum_give_1_1(tmp_path: Path, make_bundle: Make) -> None:
     bundle = make_bundle()
-    path = runs_file(bundle, tmp_path, dict.fromkeys(range(1, 41), 1.1))
+    path = runs_file(bundle, tmp_path, dict.fromkeys(range(1, 41, 2), 1.1))
     found = fit_stack([path], name="ours", fixed={"attention": 1.1}, bundle=str(bundle))
     assert found.stack.compute == pytest.approx(1.1, rel=1e-3)
     assert found.stack.attention == 1.1
@@ -76,15 +76,15 @@ def test_steps_of_exactly_1_1_times_the_sum_give_1_1(tmp_path: Path, make_bundle
     assert found.stack.error_left_out == pytest.approx(0, abs=1e-3)
     assert found.helps
     assert found.stack.kernel is None
-    # Far below what is not known before any step: 40 steps agree.
-    assert found.stack.residual < 0.015
+    # Far below what is not known before any step: 20 steps agree.
+    assert found.stack.residual < 0.02
 
 
 def test_a_factor_of_attention_is_told_from_that_of_all_else(tmp_path: Path, make_bundle: Make) -> None:
     # Attention takes half of the steps of long models, next to nothing of the others', which spend it on the loss.
     slow = make_bundle({"flash_attention": 75.0, "cross_entropy": 2000.0}, name="slow.kcast")
     slower = make_bundle({"flash_attention": 90.0, "cross_entropy": 2000.0}, name="slower.kcast")
-    path = runs_file(slower, tmp_path, dict.fromkeys(range(1, 81, 2), 1.0))
+    path = runs_file(slower, tmp_path, dict.fromkeys(range(1, 81, 4), 1.0))
     stack = fit_stack([path], name="ours", kernel="flash-2", bundle=str(slow)).stack
     assert stack.kernel == "flash-2"
     assert stack.attention == pytest.approx(1.2, rel=0.02)

@@ -178,7 +178,7 @@ def test_options_of_the_software_are_set_for_every_step(
     assert ended(*asked, "--with", "exposed-share=1", "--with", "shard_group=0") == 0
     [file] = json.loads(capsys.readouterr().out)["files"]
     assert file["steps"][0]["error"] == changed.steps[0].error
-    # What a layout cannot have is the step's reason, not the command's end.
+    # An option that a layout cannot take is the step's reason, not the command's end.
     [refused] = score_steps([path], bundle=bundle, changed={"shard_group": 3})
     assert refused.steps[0].reason.startswith("shard_group is 3, expected a divisor of the 4 replicas")
 
@@ -205,7 +205,7 @@ def test_effects_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     stated, *options = option_effects([path])
     assert (stated.field, stated.effects[0].steps, stated.effects[0].changed) == (None, 2, 0)
     found = {(one.field, one.value): one.effects[0] for one in options}
-    # ZeRO-3 has collectives beside computing, ZeRO-1 gradients that can be scattered; 8 replicas do not divide 4.
+    # ZeRO-3 overlaps collectives with computing, ZeRO-1 gradients that can be scattered; 8 replicas do not divide 4.
     assert found["exposed_share", 1].changed == found["shard_group", 8].changed == 1
     assert found["gradient_collective", "reduce_scatter"].changed == 1
     # What a file states, and what changes nothing, has no row.

@@ -173,7 +173,7 @@ def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
             "--global-batch: global_batch is 5, expected a multiple of micro_batch",
         ),
         ({"restarts": 1}, "--restarts: restarts is 1, expected checkpoint_every"),
-        ({"checkpoint_cost": "5s"}, "--checkpoint-cost: checkpoint_cost is 5, expected checkpoint_every"),
+        ({"checkpoint_cost": "5s"}, "--checkpoint-cost: checkpoint_cost is 5.0, expected checkpoint_every"),
         (
             {"model": "nothing"},
             "--model: model 'nothing' is unknown, known are ",

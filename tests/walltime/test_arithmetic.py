@@ -37,7 +37,7 @@ def test_no_more_steps_are_lost_than_there_are() -> None:
     ("fields", "message"),
     [
         ({"restarts": 1}, "restarts is 1, expected checkpoint_every too"),
-        ({"checkpoint_s": 5.0}, "checkpoint_cost is 5, expected checkpoint_every too"),
+        ({"checkpoint_s": 5.0}, "checkpoint_cost is 5.0, expected checkpoint_every too"),
     ],
 )
 def test_what_needs_checkpoints(fields: dict[str, float], message: str) -> None:

@@ -71,7 +71,7 @@ def test_accepts(name: str, value: object, expected: object) -> None:
         ("tokens", "1e999", "tokens is '1e999'"),
         ("tokens", "1" * 60, "tokens is '111"),
         ("tokens", 1.5, "tokens is 1.5"),
-        ("tokens", True, "tokens is True"),
+        ("tokens", True, "tokens is true"),
         ("tokens", float("nan"), "tokens is nan"),
         ("tokens", float("inf"), "tokens is inf"),
         ("tokens", "٣", "tokens is "),

@@ -11,9 +11,9 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.widening import KINDS, HeldOut
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS, role_name
-from kernelcast.train.dataset import Array
+from kernelcast.runtime.views.formatting import value_range, value_ranges
 from kernelcast.train.fit import Trained
-from kernelcast.train.notes import Note
+from kernelcast.train.prior import correcting_points
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.selection import Selected, relative_errors
 
@@ -52,7 +52,7 @@ class RoleFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
-    """A measured row that the regressor does not follow: its workload, its time, its held-out prediction."""
+    """A measured row far from its held-out prediction: workload and both times."""
 
     vector: tuple[int, ...]
     time_us: float
@@ -76,13 +76,19 @@ class OperatorFigures:
 
     @property
     def title(self) -> str:
-        """What the operator does, in a few words."""
+        """The operator in a few words."""
         return OPERATORS[self.entry.operator].title
 
     @property
     def anchor(self) -> str:
         """Id of its section on a page."""
         return self.entry.file.removeprefix("models/").removesuffix(".onnx")
+
+    @property
+    def ranges(self) -> str:
+        """The training range of every feature in words."""
+        pairs = zip(self.entry.features, self.entry.training_range, strict=True)
+        return ", ".join(f"{feature} {value_range(low, high)}" for feature, (low, high) in pairs)
 
     @property
     def prior(self) -> str | None:
@@ -96,7 +102,7 @@ class OperatorFigures:
 
     @property
     def is_collective(self) -> bool:
-        """Whether it is a collective; means over operators leave those out."""
+        """Whether it is a collective; means over operators leave collectives out."""
         return OPERATORS[self.entry.operator].is_collective
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,9 +193,9 @@ class TrainingFigures:
         return [o for o in self.operators if not o.is_collective] or self.operators
 
     @property
-    def notes(self) -> tuple[Note, ...]:
-        """Notes on doubtful rows, by operator and direction."""
-        return self.trained.notes
+    def by_role(self) -> list[tuple[OperatorFigures, RoleFigures]]:
+        """Every regressor in each of its roles."""
+        return [(operator, role) for operator in self.operators for role in operator.roles]
 
     @property
     def rows(self) -> int:
@@ -207,11 +213,14 @@ class TrainingFigures:
             "format": FORMAT,
             "bundle": str(self.trained.path),
             "bundle_digest": self.trained.digest,
-            "skipped": [values_of(one, "operator", "direction", "reason") for one in self.trained.skipped],
+            "skipped": [
+                {**values_of(one, "operator", "direction"), "reason": one.text}
+                for one in self.trained.skipped
+            ],
             "statistic": self.trained.manifest.statistic,
             **values_of(self.trained, "without_quiet", "samples"),
             "doubtful": dict(self.trained.doubts),
-            "notes": [values_of(one, "operator", "direction", "text") for one in self.notes],
+            "notes": [values_of(one, "operator", "direction", "text") for one in self.trained.notes],
             "load_ratios": [one.to_dict() for one in self.trained.load_ratios],
             **values_of(self, "rows", "size_bytes", "mean_validation_error", "mean_collective_error"),
             "mean_coverage": self.mean_coverage,
@@ -233,6 +242,34 @@ def figures(trained: Trained, reference: Reference | None = None) -> TrainingFig
     )
 
 
+def table_rows(found: TrainingFigures) -> list[dict[str, Any]]:
+    """`found.by_role` as a table for `cell_text`: values by column, without columns that are empty in every row."""
+    table = [
+        {
+            "operator": operator.entry.operator,
+            "role": "" if role.name == operator.entry.operator else role.name,
+            "direction": operator.entry.direction_text,
+            "rows": role.rows,
+            "algorithm": operator.entry.algorithm,
+            "form": operator.entry.form,
+            "error_percent": as_percent(role.error),
+            "reference_percent": as_percent(role.reference_error),
+            "coverage_percent": as_percent(operator.entry.interval_coverage),
+            "extrapolated_percent": as_percent(operator.entry.extrapolation_error),
+            "size_bytes": operator.entry.size_bytes,
+            "range": value_ranges(operator.entry.training_range),
+        }
+        for operator, role in found.by_role
+    ]
+    filled = [name for name in table[0] if any(row[name] not in ("", None) for row in table)]
+    return [{name: row[name] for name in filled} for row in table]
+
+
+def as_percent(fraction: float | None) -> float | None:
+    """A fraction as a number of percent."""
+    return None if fraction is None else 100 * fraction
+
+
 def _operator(
     entry: RegressorEntry, selected: Selected | None, reference: Reference | None
 ) -> OperatorFigures:
@@ -246,7 +283,9 @@ def _operator(
             RoleFigures(
                 role=role,
                 name=role_name(entry.operator, role),
-                rows=int(np.isfinite(_times_us(selected, role)).sum()) if selected else _points(entry),
+                rows=int(np.isfinite(selected.table.role_times_us[role]).sum())
+                if selected
+                else correcting_points(entry),
                 error=error,
                 reference_error=reference.error_of(entry, role, rows_of) if reference else None,
             )
@@ -256,12 +295,6 @@ def _operator(
     )
 
 
-def _points(entry: RegressorEntry) -> int | None:
-    """How many points corrected the prior's regressor; None where none did."""
-    correction = None if entry.transfer is None else entry.transfer.correction
-    return None if correction is None else correction.points
-
-
 def _layouts(
     entry: RegressorEntry, selected: Selected | None, reference: Reference | None
 ) -> tuple[LayoutFigures, ...]:
@@ -269,7 +302,7 @@ def _layouts(
         return ()
     found = []
     for role, layout in product(entry.role_errors, entry.layouts):
-        times_us = _times_us(selected, role)
+        times_us = selected.table.role_times_us[role]
         own = selected.table.in_layout(layout) & np.isfinite(times_us)
         if not own.any():
             continue
@@ -286,11 +319,6 @@ def _layouts(
             )
         )
     return tuple(found)
-
-
-def _times_us(selected: Selected, role: str) -> Array:
-    """Times of the rows in a role, [rows]; NaN where a workload was not measured in it."""
-    return selected.table.role_times_us[role]
 
 
 def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:

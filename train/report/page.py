@@ -4,40 +4,25 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.views.formatting import amount, counted, percent, value_range
-from kernelcast.runtime.views.markup import Markup, element, joined
+from kernelcast.runtime.views.formatting import amount, counted, percent
 from kernelcast.runtime.views.page import (
-    SORT,
+    Markup,
     bullets,
     details,
     document,
+    element,
     facts,
-    picture,
-    region,
+    joined,
+    rows_table,
     section,
-    table,
     tile,
 )
-from kernelcast.train.intervals import log_half_widths
-from kernelcast.train.report.figures import OperatorFigures, TrainingFigures
-from kernelcast.train.report.plots import (
-    HEIGHT,
-    OVERVIEW_WIDTH,
-    WIDTH,
-    agreement_plot,
-    coverage_plot,
-    errors_plot,
-    overview_plot,
-)
-from kernelcast.train.report.points import Points
-from kernelcast.train.report.table import columns, rows
+from kernelcast.train.report.figures import OperatorFigures, TrainingFigures, as_percent, table_rows
 
 FILE_NAME = "index.html"
 _OUTLIERS_SHOWN = 500
@@ -46,7 +31,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def check_directory(directory: Path) -> None:
-    """Refuse a folder that a report cannot be written into; it need not exist yet.
+    """Refuse a folder that a report cannot be written to; it need not exist yet.
 
     Raises:
         DataError: it is a file, or cannot be made or written.
@@ -80,7 +65,10 @@ def write_report(
 
 
 def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total, what: None) -> str:
-    """The whole page: means, table, what was left out, notes, errors at a glance, every operator."""
+    """The whole page: means, table, left-out operators, notes, overview of errors, every operator."""
+    # Only here: matplotlib takes long to import.
+    from kernelcast.train.report.plots import overview
+
     operators = []
     for done, operator in enumerate(figures.operators, start=1):
         operators.append(_operator(operator))
@@ -89,20 +77,18 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
     made_by = f"written by kernelcast {trained.manifest.kernelcast_version}"
     count = f"{counted(len(operators), 'regressor')}, one per operator and direction, {made_by}."
     header = element("header", element("h1", title), element("p", count, class_="soft"))
-    left_out = [f"{s.operator} ({s.direction}): {s.reason}" for s in trained.skipped]
-    notes = [f"{n.operator} ({n.direction}): {n.text}" for n in figures.notes]
     main = element(
         "main",
         element("dl", *_tiles(figures), class_="tiles"),
         facts(_facts(figures)),
         section("Operators", _table(figures)),
-        *([section("Left out", bullets(*left_out))] if left_out else []),
-        *([section("Notes", bullets(*notes))] if notes else []),
-        section("Errors at a glance", _overview(figures)),
+        *([section("Left out", bullets(*map(str, trained.skipped)))] if trained.skipped else []),
+        *([section("Notes", bullets(*map(str, trained.notes)))] if trained.notes else []),
+        section("Errors at a glance", overview(figures)),
         section("How to read this", _reading()),
         section("Operator by operator", *operators),
     )
-    return document(title, header, main, script=SORT)
+    return document(title, header, main, sorts=True)
 
 
 def _tiles(figures: TrainingFigures) -> Iterator[Markup]:
@@ -134,64 +120,35 @@ def _facts(figures: TrainingFigures) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _table(figures: TrainingFigures) -> Markup:
-    found = columns(figures)
-    shown = [
-        [element("data", cell.text, value=str(cell.value)) for cell in cells]
-        for cells in zip(*(column.cells for column in found), strict=True)
+def _table(found: TrainingFigures) -> Markup:
+    linked = [
+        row | {"operator": element("a", row["operator"], href=f"#{operator.anchor}")}
+        for row, (operator, _) in zip(table_rows(found), found.by_role, strict=True)
     ]
-    for row, (operator, _) in zip(shown, rows(figures), strict=True):
-        row[0] = element("a", row[0], href=f"#{operator.anchor}")
-    return table(
-        [column.heading for column in found],
-        shown,
-        caption="Errors on held-out rows, from nested cross-validation. A heading sorts.",
-        text_columns=[index for index, column in enumerate(found) if not column.is_number],
-        class_="sortable notes",
-    )
-
-
-def _overview(figures: TrainingFigures) -> Markup:
-    ordered = sorted(rows(figures), key=lambda row: row[1].error)
-    names = [f"{role.name}, {operator.entry.direction_text}" for operator, role in ordered]
-    errors = [(role.error, role.reference_error) for _, role in ordered]
-    drawn, height = overview_plot(names, errors)
-    best, worst = (f"{names[at]} with {percent(errors[at][0])}" for at in (0, -1))
-    compared = any(reference is not None for _, reference in errors)
-    svg = picture(
-        "overview",
-        "Errors of all regressors",
-        f"Error of each regressor in each of its {len(ordered)} roles, from {best} to {worst}.",
-        *drawn,
-        width=OVERVIEW_WIDTH,
-        height=height,
-    )
-    caption = (
-        f"Mean error on held-out rows{' (filled) and that of the reference (hollow)' if compared else ''}."
-    )
-    return element(
-        "figure", region("Errors of all regressors", svg), element("figcaption", caption), class_="overview"
-    )
+    caption = "Errors on held-out rows, from nested cross-validation. A heading sorts."
+    return rows_table(linked, caption=caption, class_="sortable notes")
 
 
 def _reading() -> Markup:
     level = percent(LEVEL, digits=0)
     terms = {
-        "Error": "mean of |predicted − measured| / measured over all rows. Every row is predicted by a regressor that "
-        "was chosen and fitted without it.",
-        "Reference": "the error that others published of their regressors.",
+        "Error": "mean of |predicted − measured| / measured over all rows. We use nested cross-validation: the "
+        "regressor that predicts a row was chosen and fitted without it.",
+        "Reference": "the published error of the method's authors.",
         "Coverage": f"the share of held-out rows within their {level} interval, whose width comes from other rows. "
         "The shaded band in the plots is that interval.",
         "Extrapolated": "the error on workloads larger than any that was fitted, one feature at a time.",
-        "Range": "smallest and largest value of every feature. A prediction outside carries a warning. In the plots of "
-        "what was sampled it is dashed, and a larger point stands for more workloads at that place.",
+        "Range": "smallest and largest value of every feature. A prediction outside carries a warning. The plots of "
+        "sampled workloads show it dashed; a larger point stands for more workloads.",
     }
     return bullets(*(joined((element("b", name), f": {text}")) for name, text in terms.items()))
 
 
 def _operator(operator: OperatorFigures) -> Markup:
+    from kernelcast.train.report.plots import regressor_plots
+
     parts: list[Markup] = []
-    if plots := list(_plots(operator)):
+    if plots := list(regressor_plots(operator)):
         parts.append(element("div", *plots, class_="plots"))
     if operator.layouts:
         parts.append(_layouts(operator))
@@ -216,91 +173,36 @@ def _summary(operator: OperatorFigures) -> str:
     taken = "" if operator.selected else " Taken over from an earlier bundle: its rows have not changed."
     return (
         f"{operator.title[:1].upper()}{operator.title[1:]}. {entry.algorithm} on {entry.form} ({settings}). "
-        f"{entry.rows:,} rows: {_ranges(operator)}.{taken}"
+        f"{entry.rows:,} rows: {operator.ranges}.{taken}"
     )
-
-
-def _ranges(operator: OperatorFigures) -> str:
-    entry = operator.entry
-    pairs = zip(entry.features, entry.training_range, strict=True)
-    return ", ".join(f"{feature} {value_range(low, high)}" for feature, (low, high) in pairs)
-
-
-def _plots(operator: OperatorFigures) -> Iterator[Markup]:
-    if operator.selected is None:
-        return
-    entry, rows = operator.entry, operator.selected.table
-    widths = log_half_widths(entry.interval, rows.workloads)
-    points = Points.of(rows, operator.selected.held_out_us, widths, entry.dtype)
-    if not len(points):
-        return
-    reach = np.unique(np.expm1(points.half_widths)).tolist()
-    band = " to ".join(dict.fromkeys(percent(end) for end in (reach[0], reach[-1])))
-    level, lost = percent(LEVEL, digits=0), len(rows) - len(points)
-    missing = f" {lost} rows whose prediction is not a number are not shown." if lost else ""
-    unit = "floating-point operations" if points.size_unit == "FLOP" else "bytes moved"
-    sizes, times_s = (
-        f"{amount(values.min(), name)} to {amount(values.max(), name)}"
-        for values, name in ((points.sizes, points.size_unit), (points.times_us * 1e-6, "s"))
-    )
-    worst = percent(float(np.abs(points.held_out_us / points.times_us - 1).max()))
-    for name, drawn, title, description, caption in (
-        (
-            "agreement",
-            agreement_plot(points),
-            "predicted over measured time",
-            f"{len(points):,} held-out rows, {times_s}; the points lie along the diagonal with a mean error of "
-            f"{percent(entry.validation_error)}.",
-            f"Predicted against measured, with the {level} band.{missing}",
-        ),
-        (
-            "errors",
-            errors_plot(points),
-            f"error of the held-out prediction over {unit}",
-            f"{sizes}; the largest error is {worst}, the {level} band reaches {band} either way.",
-            f"Error over size; the {level} band reaches {band} either way.",
-        ),
-        (
-            "coverage",
-            coverage_plot(points),
-            "what was sampled",
-            f"The {len(rows):,} sampled workloads, {_ranges(operator)}.",
-            "What was sampled; the training range is dashed.",
-        ),
-    ):
-        label = f"{operator.anchor}-{name}"
-        svg = picture(label, f"{operator.name}: {title}", description, *drawn, width=WIDTH, height=HEIGHT)
-        yield element("figure", svg, element("figcaption", caption))
 
 
 def _layouts(operator: OperatorFigures) -> Markup:
-    rows = [
-        (
-            role_name(operator.entry.operator, layout.role),
-            f"{layout.nodes} × {layout.gpus_per_node}",
-            f"{layout.rows:,}",
-            percent(layout.error),
-            percent(layout.median_error),
-            percent(layout.reference_error),
-        )
+    table = [
+        {
+            "role": role_name(operator.entry.operator, layout.role),
+            "nodes × devices per node": f"{layout.nodes} × {layout.gpus_per_node}",
+            "rows": layout.rows,
+            "error_percent": as_percent(layout.error),
+            "median_error_percent": as_percent(layout.median_error),
+            "reference_percent": as_percent(layout.reference_error),
+        }
         for layout in operator.layouts
     ]
-    headers = ("role", "nodes × devices per node", "rows", "error", "median error", "reference")
-    return table(headers, rows, caption=f"Errors of {operator.name} by layout")
+    return rows_table(table, caption=f"Errors of {operator.name} by layout")
 
 
 def _outliers(operator: OperatorFigures) -> Markup:
     count = len(operator.outliers)
     shown = f", the {_OUTLIERS_SHOWN} furthest off" if count > _OUTLIERS_SHOWN else ""
-    rows = [
-        (
-            *(f"{value:,}" for value in outlier.vector),
-            amount(outlier.time_us * 1e-6, "s"),
-            amount(outlier.held_out_us * 1e-6, "s"),
-            f"{max(outlier.time_us / outlier.held_out_us, outlier.held_out_us / outlier.time_us):.1f} ×",
-        )
+    table = [
+        {
+            **dict(zip(operator.entry.features, outlier.vector, strict=True)),
+            "measured_time_s": outlier.time_us * 1e-6,
+            "predicted, held out_time_s": outlier.held_out_us * 1e-6,
+            "off by_ratio": max(outlier.time_us / outlier.held_out_us, outlier.held_out_us / outlier.time_us),
+        }
         for outlier in operator.outliers[:_OUTLIERS_SHOWN]
     ]
-    headers = (*operator.entry.features, "measured", "predicted, held out", "off by")
     summary = f"{counted(count, 'outlier')}, which the regressor does not follow{shown}"
-    return details(summary, table(headers, rows, caption=f"Outliers of {operator.name}", text_columns=()))
+    return details(summary, rows_table(table, caption=f"Outliers of {operator.name}"))

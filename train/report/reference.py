@@ -1,4 +1,4 @@
-"""Errors that others published for their own regressors, to compare with those of a training."""
+"""Published errors of other regressors, to compare with the errors of a training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""A measured step beside the predicted one: from traces, operator by operator, or from a training log."""
+"""A measured step compared with the predicted one: from traces, operator by operator, or from a training log."""

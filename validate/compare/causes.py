@@ -1,4 +1,4 @@
-"""Why a step is slower than predicted: each named cause with the time that it costs a step, and what shows it."""
+"""Why a step is slower than predicted: causes with the time that each costs a step, and the evidence."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Cause:
 def find_causes(
     traced: TracedSteps, estimate: Estimate, operators: Sequence[Row], collectives: Sequence[Row]
 ) -> tuple[Cause, ...]:
-    """The causes that cost at least `LEAST_SHARE` of the step, the dearest first; their times may overlap."""
+    """The causes that cost at least `LEAST_SHARE` of the step, the longest first; their times may overlap."""
     step_s = traced.step_s(traced.typical)
     clocks = list(_clocks(operators))
     slowdown = (
@@ -66,9 +66,9 @@ def find_causes(
 
 
 def _attention(operators: Sequence[Row], slowdown: float, kernel: str) -> Iterator[Cause]:
-    """Another kernel than the predicted one: what is one kernel runs as several, or the other way round.
+    """Attention by another kernel than predicted: fused where unfused was expected, or unfused where fused was.
 
-    What a common slowdown of products explains is not the kernel's. `kernel` is the one that was asked for.
+    A common slowdown of all products is not counted. `kernel` is the one that was asked for.
     """
     rows = [row for row in operators if _is_attention(row)]
     excess_s = sum(row.excess_s for row in rows)
@@ -102,11 +102,11 @@ def _is_attention(row: Row) -> bool:
 
 
 def _slow_rank(traced: TracedSteps, estimate: Estimate) -> Iterator[Cause]:
-    """A rank that computes longer than the others of its stage in every step; those wait for it."""
+    """A rank that computes longer than the others of its stage in every step, so that they wait for it."""
     compute: dict[int, dict[str, float]] = {
         rank: {step: traced.parts_s[rank][step]["compute"] for step in traced.steps} for rank in traced.ranks
     }
-    for rank, others in _beside(traced, estimate).items():
+    for rank, others in _others_of_stage(traced, estimate).items():
         behind = [
             (compute[rank][step], median(compute[other][step] for other in others)) for step in traced.steps
         ]
@@ -121,7 +121,7 @@ def _slow_rank(traced: TracedSteps, estimate: Estimate) -> Iterator[Cause]:
             )
 
 
-def _beside(traced: TracedSteps, estimate: Estimate) -> dict[int, list[int]]:
+def _others_of_stage(traced: TracedSteps, estimate: Estimate) -> dict[int, list[int]]:
     """The other ranks of every rank's stage, for those that have some."""
     stages: Mapping[int, int] = {rank: stage_of(rank, estimate) for rank in traced.ranks}
     found = {
@@ -160,7 +160,7 @@ def _communication(collectives: Sequence[Row]) -> Iterator[Cause]:
         size, wanted = row.measured_bytes / _MIB, row.predicted_bytes / _MIB
         excess_s = least_s - predicted_s
         if row.measured_bytes > _MORE_DATA * row.predicted_bytes:
-            # The messages that nobody predicted, at the rate of all of them.
+            # The messages that were not predicted, at the rate of all of them.
             extra_s = (row.measured_s or 0.0) * (1 - row.predicted_bytes / row.measured_bytes)
             yield Cause(
                 kind=row.operator,
@@ -198,7 +198,7 @@ def _clocks(operators: Sequence[Row]) -> Iterator[Cause]:
     ratios = []
     for row in _products(operators):
         ranks = [time_s for time_s in (row.by_rank_s or {}).values() if time_s]
-        # The row sums stages; the share of the fastest rank in it is that of one stage's.
+        # The row sums stages; the fastest rank has the same share of it as of one stage.
         fastest = min(ranks) / (sum(ranks) / len(ranks))
         ratios.append((fastest * (row.ratio or 0.0), row.predicted_s or 0.0))
     if len(ratios) < 3:
@@ -225,7 +225,7 @@ def _weighted(values: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
-    """The dearest operators above their interval, of products what a common slowdown does not explain."""
+    """The longest operators above their interval; of products only what a common slowdown does not explain."""
     slow = [row for row in operators if row.is_slow and not _is_attention(row)]
     for row in slow[:_MOST_OPERATORS]:
         factor = slowdown if row.operator in PRODUCTS else 1.0
@@ -240,7 +240,7 @@ def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause
 
 
 def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
-    """What ran and is in no prediction, less what was predicted and not found: it may be that under another name."""
+    """Unpredicted kernels, less predicted operators that were not found: they may be the same under another name."""
     extra = [row for row in operators if row.predicted_s is None and not _is_attention(row)]
     missing_s = sum(
         row.predicted_s or 0.0 for row in operators if row.measured_s is None and not _is_attention(row)

@@ -1,11 +1,11 @@
-"""A measured step beside its prediction: whether it is slow, and, of traces, where and why."""
+"""A measured step and its prediction: whether it is slow, and, of traces, where and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of

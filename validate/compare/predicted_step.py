@@ -29,7 +29,7 @@ class PredictedCalls:
         return OPERATORS[self.operator].is_collective
 
     def message_bytes(self, element_bytes: int) -> int:
-        """Bytes of one call as nccl-tests count them: of an all-gather, what all processes have together."""
+        """Bytes of one call as nccl-tests count them: of an all-gather, the gathered whole."""
         elements, *layout = self.vector
         return elements * element_bytes * (prod(layout) if OPERATORS[self.operator].is_sharded else 1)
 
@@ -52,7 +52,7 @@ def predicted_step(estimate: Estimate, ranks: Collection[int]) -> PredictedStep:
     """The calls of the stages that `ranks` are on, and seconds by part: passes, update, communication, waiting.
 
     What a stage neither computes nor communicates is waiting for other stages; of communication no more counts than
-    the step has left beside computing, where the prediction overlaps it.
+    the step has left after computing, where the prediction overlaps it.
     """
     stages = sorted({stage_of(rank, estimate) for rank in ranks})
     sums: dict[tuple[str, str, tuple[int, ...]], list[float]] = defaultdict(lambda: [0, 0.0, 0.0, 0.0])

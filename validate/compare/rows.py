@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernelcast.collector.ingest.collectives import kind_of
 from kernelcast.runtime import Estimate
@@ -28,7 +29,7 @@ PRODUCTS = tuple(
 class Row:
     """One operator in one pass, or one collective: seconds in a step, measured and predicted (None: it has none).
 
-    `name` is operator and roles; of a host's operator that the table lacks its own name. Bytes are those of a step's
+    `name` is operator and roles; of a host's operator that the table lacks its own name. Bytes count a step's
     messages. `by_rank_s` are the measured seconds of every rank.
     """
 
@@ -156,9 +157,7 @@ def collective_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Est
         rows.append(
             replace(
                 row,
-                predicted_s=exposed * sum(one.time_s for one in called) if called else None,
-                low_s=exposed * sum(one.low_s for one in called) if called else None,
-                high_s=sum(one.high_s for one in called) if called else None,
+                **_sums(called, exposed),
                 calls=sum(one.calls for one in called),
                 predicted_bytes=float(sum(one.calls * one.message_bytes(width) for one in called)),
             )
@@ -170,11 +169,20 @@ def _update_row(measured: Row, once: Sequence[PredictedCalls]) -> Row:
     return replace(
         measured,
         name=" + ".join(dict.fromkeys(calls.operator for calls in once)) or _UPDATE,
-        predicted_s=sum(calls.time_s for calls in once) if once else None,
-        low_s=sum(calls.low_s for calls in once) if once else None,
-        high_s=sum(calls.high_s for calls in once) if once else None,
+        **_sums(once),
         calls=sum(calls.calls for calls in once),
     )
+
+
+def _sums(calls: Sequence[PredictedCalls], exposed: float = 1.0) -> dict[str, Any]:
+    """Predicted seconds and their interval, whose upper end is of calls that nothing overlaps; None without calls."""
+    if not calls:
+        return dict.fromkeys(("predicted_s", "low_s", "high_s"))
+    return {
+        "predicted_s": exposed * sum(one.time_s for one in calls),
+        "low_s": exposed * sum(one.low_s for one in calls),
+        "high_s": sum(one.high_s for one in calls),
+    }
 
 
 def _typical(traced: TracedSteps) -> Sequence[Work]:

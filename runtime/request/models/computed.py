@@ -125,7 +125,7 @@ def window(default: int = 0, *, names: tuple[str, ...] = ("sliding_window",), in
 
 
 def global_interval(interval: int = 0) -> Reader:
-    """Every so many-th layer looks back to the first token, 0: none does.
+    """Every n-th layer looks back to the first token; 0: none does.
 
     `interval` is the family's where the configuration gives neither it nor the layers one by one.
     """
@@ -142,7 +142,7 @@ def global_interval(interval: int = 0) -> Reader:
 
 
 def unrotated_interval(interval: int) -> Reader:
-    """Every so many-th layer has no positions, 0: all have; `interval` is the family's."""
+    """Every n-th layer has no positions; 0: all have them; `interval` is the family's."""
 
     def read(config: Config, given: Mapping[str, Any]) -> int:
         layers, rotated_layers = given["layers"], config.items("no_rope_layers")
@@ -155,7 +155,7 @@ def unrotated_interval(interval: int) -> Reader:
 
 
 def _every(found: list[int], layers: int, what: str) -> int:
-    """Which n it is where these are every n-th of the layers, 0 where there is none."""
+    """The n of every n-th layer, 0 without any."""
     every = found[0] + 1 if found else 0
     if found and found != list(range(every - 1, layers, every)):
         raise UsageError(f"layers {shown(found[:8])} of {layers} {what}, expected every n-th")
@@ -180,7 +180,7 @@ def _is_local(config: Config, layers: int, interval: int) -> list[bool]:
         first = config.size("max_window_layers", default=0)
         return [index >= first and not (every and (index + 1) % every == 0) for index in range(layers)]
     if len(found) != layers:
-        raise UsageError(f"kinds of layers are {len(found)}, expected as many as layers ({layers})")
+        raise UsageError(f"kinds of layers are {len(found)}, expected {layers}, one per layer")
     return found
 
 
@@ -190,7 +190,7 @@ def first_dense(name: str) -> Reader:
     def read(config: Config, _: Mapping[str, Any]) -> int:
         listed = config.items(name) or []
         if listed != list(range(len(listed))):
-            raise UsageError(f"{name} is {shown(listed)}, expected the first layers")
+            raise UsageError(field=name, found=listed, expected="the first layers")
         return len(listed)
 
     return read

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import MAX_SIZE, Field
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice, number, whole
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.field_types import FLAG, FieldType, choice, number, whole
+from kernelcast.runtime.request.fields import MAX_SIZE
 
 _WHOLE, _NOT_NEGATIVE = whole(1, MAX_SIZE), whole(0, MAX_SIZE)
 _SHARE = number(0, 1, "a number above 0 and at most 1", above=True)
@@ -14,15 +14,15 @@ _SHARE = number(0, 1, "a number above 0 and at most 1", above=True)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The fields of a configuration. Where several names are given, the first that is there counts."""
+    """The fields of a configuration. Of several names, the first present one counts."""
 
     values: Mapping[str, Any]
 
     def has(self, *names: str) -> bool:
-        """Whether any of these fields is there."""
+        """Whether any of these fields is present."""
         return any(self.values.get(name) is not None for name in names)
 
-    def read(self, names: tuple[str, ...], kind: Kind) -> Any:
+    def read(self, names: tuple[str, ...], kind: FieldType) -> Any:
         """The value of a field, None where it is absent.
 
         Raises:
@@ -31,11 +31,11 @@ class Config:
         for name in names:
             value = self.values.get(name)
             if value is not None:
-                Field(name, kind, "").check(value)
+                kind.check(name, value)
                 return value
         return None
 
-    def needed(self, names: tuple[str, ...], kind: Kind) -> Any:
+    def needed(self, names: tuple[str, ...], kind: FieldType) -> Any:
         """The value of a field that has to be there.
 
         Raises:
@@ -72,7 +72,7 @@ class Config:
         """A nested table, empty where it is absent."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, dict):
-            raise UsageError(f"{name} is {shown(value)}, expected a table or null")
+            raise UsageError(field=name, found=value, expected="a table or null")
         return Config(value or {})
 
     def tables(self, *names: str) -> Iterator["Config"]:
@@ -86,5 +86,5 @@ class Config:
         """A list, None where it is absent or empty."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, list):
-            raise UsageError(f"{name} is {shown(value)}, expected a list or null")
+            raise UsageError(field=name, found=value, expected="a list or null")
         return value or None

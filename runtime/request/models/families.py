@@ -38,7 +38,7 @@ NEEDED = object()
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The names of a configuration's field, the first that is there counts, and its default."""
+    """Names of a configuration's field, the first present one counts, and its default."""
 
     names: tuple[str, ...]
     default: Any
@@ -267,7 +267,7 @@ _SCAN = "state-space or recurrent layers are not modelled"
 _LINEAR = "linear attention is not modelled"
 _SPARSE = "attention to chosen tokens (sparse attention) is not modelled"
 _VISION = "a vision or audio encoder is not modelled"
-_ENCODER = "an encoder beside the decoder is not modelled"
+_ENCODER = "an additional encoder is not modelled"
 _BIDIRECTIONAL = "an encoder alone is not modelled"
 
 _REASONS = {

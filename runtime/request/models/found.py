@@ -1,4 +1,4 @@
-"""A model that was found, and what there is to say about how its file was read."""
+"""A model that was found, with notes about how its file was read."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +41,7 @@ class FoundModel:
         return (*self.notes, length)
 
     def with_notes(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Plain values of an answer with those of the notes under `model_notes`, where there are any."""
+        """Plain values of an answer with the notes, if any, under `model_notes`."""
         return {**values, "model_notes": list(self.all_notes)} if self.all_notes else values
 
     def require_length(self) -> "FoundModel":

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError, error_context, shown, shown_value
 from kernelcast.runtime.request.fields import MODEL
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.model_file import model_file
@@ -34,9 +34,9 @@ beginning: there the question is one too many."""
 
 
 def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
-    """The model of a Hugging Face configuration of one of `FAMILIES`, and what there is to say about it.
+    """The model of a Hugging Face configuration of one of `FAMILIES`, with notes.
 
-    - The sequence length is the longest that the model was pre-trained on, as far as the file says so: the smallest
+    - The sequence length is the longest that the model was pre-trained on, as far as the file tells: the smallest
       of `max_position_embeddings` and `original_max_position_embeddings`, where rotary scaling stretched it later.
     - Of a model with a vision encoder, the text model in `text_config` where it stands apart.
     - Attention is the fused kernel (flash); dropout is left out, as in the operators that are measured.
@@ -47,7 +47,7 @@ def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
             file, field, what was found and what was expected.
     """
     where = model_file(path)
-    try:
+    with error_context(where):
         config, notes = _text_part(Config(values))
         notes += _stored(Config(values))
         family = _family(config)
@@ -56,8 +56,6 @@ def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
         trained = _trained_lengths(config)
         fields["sequence_length"] = min([served, *trained])
         model = ModelConfig(name=_name(values, path), **fields)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
     longest = ""
     if served > _LONGEST_TRAINED and not trained and not model.learned_positions:
         length = family.fields["sequence_length"].names
@@ -66,7 +64,7 @@ def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
 
 
 def _text_part(config: Config) -> tuple[Config, list[str]]:
-    """The configuration of the text model, and a note where there is another part."""
+    """The configuration of the text model, and a note about any other part."""
     kind = config.values["model_type"]
     if type(kind) is not str or kind not in TEXT_PART:
         return config, []
@@ -95,16 +93,16 @@ def _stored(config: Config) -> list[str]:
 def _family(config: Config) -> Family:
     kind = config.values["model_type"]
     if type(kind) is not str or (kind not in FAMILIES and kind not in REFUSED and not _has_vision(config)):
-        raise UsageError(f"model_type is {shown(kind)}, expected {', '.join((*FAMILIES, *TEXT_PART))}")
+        raise UsageError(field="model_type", found=kind, expected=", ".join((*FAMILIES, *TEXT_PART)))
     if kind not in FAMILIES:
         raise UsageError(f"model_type is {shown(kind)}: {REFUSED.get(kind, VISION)}")
     family = FAMILIES[kind]
     for name in _EXPERTS:
         if "experts" not in family.fields and config.size(name, default=1) > 1:
-            raise UsageError(f"{name} is {config.values[name]}, expected none: {kind} has no experts")
+            raise UsageError(field=name, found=config.values[name], expected=f"none: {kind} has no experts")
     for name, value in family.only.items():
         if config.has(name) and config.values[name] != value:
-            raise UsageError(f"{name} is {shown(config.values[name])}, expected {shown(value)}")
+            raise UsageError(field=name, found=config.values[name], expected=shown_value(value))
     return family
 
 
@@ -133,7 +131,7 @@ def _fields(config: Config, family: Family) -> dict[str, Any]:
 
 
 def _trained_lengths(config: Config) -> list[int]:
-    """Lengths of training that rotary scaling stretched, newer files keep it beside the rotary base."""
+    """Lengths of training that rotary scaling stretched, newer files keep it with the rotary base."""
     name = "original_max_position_embeddings"
     tables = (config, *config.tables("rope_scaling", "rope_parameters"))
     return [table.size(name) for table in tables if table.has(name)]

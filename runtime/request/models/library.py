@@ -37,7 +37,7 @@ def _by_size(name: str) -> list[tuple[int, float, str]]:
 
 
 def built_in_name(asked: object, known: Iterable[str] | None = None) -> str | None:
-    """The name in `known` (those of built-in models) that is meant, None without one.
+    """The name in `known` (by default the built-in models) that is meant, or None.
 
     In any case, with or without organisation, and with what published names add (-Instruct, -Base, -hf, dates).
 
@@ -59,7 +59,9 @@ def _plain(name: str) -> str:
 def unknown_model(asked: str, names: Iterable[str], more: str) -> UsageError:
     """The error about a name that no model has: the nearest ones, else all. `more` says what else is accepted."""
     wanted = asked[-_LONGEST_NAME:].rsplit("/", 1)[-1]
-    return UsageError(f"model {shown(asked)} is unknown, {alternatives(wanted, names)}; {more}")
+    return UsageError(
+        f"model {shown(asked)} is unknown, {alternatives(wanted, names)}; {more}", field="model"
+    )
 
 
 def load_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | None = None) -> ModelConfig:
@@ -76,7 +78,7 @@ def load_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | N
 
 
 def find_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | None = None) -> FoundModel:
-    """The model that `name_or_path` means, and what there is to say about it.
+    """The model that `name_or_path` means, with notes.
 
     - One of `built_in_names`, see `built_in_name`. A file or folder of this name in the current folder is meant where
       the name has a folder or a suffix.

@@ -57,6 +57,7 @@ def leave_region(
 
     The gradient of the output is gathered then.
     """
+    of_output = f"gather_{name}_gradient"
     is_cut = in_pieces and s.layout.tensor_overlap == "products"
     pieces = Overlap(forward.names, in_pieces=True) if is_cut else None
     of_gradient = Overlap(backward.names, Direction.INPUT_GRADIENT, in_pieces=True) if is_cut else None
@@ -64,14 +65,9 @@ def leave_region(
         all_reduce(s, f"sum_{name}", "forward", forward.collectives, **others),
         scatter(s, f"scatter_{name}", "forward", forward.collectives, overlaps=pieces, **others),
         gather(
-            s,
-            f"gather_{name}_gradient",
-            "backward",
-            s.hidden,
-            backward.collectives,
-            overlaps=of_gradient,
-            **others,
+            s, of_output, "backward", s.hidden, min(1, backward.collectives), overlaps=of_gradient, **others
         ),
+        gather(s, f"{of_output}_more", "backward", s.hidden, max(0, backward.collectives - 1), **others),
     )
 
 

@@ -95,6 +95,7 @@ class _Regions:
         if half not in self.rows:
             return Products((), 0)
         own = (self.rows[half],)
-        if syncs > 1 and len(self.rows) > 1:
-            return Products(own, syncs - 1 if half == "mlp" else 1)
+        # Gradients of what is summed together are gathered together.
+        if self.syncs[0] > 1 and len(self.rows) > 1:
+            return Products(own, max(0, syncs - 1) if half == "mlp" else min(1, syncs))
         return Products(own, syncs if half == list(self.rows)[-1] else 0)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from kernelcast.collector.ingest.attribute_kernels import Extracted, extract
 from kernelcast.collector.ingest.collectives import collective
-from kernelcast.collector.ingest.extract import Extracted, extract
-from kernelcast.collector.ingest.points import Point
+from kernelcast.collector.ingest.recognised_calls import RecognisedCall
 from kernelcast.collector.traces.arguments import Arguments
 from kernelcast.collector.traces.kineto import Trace
 
@@ -86,7 +86,7 @@ def test_transformer_engines_functions(make_trace: TraceMaker, step: Any) -> Non
     assert (
         reasons(extracted).items()
         >= {
-            "topk": "the choice of the largest entries: of a router a part",
+            "topk": "the choice of the largest entries: a part of a router",
             "grouped_bwd": "both gradients of a grouped product together, which the table has apart",
         }.items()
     )
@@ -158,5 +158,5 @@ def test_roles_by_the_names_of_groups(kind: str, description: object, role: str)
         collective=kind, elements_in=64, dtype="Half", group_size=2, group_ranks="[0, 1]", group_description=description
     )  # fmt: skip
     point = collective(described, gpus_per_node=8)
-    assert isinstance(point, Point)
+    assert isinstance(point, RecognisedCall)
     assert (point.role, point.vector) == (role, (64, 1, 2))

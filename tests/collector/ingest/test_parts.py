@@ -3,8 +3,8 @@
 import pytest
 
 from kernelcast.collector.ingest.collectives import collective, group_ranks, layout
-from kernelcast.collector.ingest.linears import LinearRoles
-from kernelcast.collector.ingest.points import Point, Unclear
+from kernelcast.collector.ingest.linear_roles import LinearRoles
+from kernelcast.collector.ingest.recognised_calls import RecognisedCall, Unrecognised
 from kernelcast.collector.traces.arguments import Arguments
 
 D = 16
@@ -100,16 +100,16 @@ ALL_REDUCE = {
     "group_ranks": "[0, 1]",
 }
 
-ALL_TO_ALL = Point("all_to_all", "float16", (64, 1, 2))
+ALL_TO_ALL = RecognisedCall("all_to_all", (64, 1, 2), dtype="float16")
 UNEVEN = "an all-to-all that may send more to one process than to another"
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, Point("all_reduce", "float16", (64, 1, 2))),
-        ({"collective": "_allgather_base"}, Point("all_gather", "float16", (64, 1, 2))),
-        ({"collective": "send"}, Point("point_to_point", "float16", (64, 1, 2))),
+        ({}, RecognisedCall("all_reduce", (64, 1, 2), dtype="float16")),
+        ({"collective": "_allgather_base"}, RecognisedCall("all_gather", (64, 1, 2), dtype="float16")),
+        ({"collective": "send"}, RecognisedCall("point_to_point", (64, 1, 2), dtype="float16")),
         ({"collective": "all_to_all"}, ALL_TO_ALL),
         ({"collective": "all_to_all", "elements_out": 64}, ALL_TO_ALL),
         ({"collective": "all_to_all", "elements_out": 62}, UNEVEN),  # a list of tensors of several sizes
@@ -132,12 +132,12 @@ UNEVEN = "an all-to-all that may send more to one process than to another"
         ),
     ],
 )
-def test_collectives_by_their_metadata(changes: dict[str, object], expected: Point | str) -> None:
+def test_collectives_by_their_metadata(changes: dict[str, object], expected: RecognisedCall | str) -> None:
     found = collective(Arguments(**(ALL_REDUCE | changes)), gpus_per_node=8)
-    assert (found.reason if isinstance(found, Unclear) else found) == expected
+    assert (found.reason if isinstance(found, Unrecognised) else found) == expected
 
 
 def test_a_collective_of_unknown_layout_says_how_to_state_it() -> None:
     found = collective(Arguments(**ALL_REDUCE), gpus_per_node=0)
-    assert isinstance(found, Unclear)
+    assert isinstance(found, Unrecognised)
     assert "--gpus-per-node" in found.reason

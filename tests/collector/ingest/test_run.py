@@ -168,7 +168,7 @@ def test_traces_that_other_projects_published(db: Path) -> None:
     before = list(db.parent.iterdir())
     with pytest.raises(DataError, match=f"{NOT_A_TRACE}: no list 'traceEvents' found"):
         ingest_traces(files, db)
-    with pytest.raises(DataError, match=f"{NO_KERNEL}: holds no kernel, only what the host did"):
+    with pytest.raises(DataError, match=f"{NO_KERNEL}: holds no kernel, only events of the host"):
         ingest_traces([path for path in files if path.name != NOT_A_TRACE], db)
     assert list(db.parent.iterdir()) == before
     done = {one.path.name: one for one in ingest_traces(good, db)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelcast.collector.ingest import ingest_traces
-from kernelcast.collector.ingest.products import product_shape
+from kernelcast.collector.ingest.recognised_calls import product_shape
 from kernelcast.store import Database, check_database
 
 FileMaker = Callable[..., Path]

@@ -108,7 +108,7 @@ def test_devices() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_gpu_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match="device 'cuda' was asked for, but torch finds no CUDA device here"):
+    with pytest.raises(UsageError, match="device is 'cuda', but torch finds no CUDA device here"):
         resolve_device("cuda")
 
 

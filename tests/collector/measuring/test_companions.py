@@ -10,7 +10,8 @@ import pytest
 
 from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
-from kernelcast.collector.measuring.companions import CompanionError, Companions, check_processes
+from kernelcast.collector.measuring.companions import Companions, check_processes
+from kernelcast.collector.measuring.helper_process import CompanionError
 from kernelcast.runtime import UsageError
 
 GELU = Point(operator="gelu", vector=(3, 10, 56))
@@ -43,7 +44,7 @@ def test_a_companion_computes_as_long_as_it_is_asked_to(companions: Companions) 
         with companions.running(point):
             pid = companion_pid()
             wanted = processor_seconds(pid) + 0.05
-            deadline = time.monotonic() + 30  # others may keep the cores busy
+            deadline = time.monotonic() + 300  # others may keep the cores busy
             while processor_seconds(pid) < wanted and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert processor_seconds(pid) >= wanted

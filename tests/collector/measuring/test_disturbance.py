@@ -11,8 +11,9 @@ from kernelcast.collector.benches import Place
 from kernelcast.collector.compute import collect_compute
 from kernelcast.collector.machine import nvml
 from kernelcast.collector.measuring import disturbance
-from kernelcast.collector.measuring.disturbance import Flag, Watch, unstable
+from kernelcast.collector.measuring.disturbance import Watch
 from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.measuring.outcome import Flag, unstable
 from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.settings import Settings

@@ -46,7 +46,7 @@ def test_loops_are_batch_threads_and_others_are_not(tmp_path: os.PathLike[str]) 
         )
         for rank in range(2)
     ]
-    (said, _), _ = (process.communicate(timeout=100) for process in both)
+    (said, _), _ = (process.communicate(timeout=600) for process in both)
     before, calm, with_a_group = json.loads(said)
     assert before["gloo_tcp_loop"] == [os.SCHED_OTHER]
     expected = [os.SCHED_BATCH] if can_calm() else [os.SCHED_OTHER]

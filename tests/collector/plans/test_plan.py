@@ -322,7 +322,6 @@ def test_some_ranges_of_experts_alone_are_refused(plan: Plan) -> None:
     [
         ("all_reduce", "is a collective, which `collect comm` measures"),
         ("conv2d", "is unknown"),
-        ("mlp_up_linear", r"is unknown \(now gemm\)"),
     ],
 )
 def test_an_operator_that_is_not_measured_alone(plan: Plan, name: str, what: str) -> None:

@@ -129,16 +129,6 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
             "ranges.head_size means more than 100,000 numbers",
         ),
         ("seed = 3", 'seed = 3\noperators = ["conv"]', "operators has 'conv', expected some of embedding"),
-        (
-            "seed = 3",
-            'seed = 3\noperators = ["qkv_linear"]',
-            "operators has 'qkv_linear' (now gemm), expected some of embedding",
-        ),
-        (
-            "[messages]",
-            "[collectives.mp_all_reduce]\nentries = [1]\nprocesses = [2]\n[messages]",
-            "collectives.mp_all_reduce is unknown (now all_reduce); known are all_reduce, ",
-        ),
         ("seed = 3", "seed = 3\noperators = []", "operators is [], expected a list of operators"),
         ("seed = 3", 'seed = 3\nload = "full"', "load is 'full', expected burst or sustained"),
         ("seed = 3", 'seed = 3\nload = ""', "load is '', expected burst or sustained"),

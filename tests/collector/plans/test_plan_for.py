@@ -92,7 +92,8 @@ def test_models_and_ranges_of_sizes_exclude_each_other(mixture: str, tmp_path: P
     path = tmp_path / "ours.toml"
     text = plan_text(plan_for([mixture]), [mixture])
     path.write_text(text.replace("[ranges]", "[ranges]\nmlp_ratio = [4]"))
-    with pytest.raises(UsageError, match=r"ranges\.mlp_ratio is given beside models, whose own is measured"):
+    refusal = r"ranges\.mlp_ratio is given together with models, whose own sizes are measured"
+    with pytest.raises(UsageError, match=refusal):
         load_plan(str(path))
     path.write_text(text.replace("models = ", "# "))
     with pytest.raises(UsageError, match=r"ranges\.hidden_size is missing, expected it, or models by name"):

@@ -263,9 +263,9 @@ def test_a_large_file_is_the_same_trace_in_pieces(
     whole = read_trace(path)
     monkeypatch.setattr("kernelcast.collector.traces.kineto._LARGEST_WHOLE_BYTES", 1)
     # Not by reading all of it again, as what cannot be cut is.
-    monkeypatch.setattr("kernelcast.collector.traces.kineto.NotInPiecesError", KeyboardInterrupt)
+    monkeypatch.setattr("kernelcast.collector.traces.kineto.NotInPartsError", KeyboardInterrupt)
     for size in (100, 1000, 1 << 20):
-        monkeypatch.setattr("kernelcast.collector.traces.trace_file._CHUNK_BYTES", size)
+        monkeypatch.setattr("kernelcast.collector.traces.trace_text._CHUNK_BYTES", size)
         pieces = read_trace(path)
         assert pieces.device_properties == whole.device_properties
         assert [(e.name, e.category, e.start_us, arguments_of(e)) for e in pieces.events] == [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.collector.ingest.extract import extract
+from kernelcast.collector.ingest.attribute_kernels import extract
 from kernelcast.collector.traces.kineto import Trace, parse_trace, read_trace
 from kernelcast.runtime import DataError
 

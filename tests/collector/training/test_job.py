@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.steps import Effort, train_jobs
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 
 MODEL = ModelConfig(
@@ -97,6 +97,6 @@ def test_further_degrees_stand_in_the_label() -> None:
 
 def test_stages_that_have_something_else_or_another_chunk_are_trained() -> None:
     jobs = [job(3, (0, 4, 0)), job(3, (1, 0, 1, 1, 1, 0)), job(2, (2, 0, 2, 0))]
-    effort = Effort(rounds=1, warm_up_steps=0, steps=1, traced=False)
-    turns = train_jobs(jobs, effort=effort, seed=1, timeout_s=100)
+    effort = TrainingEffort(rounds=1, warm_up_steps=0, steps=1, traced=False)
+    turns = train_jobs(jobs, effort=effort, seed=1, timeout_s=600)
     assert [turn.job for turn in turns] == [0, 1, 2]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.profiler import ProfilerActivity, profile
 
+from kernelcast.collector.training.groups import Shard
 from kernelcast.collector.training.model import Chunk
-from kernelcast.collector.training.shard import Shard
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
@@ -65,7 +65,7 @@ def training(
     def work() -> object:
         torch.manual_seed(1)
         element = getattr(torch, dtype)
-        vocabulary = padded_vocabulary(model.vocabulary_size, 1)
+        vocabulary = int(padded_vocabulary(model.vocabulary_size, 1))
         stage = AnyStage(model, layout, index, vocabulary_size=vocabulary).to(element)
         parameters = [p for p in stage.parameters() if p.numel()]
         update = _update(parameters)
@@ -222,7 +222,7 @@ def test_the_model_that_real_steps_train(fields: dict[str, Any]) -> None:
             model,
             first_layer=0,
             layers=4,
-            vocabulary_size=padded_vocabulary(1000, 1),
+            vocabulary_size=int(padded_vocabulary(1000, 1)),
             is_first=True,
             is_last=True,
             shard=Shard(),

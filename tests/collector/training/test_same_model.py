@@ -56,7 +56,7 @@ MODELS = {
 # Every rank trains its part of each layout and, by itself, the whole; then it compares what it holds.
 WORKER = """
 import json, sys, torch, torch.distributed as dist
-from kernelcast.collector.training.groups import GroupCache, Groups
+from kernelcast.collector.training.groups import GroupCache, Groups, Shard
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.worker import Trainer
 from kernelcast.runtime import ModelConfig, Parallelism
@@ -84,7 +84,7 @@ def differences(model, options, cache, rank):
     if groups is None: return None
     cpu = torch.device("cpu")
     trainer = Trainer(TrainingJob(model=model, parallelism=layout, bucket_entries=1000), groups, device=cpu, seed=3)
-    nobody = Groups(stage=0, data_index=0, tensor_index=0, world=None, pipeline=None, data=None, tensor=None)
+    nobody = Groups(stage=0, data_index=0, shard=Shard(), world=None, pipeline=None, data=None, expert_data=None)
     whole = Trainer(TrainingJob(model=model, parallelism=alone), nobody, device=cpu, seed=3)
     loss, expected = torch.tensor(trainer.passes()), whole.passes()
     dist.all_reduce(loss, group=groups.world)
@@ -106,8 +106,8 @@ def differences(model, options, cache, rank):
                 if head == "layers":
                     index, _, rest = tail.partition(".")
                     name = f"layers.{before + int(index)}.{rest}"
-                expected = own(name, values[name], model, groups.tensor_index, layout.tp,
-                               (groups.expert_index, layout.ep))
+                expected = own(name, values[name], model, groups.shard.index, layout.tp,
+                               (groups.shard.experts.index, layout.ep))
                 mine = parameter if what == "weights" else parameter.grad
                 worst = max(worst, float((mine - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
                 compared += mine.numel()

@@ -10,14 +10,13 @@ import torch
 
 from kernelcast.collector.measuring.harness import profiled
 from kernelcast.collector.traces.kineto import read_trace
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.groups import Shard
+from kernelcast.collector.training.job import TrainingJob, Turn
+from kernelcast.collector.training.job_result import JobResult
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, OPERATOR, STEP, marked, marks_shown
-from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.collector.training.model import Chunk
 from kernelcast.collector.training.rank_trace import rank_trace
-from kernelcast.collector.training.shard import Shard
 from kernelcast.collector.training.step_trace import TracedWork, attribute_step
-from kernelcast.collector.training.steps import Turn
 from kernelcast.runtime import ModelConfig, Parallelism
 
 LAYERS = 2
@@ -67,8 +66,8 @@ def traced(norm: str, recompute: str, **fields: Any) -> tuple[TracedWork, dict[s
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_every_operator_is_found_in_its_direction(norm: str, recompute: str) -> None:
     work, said = traced(norm, recompute)
-    pieces = [piece for piece in work.pieces if piece.owner.known]
-    calls = {(p.owner.name, p.owner.direction, p.owner.call) for p in pieces}
+    spans = [span for span in work.spans if span.owner.known]
+    calls = {(p.owner.name, p.owner.direction, p.owner.call) for p in spans}
     found = Counter((name, direction) for name, direction, _ in calls)
     again = {
         "none": set(),
@@ -88,7 +87,7 @@ def test_every_operator_is_found_in_its_direction(norm: str, recompute: str) -> 
         assert found[name, "backward"] == count, name
     assert found["embedding", "backward"] == found["cross_entropy", "backward"] == 1
     # The stream's two gradients meet once per residual addition, whatever the norm is made of.
-    adds = [p for p in pieces if p.owner.name == "residual_add" and p.owner.direction == "backward"]
+    adds = [p for p in spans if p.owner.name == "residual_add" and p.owner.direction == "backward"]
     assert len({p.owner.call for p in adds}) == 2 * 2 * LAYERS  # passed on, and met by the other gradient
     assert len(said["layer_forward"]) == len(said["layer_backward"]) == LAYERS
 
@@ -100,7 +99,7 @@ def test_operators_of_experts_are_found(recompute: str) -> None:
         "shared_expert_size": 16, "sliding_window": 5, "global_interval": 2,
     }  # fmt: skip
     work, _ = traced("rms_norm", recompute, **fields)
-    calls = {(p.owner.name, p.owner.direction, p.owner.call) for p in work.pieces if p.owner.known}
+    calls = {(p.owner.name, p.owner.direction, p.owner.call) for p in work.spans if p.owner.known}
     found = Counter((name, direction) for name, direction, _ in calls)
     for name, count in {
         "gemm/router": 2,
@@ -121,9 +120,9 @@ def test_operators_of_experts_are_found(recompute: str) -> None:
 def test_pieces_do_not_overlap_and_fill_the_step() -> None:
     work, said = traced("layer_norm", "none")
     (step,) = work.steps
-    for before, after in zip(work.pieces, work.pieces[1:], strict=False):
+    for before, after in zip(work.spans, work.spans[1:], strict=False):
         assert before.end_us <= after.start_us + 1e-6
-    inside = [p for p in work.pieces if step.start_us <= p.start_us <= step.end_us]
+    inside = [p for p in work.spans if step.start_us <= p.start_us <= step.end_us]
     idle = said["idle"]
     total = sum(p.time_us for p in inside) + idle["passes"][0] + idle["between"][0]  # type: ignore[index, operator, call-overload]
     assert total == pytest.approx(step.duration_us, rel=1e-6)
@@ -176,7 +175,7 @@ def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(
     )
     layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
     turn = Turn(job=0, round=0, steps_s=(0.02,), reference_us=(), traces=(found,))
-    measured = MeasuredJob(job=TrainingJob(model=model, parallelism=layout), turns=(turn,))
+    measured = JobResult(job=TrainingJob(model=model, parallelism=layout), turns=(turn,))
     assert measured.components_s()["Max_Update"] == pytest.approx(50e-6)
     assert measured.components_s()["Stage_Fwd_Max"] == pytest.approx(6e-3)
     assert not any(one.operator.startswith("idle") for one in measured.operator_times())

@@ -7,13 +7,14 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
+from kernelcast.collector.training.job_result import OperatorTime, job_results
 from kernelcast.collector.training.marks import called
-from kernelcast.collector.training.measured import OperatorTime, measured_jobs
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
-from kernelcast.collector.training.steps import Effort, Turn, train_jobs
+from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.component import ONCE_PER_UPDATE
@@ -30,7 +31,7 @@ MODEL = ModelConfig(
     forward_syncs=2,
     backward_syncs=2,
 )
-SHORT = Effort(rounds=1, warm_up_steps=1, steps=3)
+SHORT = TrainingEffort(rounds=1, warm_up_steps=1, steps=3)
 
 
 def workers() -> set[int]:
@@ -57,14 +58,14 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
     seen: list[tuple[int, int]] = []
     turns = train_jobs(
         jobs,
-        effort=Effort(rounds=2, warm_up_steps=1, steps=2),
+        effort=TrainingEffort(rounds=2, warm_up_steps=1, steps=2),
         seed=7,
-        timeout_s=100,
+        timeout_s=600,
         on_turn=lambda turn: seen.append((turn.round, turn.job)),
     )
     assert seen == [(turn, job) for turn in range(2) for job in range(4)]
     assert workers() == set()
-    for job, measured in zip(jobs, measured_jobs(jobs, turns), strict=True):
+    for job, measured in zip(jobs, job_results(jobs, turns), strict=True):
         assert len(measured.steps_s) == len(measured.reference_us) == 4
         assert 0 < measured.minimum_s <= measured.quiet_s <= measured.median_s <= max(measured.steps_s) < 60
         assert len(measured.traces) == job.parallelism.world_size
@@ -83,8 +84,8 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
 def test_what_is_computed_again_is_counted_twice() -> None:
     layouts = [replace(ALONE, recompute="full"), replace(ALONE, tp=2, recompute="full")]
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
-    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=100)
-    for job, measured in zip(jobs, measured_jobs(jobs, turns), strict=True):
+    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=600)
+    for job, measured in zip(jobs, job_results(jobs, turns), strict=True):
         check_operators(job, measured.operator_times())
 
 
@@ -97,8 +98,8 @@ def test_experts_and_parts_of_sequences_are_exchanged_as_often_as_predicted() ->
         TrainingJob(model=mixture, parallelism=replace(ALONE, dp=2, ep=2, zero=0)),
         TrainingJob(model=MODEL, parallelism=replace(ALONE, cp=2, context_exchange="all_to_all", zero=0)),
     ]
-    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=100)
-    for job, measured in zip(jobs, measured_jobs(jobs, turns), strict=True):
+    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=600)
+    for job, measured in zip(jobs, job_results(jobs, turns), strict=True):
         check_operators(job, measured.operator_times(), most_others=0.5)
         known = {o.operator: o for o in measured.operator_times() if o.known and o.direction == "once"}
         role, layers = ("expert", 2) if job.parallelism.ep > 1 else ("context", 3)
@@ -165,12 +166,14 @@ def test_a_killed_rank_ends_the_others_and_keeps_what_was_measured() -> None:
         if len(kept) == 1:
             os.kill(rank_process("1"), signal.SIGKILL)
 
-    start = time.monotonic()
     with pytest.raises(DataError, match=r"process 1 was ended by SIGKILL|by peer"):
         train_jobs(
-            [job], effort=Effort(rounds=10_000, warm_up_steps=0, steps=3), seed=1, timeout_s=60, on_turn=kill
+            [job],
+            effort=TrainingEffort(rounds=10_000, warm_up_steps=0, steps=3),
+            seed=1,
+            timeout_s=600,
+            on_turn=kill,
         )
-    assert time.monotonic() - start < 60
     assert kept
     assert all(len(turn.steps_s) == 3 for turn in kept)
     assert workers() == set()
@@ -190,8 +193,8 @@ def test_a_timeout_ends_everybody() -> None:
     job = TrainingJob(model=MODEL, parallelism=ALONE)
     start = time.monotonic()
     with pytest.raises(DataError, match=r"training.worker: no result after 6 s on 1 process\(es\)$"):
-        train_jobs([job], effort=Effort(rounds=1, steps=10**9), seed=1, timeout_s=6)
-    assert time.monotonic() - start < 50
+        train_jobs([job], effort=TrainingEffort(rounds=1, steps=10**9), seed=1, timeout_s=6)
+    assert time.monotonic() - start < 300  # and not for ever
     assert workers() == set()
 
 
@@ -230,5 +233,5 @@ def test_a_job_survives_json() -> None:
         bucket_entries=99,
         dtype="bfloat16",
     )
-    assert TrainingJob.from_dict(job.to_dict()) == job
+    assert msgspec.json.decode(msgspec.json.encode(job), type=TrainingJob) == job
     assert (job.label, job.chunk_layers, job.vocabulary_size) == ("2-1-1", (1, 2), 256)

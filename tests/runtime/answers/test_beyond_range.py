@@ -117,7 +117,7 @@ def test_a_widening_is_read_as_it_was_written(
 
 
 def test_a_widening_that_cannot_be_is_refused() -> None:
-    with pytest.raises(DataError, match=r"^widening: new_role is -1, expected a number, 0 or more$"):
+    with pytest.raises(DataError, match=r"^new_role is -1, expected at least 0$"):
         replace(WIDENING, new_role=-1)
 
 

@@ -40,7 +40,7 @@ def test_a_half_width_too_many_or_too_few_is_refused(interval: Interval, extra: 
     given_widths = interval.log_half_widths
     for wrong in ((*given_widths, extra), given_widths[1:], (*given_widths[1:], float("nan"))):
         with pytest.raises(
-            DataError, match=r"^interval: log_half_widths is .*, expected one number, 0 or more, per group"
+            DataError, match=r"^log_half_widths is .*, expected one number, 0 or more, per group"
         ):
             replace(interval, log_half_widths=wrong)
 
@@ -58,5 +58,5 @@ def test_what_does_not_go_together_is_refused() -> None:
         ({"method": ""}, "method"),
         ({"by": "luck"}, "by"),
     ):
-        with pytest.raises(DataError, match=f"^interval: {message} is "):
+        with pytest.raises(DataError, match=f"^{message} is "):
             replace(plain, **changes)  # type: ignore[arg-type]

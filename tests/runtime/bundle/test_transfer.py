@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,15 +105,20 @@ def test_a_bundle_keeps_it_and_answers_by_it(make_bundle: Callable[..., Path]) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"log_half_width": -1.0}, "transfer: log_half_width is -1.0, expected 0 to 20"),
-        ({"target": rates(0.0, 1.0)}, "transfer: flops_per_s is 0.0, expected above 0"),
-        ({"origin": rates(1.0, math.inf)}, "transfer: bytes_per_s is inf, expected above 0"),
+        ({"log_half_width": -1.0}, "log_half_width is -1.0, expected 0 to 20"),
+        ({"target": ("made up", 0.0, 1.0)}, "target.flops_per_s is 0.0, expected a number above 0"),
+        ({"origin": ("made up", 1.0, math.inf)}, "origin.bytes_per_s is inf, expected a number above 0"),
     ],
 )
-def test_wrong_values_are_one_line(changes: dict[str, object], message: str) -> None:
-    transfer = Transfer(origin=SLOW, target=FAST, log_half_width=0)
-    with pytest.raises(DataError, match=message):
-        replace(transfer, **changes)  # type: ignore[arg-type]
+def test_wrong_values_are_one_line(changes: dict[str, Any], message: str) -> None:
+    values = Transfer(origin=SLOW, target=FAST, log_half_width=0).to_dict()
+    for name, value in changes.items():
+        if isinstance(value, tuple):
+            value = dict(zip(("device", "flops_per_s", "bytes_per_s"), value, strict=True))
+        values[name] = value
+    with pytest.raises(DataError) as caught:
+        Transfer.from_dict(values)
+    assert str(caught.value) == message
 
 
 def test_one_chip_with_other_memory_is_off_by_what_memory_can_change() -> None:

@@ -25,6 +25,7 @@ from kernelcast.runtime.answers.warnings import (
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, MOST_LINES, grouped, warning_lines
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.step.component import ONCE_PER_UPDATE
 
 Make = Callable[..., Path]
 NAMES = sorted(OPERATORS)
@@ -143,7 +144,8 @@ def test_an_estimate_by_hand(make_bundle: Make) -> None:
     assert [doubt.cause for doubt in found.doubts] == [Cause.SUBSTITUTED]
     [substituted] = found.doubts
     rows = [
-        (row.operator, row.total_s * (1 if row.component == "optimizer" else 2)) for row in found.operators
+        (row.operator, row.total_s * (1 if row.component in ONCE_PER_UPDATE else 2))
+        for row in found.operators
     ]
     answered_s = sum(time_s for name, time_s in rows if name in ("bias_add", "gradient_zero"))
     assert substituted.share == pytest.approx(answered_s / sum(time_s for _, time_s in rows))

@@ -258,7 +258,7 @@ def test_other_experts_are_said() -> None:
         ),
         (
             "--tensor-model-parallel-size --bf16",
-            "--tensor-model-parallel-size is True, expected a whole number",
+            "--tensor-model-parallel-size is true, expected a whole number",
         ),
         ("--recompute-granularity some", "--recompute-granularity is 'some', expected selective or full"),
         ("--pipeline-model-parallel-layout Ex", "expected chunks of E, t and L"),

@@ -77,13 +77,13 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
         ("gb_per_s = 32", "gb_per_s = -1", "inside.gb_per_s is -1.0, expected a rate"),
         ("gb_per_s = 32", 'gb_per_s = "32"', "inside.gb_per_s is '32', expected a number"),
         ("gb_per_s = 32", "gb_per_s = nan", "inside.gb_per_s is nan, expected a rate"),
-        ("gb_per_s = 32", "gbps = 32", "field 'inside.gbps' is unknown, expected some of kind, "),
+        ("gb_per_s = 32", "gbps = 32", "inside: field 'gbps' is unknown, known are kind, "),
         ("gb_per_s = 32\n", "", "inside.gb_per_s is missing, expected a number"),
         ("gb_per_s = 32", f"gb_per_s = 1{'0' * 400}", "inside.gb_per_s is inf, expected a rate"),
-        ('"PCIe"', '"pcie"', "inside.kind is 'pcie', expected one of NVSwitch, "),
+        ('"PCIe"', '"pcie"', "inside.kind is 'pcie', expected NVSwitch, "),
         ("cards = 2", "cards = 0", "between.cards is 0, expected 1 to 1024"),
         ("cards = 2", "cards = 2.0", "between.cards is 2.0, expected a whole number"),
-        ("cards = 2", "cards = true", "between.cards is True, expected a whole number"),
+        ("cards = 2", "cards = true", "between.cards is true, expected a whole number"),
         ("cards = 2", 'cards = 2\ntopology = "ring"', "between.topology is 'ring', expected rails or switch"),
         ("cards = 2", "cards = 2\nefficiency = 1.5", "between.efficiency is '1.5 (0.3 to 1.5)', expected"),
         (
@@ -93,14 +93,14 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
         ),
         ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, expected 1 to 1024"),
         ('name = "small"', 'name = "a\\nb"', "name is 'a\\nb', expected a text on one line"),
-        ('name = "small"', 'title = "small"', "field 'title' is unknown, expected some of name, "),
-        ('"PCIe"', '"PCIe"\nin_switch_reduction = true', "inside.in_switch_reduction is True, expected only"),
+        ('name = "small"', 'title = "small"', "field 'title' is unknown, known are name, "),
+        ('"PCIe"', '"PCIe"\nin_switch_reduction = true', "inside.in_switch_reduction is true, expected only"),
         (
             '"PCIe"',
             '"PCIe"\nin_switch_efficiency = 0.5',
-            "inside.in_switch_reduction is False, expected true",
+            "inside.in_switch_reduction is false, expected true",
         ),
-        ("[inside]", "[[inside]]", "inside: expected a table, found list"),
+        ("[inside]", "[[inside]]", "inside is [{'kind': 'PCIe', 'gb_per_s': 32}], expected a table"),
         ("[inside]", "inside", "not TOML ("),
     ],
 )
@@ -119,10 +119,10 @@ def test_a_wrong_field_is_one_line(change: str, to: str, expected: str, tmp_path
 def test_several_devices_need_links(tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
     path.write_text('name = "none"\ndevices_per_node = 8\n')
-    with pytest.raises(DataError, match="inside is None, expected a table, as nodes have several devices"):
+    with pytest.raises(DataError, match="inside is null, expected a table, as nodes have several devices"):
         read_fabric(path)
     path.write_text('name = "none"\ndevices_per_node = 1\n')
-    with pytest.raises(DataError, match="between is None, expected a table, as nodes have one device"):
+    with pytest.raises(DataError, match="between is null, expected a table, as nodes have one device"):
         read_fabric(path)
 
 

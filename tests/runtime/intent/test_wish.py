@@ -45,8 +45,8 @@ BOTH = ("a100-sxm", "gh200")
             BOTH,
             "price names hardware 'b200', expected one of a100-sxm",
         ),
-        ({"gpus": 8, "rank_by": "energy"}, BATCH, BOTH, "rank_by is energy, expected tokens too"),
-        ({"gpus": 8, "rank_by": "days"}, BATCH, BOTH, "rank_by is days, expected tokens too"),
+        ({"gpus": 8, "rank_by": "energy"}, BATCH, BOTH, "rank_by is 'energy', expected tokens too"),
+        ({"gpus": 8, "rank_by": "days"}, BATCH, BOTH, "rank_by is 'days', expected tokens too"),
         (
             {"gpus": 8, "rank_by": "cost", "tokens": 1},
             BATCH,

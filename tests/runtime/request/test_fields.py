@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST, SEARCH, Field, renamed, unknown_field
-from kernelcast.runtime.request.kinds import FLAG
+from kernelcast.runtime.request.field_types import FLAG
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST, SEARCH, Field, renamed
 from kernelcast.runtime.request.reading import read_layout, read_request
+from kernelcast.runtime.spelling import unknown_field
 
 FIELDS = [*MODEL.values(), *REQUEST.values(), *SEARCH.values()]
 SIZES = {"hidden_size": 64, "sequence_length": 32, "attention_heads": 4, "vocabulary_size": 100}

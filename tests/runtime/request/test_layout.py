@@ -22,7 +22,7 @@ def test_derived_sizes() -> None:
     [
         ({"micro_batch": 0}, "micro_batch is 0, expected a whole number from 1 to 1000000"),
         ({"micro_batches": -1}, "micro_batches is -1, expected a whole number from 1 to 1000000"),
-        ({"pp": True}, "pp is True, expected a whole number from 1 to 1000000"),
+        ({"pp": True}, "pp is true, expected a whole number from 1 to 1000000"),
         ({"tp": 2.0}, "tp is 2.0, expected a whole number from 1 to 1000000"),
         ({"dp": 10**7}, "dp is 10000000, expected a whole number from 1 to 1000000"),
         ({"recompute": "some"}, "recompute is 'some', expected none, selective or full"),

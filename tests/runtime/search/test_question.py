@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.step.layouts import COLUMNS, Layouts
+from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 
 MODEL = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=24, attention_heads=8, layers=6, vocabulary_size=100
@@ -30,7 +30,7 @@ def test_layouts_are_ranked_by_time_or_by_time_of_all_devices() -> None:
     table[1, 1:3] = 2, 3  # pp and tp: 6 devices
     step_us = np.array([50.0, 10])
     by_time, by_devices = (
-        Question(space=SPACE, rank_by=how).score(Layouts(table), step_us).tolist()  # type: ignore[arg-type]
+        Question(space=SPACE, rank_by=how).score(Layouts(table, Parallelism.unchecked()), step_us).tolist()  # type: ignore[arg-type]
         for how in ("step-time", "tokens-per-gpu")
     )
     assert by_time == [50, 10]

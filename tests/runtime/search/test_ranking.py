@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.step.layouts import COLUMNS, Layouts
+from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.found import Counts, Found
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
+from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 
 # Few values, so that ties are common.
 points = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=30)
@@ -19,7 +19,7 @@ def ranked(values: list[tuple[int, int]], first: int = 0) -> Ranked:
     table = np.zeros((len(values), len(COLUMNS)), dtype=np.int64)
     table[:, 0] = np.arange(len(values)) + first
     score, memory = (np.array([value[i] for value in values], dtype=np.float64) for i in (0, 1))
-    return Ranked(Layouts(table), score, score, memory)
+    return Ranked(Layouts(table, Parallelism.unchecked()), score, score, memory)
 
 
 def plain(found: Ranked) -> list[tuple[float, float, int]]:
@@ -77,7 +77,7 @@ def test_counts_refusals_problems_and_the_smallest_of_parts_by_hand() -> None:
             ("layouts", "out_of_memory", "unanswered", "evaluated", "simulated", "pruned")
         ):
             setattr(part.counts, name, 10**place * number)
-        part.refusals.add(UsageError(f"tp is {number}"))
+        part.refusals.add(UsageError(field="tp", found=number))
         part.problems = {
             ("gelu", Direction.FORWARD): f"first of {number}",
             (f"op{number}", Direction.ONCE): "own",

@@ -14,11 +14,18 @@ from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, stage_memory
+from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 from kernelcast.runtime.search.sweep import sweep
+
+_OF_MEMORY = (
+    "layer_split", "reduce_dtype", "loss", "kept_by", "shard_group", "recompute_modules", "recompute_layers",
+    "recompute_together", "dropout", "vocabulary_multiple", "optimizer", "optimizer_states", "offload_optimizer",
+    "offload_activations", *EXPERT_LOAD, "fp8_recipe", "fp8_linears", "lora_rank", "lora_linears",
+)  # fmt: skip
+"""What memory depends on of the fields that all layouts of a search have in common."""
 
 _ANY: dict[str, Any] = {
     "name": st.just("any"),
@@ -70,7 +77,7 @@ spaces = st.builds(
                     else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
                 )
                 for name in (
-                    *MEMORY_DEPENDS_ON,
+                    *_OF_MEMORY,
                     "gradient_collective",
                     "tensor_overlap",
                     "context_exchange",
@@ -121,7 +128,7 @@ def test_every_time_is_the_one_that_predict_gives(
     for layouts, _ in space.blocks():
         if not len(layouts):
             continue
-        if layouts.of_stack("layer_split") == "balanced":
+        if layouts.like.layer_split == "balanced":
             layouts = engine.balanced(layouts)
         seen = 0
         for group in engine.configurations(layouts):

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.step.layouts import SCHEDULES
 from kernelcast.runtime.request.fields import Recompute, Schedule
 from kernelcast.runtime.search import NumberSet, Space
 from kernelcast.runtime.search.space import Refusals, divisors
+from kernelcast.runtime.step.layouts import SCHEDULES
 from kernelcast.runtime.step.partition import partition
 
 SMALL: dict[str, Any] = {
@@ -258,7 +258,7 @@ def test_refusals_are_counted_by_field() -> None:
         ({"recompute": ("some",)}, "recompute is 'some', expected none, selective or full"),
         ({"zero": (4,)}, "zero is 4, expected a whole number from 0 to 3"),
         ({"zero": (1,) * 90}, f"zero is {str((1,) * 90)[:80]}, expected one or more different values"),
-        ({"common": {"dropout": None}}, "dropout is None, expected a number from 0 to 1"),
+        ({"common": {"dropout": None}}, "dropout is null, expected a number from 0 to 1"),
     ],
 )
 def test_nonsense_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -308,13 +308,13 @@ def test_layouts_and_refusals_are_counted_by_hand() -> None:
 
 def test_refusals_add_up() -> None:
     one, other = Refusals(), Refusals()
-    for refusals, message in (
-        (one, "tp is 3"),
-        (one, "2 · tp is 6"),
-        (other, "tp is 5"),
-        (other, "2 · 3"),
+    for refusals, field, message in (
+        (one, "tp", "tp is 3"),
+        (one, "tp", "2 · tp is 6"),
+        (other, "tp", "tp is 5"),
+        (other, "", "2 · 3"),
     ):
-        refusals.add(UsageError(message))
+        refusals.add(UsageError(message, field=field))
     one.merge(other)
     assert {name: (found.count, found.example) for name, found in one.by_field.items()} == {
         "tp": (3, "tp is 3"),

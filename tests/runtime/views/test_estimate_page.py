@@ -135,15 +135,15 @@ def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]
     shares = step_shares(estimate, timeline)
     assert sum(share.time_s for share in shares) == pytest.approx(estimate.step_time_s, rel=1e-6)
     assert all(share.time_s > 0 for share in shares)
-    # Without the passes, waiting for transfers is not told from waiting for stages.
+    # Without the passes, waits for transfers count as waits for stages.
     coarse = {share.name: share.time_s for share in step_shares(estimate, None)}
     assert sum(coarse.values()) == pytest.approx(estimate.step_time_s, rel=1e-6)
     names = {share.name for share in shares}
     assert ("waiting for transfers between stages" in names) == (estimate.parallelism.pp > 1)
     assert ("tensor-parallel collectives" in names) == (estimate.parallelism.tp > 1)
     layout_asked = estimate.parallelism
-    beside = layout_asked.zero >= 2 or layout_asked.sequence_parallel or layout_asked.overlap_gradients
-    assert ("collectives beside computing" in names) == beside
+    overlaps = layout_asked.zero >= 2 or layout_asked.sequence_parallel or layout_asked.overlap_gradients
+    assert ("overlapped collectives, exposed part" in names) == overlaps
 
 
 def test_shares_by_hand(make_bundle: Make) -> None:
@@ -241,7 +241,7 @@ def test_what_it_says(make_bundle: Make) -> None:
     ):
         assert part in words
     unknown = said(parsed(page(ask(make_bundle(), pp=2))))
-    assert "a device's memory is not known" in unknown
+    assert "device memory not known" in unknown
     assert "Warnings" not in unknown
 
 

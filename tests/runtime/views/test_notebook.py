@@ -56,11 +56,11 @@ def found(h100: Estimator) -> SearchResult:
 
 def test_an_estimate_shows_its_headline_and_its_doubts(estimate: Estimate) -> None:
     texts = Reader(estimate._repr_html_()).texts
-    assert any(text.startswith(f"{estimate.step_time_s:.3f} s (90 %: ") for text in texts)
-    assert "pp 2 × tp 1 × dp 8 = 16 devices, 8 per node; micro-batch 1 × 8, recompute none, ZeRO 1" in texts
+    assert any(text.startswith(f"{estimate.step_time_s:.3f} s (90 % interval: ") for text in texts)
+    assert "pp 2 × tp 1 × dp 8, 1F1B, 8 micro-batches of 1, recomputation none, ZeRO-1" in texts
     assert "2 stages" in texts
     assert estimate.doubts[0].line in texts
-    assert estimate.provenance.data[0] in texts
+    assert any(estimate.provenance.data[0] in text for text in texts)
 
 
 def test_texts_of_users_stay_texts(h100: Estimator) -> None:

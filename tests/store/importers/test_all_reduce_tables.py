@@ -27,9 +27,7 @@ def vidur(folder: Path, rows: str, *, strict: bool = False) -> Parsed:
 
 def samples(parsed: Parsed) -> list[tuple[str, str, str, tuple[int, ...], float | None]]:
     return [
-        (s.operator, s.dtype, s.variant, s.vector, s.time_us)
-        for batch in parsed.batches
-        for s in batch.samples
+        (s.operator, s.dtype, s.variant, s.vector, s.time_us) for batch in parsed.runs for s in batch.samples
     ]
 
 
@@ -39,7 +37,7 @@ def test_vtrain_by_hand(tmp_path: Path) -> None:
         ("all_reduce", "float32", "out-of-place", (262144, 1, 4), 52.429),
         ("all_reduce", "float32", "in-place", (262144, 1, 4), 52.0),
     ]
-    [batch] = parsed.batches
+    [batch] = parsed.runs
     assert batch.run.source.name == "AR_GPU4.csv"
     assert batch.run.source.licence == "MIT"
     with Database.open(tmp_path / "a.db", create=True) as database:
@@ -54,7 +52,7 @@ def test_vtrain_by_hand(tmp_path: Path) -> None:
         ("1048576,262144,float,52.4,30.00,52.0,30.25", "time(ns): 52.4 is 3.002e+04 GB/s, expected 30"),
         (
             "1048576,262144,half,52429,30.00,52000,30.25",
-            "size(B) is 1048576, and count 262144 of 'half' is another",
+            "size(B) is 1048576, which differs from count 262144 of 'half'",
         ),
         ("1048576,262144,float,52429,30.00", "found 5 cells, expected 7 columns"),
         ("1048576,262144,float,-1,30.00,52000,30.25", "time(ns): found '-1', expected a number above 0"),

@@ -26,7 +26,7 @@ REPEATED = "equal to another row of their file (same workload, same time)"
 
 def samples(parsed: Parsed) -> Found:
     found: Found = {}
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         for s in batch.samples:
             key = (s.operator, s.role, s.direction.value) if s.role else (s.operator, s.direction.value)
             found.setdefault(key, []).append((s.vector, s.time_us))
@@ -73,26 +73,26 @@ def test_collectives_and_what_is_left_out(made: Path) -> None:
 
 def test_where_it_comes_from(made: Path) -> None:
     parsed = read_estimate_train_time([made / "Example"])
-    batch = parsed.batches[0]
+    batch = parsed.runs[0]
     assert batch.run.source.kind == "import"
     assert batch.run.source.name.startswith("NVIDIAEXAMPLE-40GB_")
     assert batch.compute.device_name == "NVIDIA EXAMPLE-40GB"
     assert (batch.compute.memory_gib, batch.compute.multiprocessors) == (40, 0)
-    assert {b.fabric.gpus_per_node for b in parsed.batches if b.fabric} == {4}
+    assert {b.fabric.gpus_per_node for b in parsed.runs if b.fabric} == {4}
     one = batch.samples[0]
     assert (one.dtype, one.statistic, one.repetition_count) == ("float16", "middle five of ten", 10)
     assert (one.quiet_us, one.measured_at, batch.run.started_at) == (None, None, None)
     # Nothing is taken for granted about a site that is not known by its name.
-    assert {b.run.source.licence for b in parsed.batches} == {""}
+    assert {b.run.source.licence for b in parsed.runs} == {""}
     known = Description(source={"licence": "MIT"}, fabric={"nics": ("Slingshot",)})
     parsed = read_estimate_train_time([made / "Example"], described=known)
-    assert {b.run.source.licence for b in parsed.batches} == {"MIT"}
-    assert {b.fabric.nics for b in parsed.batches if b.fabric} == {("Slingshot",)}
+    assert {b.run.source.licence for b in parsed.runs} == {"MIT"}
+    assert {b.fabric.nics for b in parsed.runs if b.fabric} == {("Slingshot",)}
 
 
 def test_the_published_site_is_known_by_its_name(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "Example", tmp_path / "Perlmutter")
-    batch = read_estimate_train_time([tmp_path / "Perlmutter"]).batches[0]
+    batch = read_estimate_train_time([tmp_path / "Perlmutter"]).runs[0]
     assert (batch.run.source.licence, batch.run.source.reference) == ("MIT", "arXiv 2509.22832")
 
 
@@ -241,7 +241,7 @@ def test_every_published_row_lands(real: Path) -> None:
             expected[key(FUNCTIONS[file.function])] += both * _lines(path)
     assert len(expected) == 25
     got: Counter[tuple[str, str]] = Counter(
-        (s.operator, s.role) for batch in parsed.batches for s in batch.samples
+        (s.operator, s.role) for batch in parsed.runs for s in batch.samples
     )
     # Equal rows of one file (the same workload from other raw parameters, by chance the same time) are one.
     assert got <= expected
@@ -260,7 +260,7 @@ def test_all_gather_entries_are_one_process_s_shard(real: Path) -> None:
     """The links between nodes carry the same bytes/s in every layout only if `shape` is read as the shard."""
     parsed = read_estimate_train_time([real / "estimate-train-time" / "Perlmutter"])
     gathered: dict[tuple[int, int], list[float]] = {}
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         for s in batch.samples:
             if s.operator == "all_gather" and s.time_us:
                 entries, nodes, gpus = s.vector

@@ -28,7 +28,7 @@ def read(folder: Path, text: str, *, strict: bool = False) -> Parsed:
 
 def test_raw_parameters_vectors_repetitions_and_collectives(made: Path) -> None:
     parsed = read_csv_files([made / "times.csv"])
-    compute, comm = parsed.batches
+    compute, comm = parsed.runs
     found = {(s.operator, s.role, s.direction.value): (s.vector, s.time_us) for s in compute.samples}
     assert found == {
         ("gemm", "qkv", "forward"): ((8192, 4096, 6144), 412.5),
@@ -79,9 +79,9 @@ def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
 def test_options_go_before_the_file_beside(made: Path) -> None:
     stated = Description(hardware={"device_name": "Other GPU"}, rows={"dtype": "float16"})
     parsed = read_csv_files([made / "times.csv"], described=stated)
-    assert parsed.batches[0].compute.device_name == "Other GPU"
-    assert parsed.batches[0].compute.memory_gib == 40
-    assert {s.dtype for b in parsed.batches for s in b.samples} == {"float16"}
+    assert parsed.runs[0].compute.device_name == "Other GPU"
+    assert parsed.runs[0].compute.memory_gib == 40
+    assert {s.dtype for b in parsed.runs for s in b.samples} == {"float16"}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_role_is_one_of_the_operator(tmp_path: Path) -> None:
     parsed = read(
         tmp_path, head + "gemm,,forward,float16,4,8,16,5\ngemm,mlp_up,weight_gradient,float16,4,8,16,5\n"
     )
-    assert [(s.role, s.direction) for b in parsed.batches for s in b.samples] == [
+    assert [(s.role, s.direction) for b in parsed.runs for s in b.samples] == [
         ("", Direction.FORWARD),
         ("mlp_up", Direction.WEIGHT_GRADIENT),
     ]
@@ -139,38 +139,22 @@ def test_a_role_is_one_of_the_operator(tmp_path: Path) -> None:
         read(tmp_path, head + "gemm,rotor,forward,float16,4,8,16,5\n", strict=True)
 
 
-OLD_HEAD = "operator,direction,dtype,mp,b,l,d,h,batch_heads,l_query,l_key,head_size,heads,encoders,parameters,time_us\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "operator", "role", "vector"),
-    [
-        ("qkv_linear,forward,float16,2,4,2048,4096,32,,,,,,,,5", "gemm", "qkv", (8192, 4096, 6144)),
-        ("flash_attention,forward,float16,,2,64,,,,,,32,8,,,5", "flash_attention", "", (2, 64, 8, 8, 32)),
-        ("grouped_rope,forward,float16,2,2,64,128,8,,,,,,,,5", "rope", "", (2, 64, 4, 4, 16)),
-        ("optimizer_last_stage,,float16,,,,,,,,,,,3,1000,5", "adam", "last_stage", (1000, 3)),
-        *(
-            (f"{role},forward,float16,,,,,,8,64,128,32,,,,5", "batched_gemm", role, vector)
-            for role, vector in (
-                ("attention_scores", (8, 64, 32, 128)),
-                ("attention_values", (8, 64, 128, 32)),
-            )
-        ),
-    ],
-)
-def test_operators_and_columns_of_before_roles(
-    tmp_path: Path, line: str, operator: str, role: str, vector: tuple[int, ...]
-) -> None:
-    [sample] = [
-        s for batch in read(tmp_path, OLD_HEAD + line + "\n", strict=True).batches for s in batch.samples
+def test_columns_by_the_names_of_the_paper(tmp_path: Path) -> None:
+    head = "operator,role,direction,dtype,mp,b,l,d,h,encoders,parameters,time_us\n"
+    parsed = read(
+        tmp_path,
+        head + "gemm,qkv,forward,float16,2,4,2048,4096,32,,,5\nadam,last_stage,,float16,,,,,,3,1000,5\n",
+    )
+    assert [sample.vector for batch in parsed.runs for sample in batch.samples] == [
+        (8192, 4096, 6144),
+        (1000, 3),
     ]
-    assert (sample.operator, sample.role, sample.vector) == (operator, role, vector)
 
 
 def test_vector_and_raw_parameters_must_agree(tmp_path: Path) -> None:
     head = "operator,direction,dtype,b,l,d,tp,width,time_us\n"
     parsed = read(tmp_path, head + "gelu,forward,float16,4,128,64,2,128,5\n")
-    assert parsed.batches[0].samples[0].vector == (4, 128, 128)
+    assert parsed.runs[0].samples[0].vector == (4, 128, 128)
     head = "operator,direction,dtype,b,l,d,h,tp,heads,time_us\n"
     with pytest.raises(DataError, match="heads: found 8, but the raw parameters give 4"):
         read(tmp_path, head + "rope,forward,float16,4,128,64,8,2,8,5\n", strict=True)
@@ -249,10 +233,10 @@ def test_what_nobody_says(tmp_path: Path) -> None:
         ("format = 1", "format is 1, expected 'kernelcast.import/1'"),
         ('format = "kernelcast.import/1"\n[colour]\n', "[colour] is unknown"),
         ('format = "kernelcast.import/1"\nrows = 3\n', "rows is 3, expected a table"),
-        ('format = "kernelcast.import/1"\n[hardware]\nname = "x"\n', "[hardware] name is unknown"),
+        ('format = "kernelcast.import/1"\n[hardware]\nname = "x"\n', "hardware: field 'name' is unknown"),
         ('format = "kernelcast.import/1"\n[hardware]\ndevice_name = 4\n', "expected a text"),
         ('format = "kernelcast.import/1"\n[hardware]\nmemory_gib = true\n', "expected a whole number"),
-        ('format = "kernelcast.import/1"\n[hardware]\nkind = "abacus"\n', "expected cpu or cuda or rocm"),
+        ('format = "kernelcast.import/1"\n[hardware]\nkind = "abacus"\n', "expected cpu, cuda or rocm"),
         ('format = "kernelcast.import/1"\n[fabric]\nlinks = "NVLink"\n', "expected a list of texts"),
         ('format = "kernelcast.import/1"\n[fabric]\ngpus_per_node = 0\n', "expected at least 1"),
         ("format =", "not valid TOML"),
@@ -268,7 +252,7 @@ def test_descriptions_that_are_wrong(tmp_path: Path, text: str, message: str) ->
 
 
 def test_all_or_nothing(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelcast.store.importers import parsed as module
+    from kernelcast.store import write as module
 
     calls = []
     write_samples = module.write_samples

@@ -45,7 +45,7 @@ def write(path: Path, *rows: Mapping[str, Any]) -> Path:
 def samples(parsed: Parsed) -> list[tuple[str, str, str, str, tuple[int, ...], float | None]]:
     return [
         (s.operator, s.direction.value, s.dtype, s.variant, s.vector, s.time_us)
-        for batch in parsed.batches
+        for batch in parsed.runs
         for s in batch.samples
     ]
 
@@ -85,7 +85,7 @@ def test_workloads_by_hand(row: dict[str, Any], expected: tuple[object, ...], tm
     parsed = read_liger([write(tmp_path / "a.csv", row)], strict=True)
     operator, dtype, vector = expected
     assert samples(parsed) == [(operator, "forward", dtype, "liger", vector, 500.0)]
-    [batch] = parsed.batches
+    [batch] = parsed.runs
     assert batch.compute.device_name == "NVIDIA A100-SXM4-80GB"
     assert batch.run.conditions == {"benchmark": "Liger-Kernel", "liger_version": "0.2.1"}
     assert batch.run.source.licence == "BSD-2-Clause"
@@ -108,7 +108,7 @@ def test_backward_is_measured_or_the_difference(tmp_path: Path) -> None:
     parsed = read_liger([write(tmp_path / "a.csv", *rows)], strict=True)
     found = {
         (s.variant, s.direction.value, s.vector[-1]): (s.time_us, dict(s.flags))
-        for batch in parsed.batches
+        for batch in parsed.runs
         for s in batch.samples
     }
     assert found == {
@@ -141,7 +141,7 @@ def test_backward_is_measured_or_the_difference(tmp_path: Path) -> None:
         ),
         (
             {**NORM, "kernel_name": "megatron_rms_norm", "kernel_operation_mode": "backward"},
-            "of megatron_rms_norm other than forward: holds the forward pass and a sum",
+            "of megatron_rms_norm other than forward: includes the forward pass and a sum",
         ),
     ],
 )
@@ -198,7 +198,7 @@ def test_the_published_benchmarks(real: Path, tmp_path: Path) -> None:
     assert counts["layer_norm", "backward"] == 20
     assert counts["rope", "forward"] == counts["rope", "backward"] == 16
     assert counts["rms_norm", "forward"] == 12 + 15
-    flags = Counter(flag for batch in parsed.batches for s in batch.samples for flag, _ in s.flags)
+    flags = Counter(flag for batch in parsed.runs for s in batch.samples for flag, _ in s.flags)
     assert flags == {"difference": 22}
     parsed.keep_variants(["liger"])
     with Database.open(tmp_path / "a.db", create=True) as database:

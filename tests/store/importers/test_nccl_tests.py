@@ -35,7 +35,7 @@ def log(folder: Path, rows: str = ROW, *, collective: str = "all_reduce", ranks:
 def test_entries_and_layouts_by_hand(made: Path) -> None:
     parsed = read_nccl_tests([made / "two_nodes.log"], strict=True)
     found: dict[tuple[str, str], list[tuple[tuple[int, ...], float | None]]] = {}
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         for s in batch.samples:
             found.setdefault((s.operator, s.variant), []).append((s.vector, s.time_us))
     assert found == {
@@ -53,12 +53,12 @@ def test_entries_and_layouts_by_hand(made: Path) -> None:
         ("point_to_point", "in-place"): [((512, 2, 1), 12.1)],
     }
     assert parsed.left_out == {"of empty messages": 1}
-    batch = parsed.batches[0]
+    batch = parsed.runs[0]
     assert (batch.compute.device_name, batch.compute.memory_gib) == ("Example GPU 40GB", 40)
     assert (batch.software.nccl, batch.software.torch) == ("2.29.2", "")
     assert batch.fabric is not None
     assert (batch.fabric.backend, batch.fabric.gpus_per_node) == ("nccl", 2)
-    assert {b.run.fabric_id for b in parsed.batches} == {batch.fabric.digest}
+    assert {b.run.fabric_id for b in parsed.runs} == {batch.fabric.digest}
     assert batch.run.conditions["benchmark"] == "nccl-tests 2.17.8"
     one = batch.samples[0]
     assert (one.dtype, one.statistic, one.repetition_count) == ("float32", "mean of 20", 20)
@@ -79,7 +79,7 @@ def test_an_older_log_has_to_be_told_its_collective(made: Path) -> None:
     with pytest.raises(DataError, match=r"older\.log:2: the log does not say which collective"):
         read_nccl_tests([made / "older.log"], strict=True)
     parsed = read_nccl_tests([made / "older.log"], collective="all_reduce", strict=True)
-    (batch,) = parsed.batches
+    (batch,) = parsed.runs
     assert {s.vector for s in batch.samples} == {(512, 1, 2)}
     assert {s.dtype for s in batch.samples} == {"float16"}
     assert (batch.software.nccl, batch.software.cuda) == ("2.8.4", "11.2")
@@ -87,7 +87,7 @@ def test_an_older_log_has_to_be_told_its_collective(made: Path) -> None:
 
 def test_as_another_dtype(tmp_path: Path) -> None:
     parsed = read_nccl_tests([log(tmp_path)], as_dtype="float16")
-    (batch,) = parsed.batches
+    (batch,) = parsed.runs
     assert {(s.vector, s.dtype) for s in batch.samples} == {((512, 2, 2), "float16")}
     assert batch.run.conditions["bytes_counted_as"] == "float16"
     assert batch.run.conditions["measured_types"] == ["float"]
@@ -103,9 +103,9 @@ def test_as_another_dtype(tmp_path: Path) -> None:
 
 
 def test_variants(tmp_path: Path) -> None:
-    (batch,) = read_nccl_tests([log(tmp_path, collective="sendrecv")]).batches
+    (batch,) = read_nccl_tests([log(tmp_path, collective="sendrecv")]).runs
     assert {s.variant for s in batch.samples} == {"out-of-place, ring", "in-place, ring"}
-    (batch,) = read_nccl_tests([log(tmp_path, ROW.replace("sum", "max"))]).batches
+    (batch,) = read_nccl_tests([log(tmp_path, ROW.replace("sum", "max"))]).runs
     assert {s.variant for s in batch.samples} == {"out-of-place, max", "in-place, max"}
 
 
@@ -114,12 +114,10 @@ def test_a_node_has_as_many_devices_as_the_largest_test_used(made: Path, tmp_pat
     pair = alone + "#  Rank  1 Group  0 Pid 2 on y device  0 [0] Example GPU 40GB"
     paths = [log(tmp_path, ranks=pair), made / "two_nodes.log"]
     parsed = read_nccl_tests(paths)
-    assert {b.fabric.gpus_per_node for b in parsed.batches if b.fabric} == {2}
+    assert {b.fabric.gpus_per_node for b in parsed.runs if b.fabric} == {2}
     stated = Description(fabric={"gpus_per_node": 8, "links": ("NVLink 4",)})
     parsed = read_nccl_tests(paths, described=stated)
-    assert {(b.fabric.gpus_per_node, b.fabric.links) for b in parsed.batches if b.fabric} == {
-        (8, ("NVLink 4",))
-    }
+    assert {(b.fabric.gpus_per_node, b.fabric.links) for b in parsed.runs if b.fabric} == {(8, ("NVLink 4",))}
     with pytest.raises(DataError, match="holds no usable row: 1 rows of one process alone"):
         read_nccl_tests([log(tmp_path, ranks=alone)])
 
@@ -213,7 +211,7 @@ def test_the_published_logs(real: Path) -> None:
     paths = sorted((real / "nccl-tests").glob("*.log"))
     parsed = read_nccl_tests(paths, strict=True)
     counts: Counter[tuple[str, int, int]] = Counter()
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         counts.update((s.operator, s.vector[1], s.vector[2]) for s in batch.samples)
     everywhere = [(1, 4), (1, 8), (10, 1), (10, 8)]
     # Ten sizes, out-of-place and in-place; on two nodes sendrecv and alltoall alone, three sizes.
@@ -226,7 +224,7 @@ def test_the_published_logs(real: Path) -> None:
     assert counts == expected | dict.fromkeys(on_two, 6)
     assert parsed.left_out == {}
     assert parsed.files == 8
-    batch = parsed.batches[0]
+    batch = parsed.runs[0]
     assert batch.compute.device_name == "NVIDIA H100 80GB HBM3"
     assert batch.software.nccl == "2.29.2"
     assert batch.fabric is not None
@@ -237,7 +235,7 @@ def test_bandwidth_agrees_with_what_the_logs_print(real: Path) -> None:
     """Bandwidth (busbw) of nccl-tests, from our entries: what a process receives, per second."""
     parsed = read_nccl_tests([real / "nccl-tests" / "nccl_N1_G8.log"])
     largest = {}
-    for batch in parsed.batches:
+    for batch in parsed.runs:
         for s in batch.samples:
             if s.variant.startswith("out-of-place"):
                 largest[s.operator] = s

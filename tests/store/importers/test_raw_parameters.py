@@ -12,7 +12,7 @@ GPT = {"b": 4, "l": 2048, "d": 6144, "h": 64, "tp": 4, "v_raw": 50257}
 LAYOUT = {"nodes": 2, "gpus_per_node": 4}
 # Roles without raw parameters: they are imported by their workload vectors alone.
 GIVEN_ALONE = {
-    *((name, "") for name in ("copy", "router", "permute", "unpermute", "attention_block", "gradient_scale")),
+    *((name, "") for name in ("copy", "router", "permute", "unpermute", "attention_block")),
     *(("gemm", role) for role in ("query_down", "query_up", "kv_down", "kv_up", "router", "next_token")),
     *(("gemm", role) for role in ("shared_gate_up", "shared_down", "adapter_down", "adapter_up")),
     *(("grouped_gemm", f"experts_{role}") for role in ("gate_up", "up", "down")),

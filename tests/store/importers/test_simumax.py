@@ -37,7 +37,7 @@ def system(folder: Path, *, sys_name: str = "b200_bf16", tflops: object = 2250.0
 def samples(parsed: Parsed) -> list[tuple[str, str, str, tuple[int, ...], float]]:
     return [
         (s.operator, s.direction.value, s.variant, s.vector, round(s.time_us or 0, 3))
-        for batch in parsed.batches
+        for batch in parsed.runs
         for s in batch.samples
     ]
 
@@ -52,7 +52,7 @@ def test_three_products_of_a_linear_have_the_vector_of_the_forward_one(tmp_path:
         ("gemm", "input_gradient", "", vector, pytest.approx(4 * at_peak_us, abs=3e-3)),
         ("gemm", "weight_gradient", "fp32 gradients", vector, at_peak_us),
     ]
-    [batch] = parsed.batches
+    [batch] = parsed.runs
     assert (batch.compute.device_name, batch.samples[0].dtype) == ("NVIDIA B200", "bfloat16")
 
 
@@ -83,7 +83,7 @@ def test_attention_counts_without_its_mask(tmp_path: Path) -> None:
     key = ATTENTION.format(128, "True")
     path = system(tmp_path, sdp_fwd={key: 0.8715233665672911}, sdp_bwd={key: 0.5})
     parsed = read_simumax([path], strict=True)
-    forward, backward = (s for batch in parsed.batches for s in batch.samples)
+    forward, backward = (s for batch in parsed.runs for s in batch.samples)
     assert forward.vector == backward.vector == (1, 4096, 64, 8, 128)
     # 4 · 4096² · 64 · 128 FLOPs at 0.87 of the peak; another source measured 336 µs for the same shape.
     assert forward.time_us == pytest.approx(280.35, abs=0.01)
@@ -162,7 +162,7 @@ def test_the_published_systems(real: Path, tmp_path: Path) -> None:
     folder = real / "simumax"
     parsed = read_simumax([folder / "b200_bf16_ceperm.json", folder / "a100_pcie.json"], strict=True)
     counts = Counter(
-        (b.compute.device_name, s.operator, s.direction.value) for b in parsed.batches for s in b.samples
+        (b.compute.device_name, s.operator, s.direction.value) for b in parsed.runs for s in b.samples
     )
     b200, a100 = "NVIDIA B200", "NVIDIA A100 80GB PCIe"
     assert counts[b200, "gemm", "forward"] == counts[b200, "gemm", "input_gradient"] == 144
@@ -171,7 +171,7 @@ def test_the_published_systems(real: Path, tmp_path: Path) -> None:
     assert counts[b200, "flash_attention", "backward"] == 32
     assert counts[a100, "gemm", "forward"] == 61
     assert sum(counts.values()) == 905
-    b200_gemms = [s for s in parsed.batches[0].samples if s.operator == "gemm"]
+    b200_gemms = [s for s in parsed.runs[0].samples if s.operator == "gemm"]
     of_direction = {
         way: {s.vector for s in b200_gemms if s.direction.value == way and "bf16" not in s.variant}
         for way in ("forward", "input_gradient", "weight_gradient")

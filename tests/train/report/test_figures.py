@@ -9,9 +9,8 @@ import pytest
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.fit import Trained
-from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.train.report.figures import TrainingFigures, figures, table_rows
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.table import columns
 from kernelcast.train.selection import relative_errors
 
 PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
@@ -62,9 +61,7 @@ def test_a_regressor_has_a_row_per_role(trained: Trained) -> None:
         ("Linear1", 24, 0.02),
     ]
     assert found.mean_validation_error == 0.375
-    shown = {column.heading: [cell.text for cell in column.cells] for column in columns(found)}
-    assert shown["role"] == ["Linear3", "Linear1"]
-    assert shown["rows"] == ["10", "24"]
+    assert [(row["role"], row["rows"]) for row in table_rows(found)] == [("Linear3", 10), ("Linear1", 24)]
 
 
 def test_means_of_what_was_measured(trained: Trained) -> None:
@@ -120,22 +117,12 @@ def test_the_json_form_is_plain(trained: Trained) -> None:
 
 
 def test_the_table_has_a_cell_per_operator_and_no_empty_column(trained: Trained) -> None:
-    table = {
-        column.heading: column
-        for column in columns(with_errors(trained, extrapolation_error=None, interval_coverage=0.875))
-    }
-    assert "reference" not in table
-    assert "extrapolated" not in table
-    assert [cell.text for cell in table["operator"].cells] == ["all_reduce", "gelu", "gemm"]
-    assert [cell.text for cell in table["role"].cells] == ["", "Glue", "Linear1"]
-    assert [cell.value for cell in table["coverage"].cells] == [0.875] * 3
-    assert [table[name].is_number for name in ("operator", "rows", "error", "range")] == [
-        False,
-        True,
-        True,
-        False,
-    ]
-    compared = {column.heading: column for column in columns(figures(trained, Reference.read(PUBLISHED)))}
-    assert [cell.text for cell in compared["reference"].cells] == ["–", "–", "2.0 %"]
-    assert [cell.value for cell in compared["reference"].cells] == ["", "", 0.02]
-    assert Direction.BACKWARD.value in [cell.text for cell in table["direction"].cells]
+    table = table_rows(with_errors(trained, extrapolation_error=None, interval_coverage=0.875))
+    assert "reference_percent" not in table[0]
+    assert "extrapolated_percent" not in table[0]
+    assert [row["operator"] for row in table] == ["all_reduce", "gelu", "gemm"]
+    assert [row["role"] for row in table] == ["", "Glue", "Linear1"]
+    assert [row["coverage_percent"] for row in table] == [87.5] * 3
+    assert table[2]["direction"] == Direction.BACKWARD.value
+    compared = table_rows(figures(trained, Reference.read(PUBLISHED)))
+    assert [row["reference_percent"] for row in compared] == [None, None, 2.0]

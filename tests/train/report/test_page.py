@@ -15,12 +15,12 @@ import pytest
 from kernelcast.runtime import DataError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
-from kernelcast.runtime.views.formatting import amount, percent
+from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.train.fit import Trained
+from kernelcast.train.notes import Note
 from kernelcast.train.report.figures import figures
 from kernelcast.train.report.page import FILE_NAME, check_directory, page, write_report
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.screening import Skipped
 
 PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
 HOSTILE = "<script>alert('&\")</script>"
@@ -78,9 +78,9 @@ def test_the_page_holds_tables_plots_and_what_was_left_out(trained: Trained, sho
     assert mean in found.text["dd"]
     assert trained.digest in found.text["dd"]
     # Three plots each, and the overview.
-    assert len(list(found.all("svg"))) == 10
+    assert len(list(found.all("img"))) == 10
     error = figures(trained).operators[0].entry.validation_error
-    assert {"value": str(error)} in found.all("data")
+    assert {"value": str(100 * error)} in found.all("data")
     assert "1 × 4" in found.text["td"]
     anchors = {attributes["id"] for _, attributes in found.elements if "id" in attributes}
     assert {attributes["href"].removeprefix("#") for attributes in found.all("a")} <= anchors
@@ -90,7 +90,7 @@ def test_nothing_is_loaded_from_elsewhere(shown: str) -> None:
     found = Page(shown)
     for _, attributes in found.elements:
         for name in ("src", "href", "srcset", "data", "action"):
-            assert attributes.get(name, "#").startswith("#")
+            assert attributes.get(name, "#").startswith(("#", "data:image/svg+xml;base64,"))
         assert "url(" not in "".join(attributes.values())
     assert "url(" not in "".join(found.text["style"])
     assert "@import" not in shown
@@ -98,22 +98,29 @@ def test_nothing_is_loaded_from_elsewhere(shown: str) -> None:
     [policy] = [m["content"] for m in found.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
     [script] = re.findall(r"<script>(.*?)</script>", shown, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    allowed = f"style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    assert policy == f"default-src 'none'; {allowed}"
+    for picture in pictures(shown):
+        for one in picture.iter():
+            assert one.tag.rpartition("}")[2] not in ("script", "foreignObject", "a")
+            links = [value for name, value in one.attrib.items() if name.rpartition("}")[2] == "href"]
+            assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+
+
+def pictures(page: str) -> list[ElementTree.Element]:
+    """The images of a page."""
+    sources = [attributes["src"] for attributes in Page(page).all("img")]
+    return [ElementTree.fromstring(base64.b64decode(source.partition(",")[2])) for source in sources]
 
 
 def test_every_picture_has_words(shown: str) -> None:
     root = ElementTree.fromstring(shown.removeprefix("<!doctype html>\n"))
     ids = [one.attrib["id"] for one in root.iter() if "id" in one.attrib]
     assert len(set(ids)) == len(ids)
-    texts = []
-    for svg in root.iter("svg"):
-        assert svg.attrib["role"] == "img"
-        title, description = svg[0], svg[1]
-        assert svg.attrib["aria-labelledby"].split() == [title.attrib["id"], description.attrib["id"]]
-        texts.append((title.text or "", description.text or ""))
-    assert len({title for title, _ in texts}) == len(texts) == 10
-    assert all(len(description) > 40 for _, description in texts)
-    assert any(description.startswith("24 held-out rows, ") for _, description in texts)
+    texts = [one.attrib["alt"] for one in root.iter("img")]
+    assert len(set(texts)) == len(texts) == 10
+    assert all(len(text) > 60 for text in texts)
+    assert any(": 24 held-out rows, " in text for text in texts)
 
 
 def test_all_text_is_escaped(trained: Trained) -> None:
@@ -122,7 +129,7 @@ def test_all_text_is_escaped(trained: Trained) -> None:
         compute=(ComputeFingerprint(kind="cpu", device_name=HOSTILE, cores=2, threads=1),),
         peaks=(),
     )
-    skipped = Skipped(operator=HOSTILE, direction=trained.manifest.regressors[0].direction, reason=HOSTILE)
+    skipped = Note(operator=HOSTILE, direction=trained.manifest.regressors[0].direction, text=HOSTILE)
     hostile = replace(
         trained, path=Path(f"{HOSTILE}.kcast"), manifest=manifest, skipped=(skipped,), selections=()
     )
@@ -142,7 +149,7 @@ def test_what_is_not_known_is_said(trained: Trained) -> None:
     assert "not known" in found.text["dd"]
     assert "Left out" not in found.text["h2"]
     assert shown.count("Taken over from an earlier bundle") == 3
-    assert len(list(found.all("svg"))) == 1  # the overview
+    assert len(list(found.all("img"))) == 1  # the overview
 
 
 def test_outliers_are_listed(trained: Trained) -> None:
@@ -153,11 +160,11 @@ def test_outliers_are_listed(trained: Trained) -> None:
     found = Page(shown)
     assert "36 outliers, which the regressor does not follow" in found.text["summary"]
     entries, nodes, gpus = map(int, collective.table.workloads[0])
-    place = found.text["td"].index(f"{entries:,}")
-    assert found.text["td"][place + 1 : place + 4] == [
+    place = found.text["data"].index(f"{entries:,}")
+    assert found.text["data"][place + 1 : place + 4] == [
         str(nodes),
         str(gpus),
-        amount(collective.table.times_us[0] * 1e-6, "s"),
+        seconds(collective.table.times_us[0] * 1e-6),
     ]
     one = replace(collective, outliers=(5,))
     shown = page(figures(replace(trained, selections=(one,))))

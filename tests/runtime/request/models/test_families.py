@@ -15,10 +15,10 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.models import find_model, load_model
 from kernelcast.runtime.request.models.families import FAMILIES, REFUSED
-from kernelcast.runtime.step.layers.attention_core import visible_keys
 from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.attention_core import visible_keys
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
+from kernelcast.runtime.step.sizes import Sizes
 
 Values = dict[str, Any]
 
@@ -269,7 +269,7 @@ def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
     [
         ("gpt-oss-20b", {"layer_types": [LOCAL] * 23 + [GLOBAL]}, None),
         ("gpt-oss-20b", {"layer_types": [GLOBAL, LOCAL] * 12}, "layers [0, 2, 4, 6, 8, 10, 12, 14] of 24 look back"),
-        ("gpt-oss-20b", {"layer_types": [GLOBAL] * 23}, "kinds of layers are 23, expected as many as layers (24)"),
+        ("gpt-oss-20b", {"layer_types": [GLOBAL] * 23}, "kinds of layers are 23, expected 24, one per layer"),
         ("gpt-oss-20b", {"layer_types": ["linear_attention"] * 24}, "layer_types has 'linear_attention', expected"),
         ("gpt-oss-20b", {"layer_types": 3}, "layer_types is 3, expected a list or null"),
         ("gpt-oss-20b", {"quantization_config": {"quant_method": "awq"}}, "quantization_config is set: training"),
@@ -277,7 +277,7 @@ def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
         ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
         ("deepseek-v3", {"scoring_func": "tanh"}, "scoring_func is 'tanh', expected softmax or sigmoid"),
         ("glm-4.5", {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5, expected a number above 0"),
-        ("opt-66b", {"do_layer_norm_before": False}, "do_layer_norm_before is False, expected True"),
+        ("opt-66b", {"do_layer_norm_before": False}, "do_layer_norm_before is false, expected true"),
         ("mixtral-8x22b", {"num_local_experts": None}, "field num_local_experts is missing, expected a whole"),
         ("mixtral-8x22b", {"num_experts_per_tok": 9}, "experts_per_token is 9, expected from 1 to experts (8)"),
         ("phi-4", {"num_experts": 8}, "num_experts is 8, expected none: phi3 has no experts"),
@@ -313,7 +313,7 @@ def test_layers_without_positions_are_every_nth(tmp_path: Path) -> None:
 
 def test_chunks_of_attention() -> None:
     scout = load_model("llama-4-scout", sequence_length=20_000)
-    local, other = (Sizes(model=scout).of_kind(kind) for kind in kinds_of(scout).distinct)
+    local, other = (Sizes.alone(scout).of_kind(kind) for kind in kinds_of(scout).distinct)
     assert (local.kind.window, other.kind.window) == (8192, 0)
     # Chunks of 8,192, 8,192 and 3,616 tokens.
     seen = (2 * 8192 * 8193 + 3616 * 3617) / 2

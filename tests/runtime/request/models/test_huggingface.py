@@ -143,7 +143,7 @@ def test_names(tmp_path: Path) -> None:
             {"model_type": "xyz"},
             "model_type is 'xyz', expected llama, llama4_text, mistral, ",
         ),
-        ("llama-2-7b", {"model_type": None}, "model_type is None, expected llama, llama4_text, mistral, "),
+        ("llama-2-7b", {"model_type": None}, "model_type is null, expected llama, llama4_text, mistral, "),
         (
             "llama-2-7b",
             {"model_type": ["llama"]},

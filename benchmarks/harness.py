@@ -1,0 +1,121 @@
+"""What the benchmarks share: arguments, parts in new processes, ways timed in turn, and tables in pages of docs/."""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from kernelcast.docs.markdown import fill
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+Part = Callable[..., Mapping[str, float]]
+
+
+class Bench:
+    """One script: its arguments, its parts, and the page with its table.
+
+    `repeat` is the default of `--repeat`, 0: no such option. With `page`, a file in docs/, `--write [FILE]` puts what
+    is published between the marks named like the script. `parts` run alone in a process.
+    """
+
+    def __init__(
+        self, script: str, doc: str | None, *, page: str = "", repeat: int = 0, **parts: Part
+    ) -> None:
+        self._script, self._parts = Path(script), parts
+        self._load = os.getloadavg()[0]
+        self._page: Path | None = None
+        self.repeat = repeat
+        self.parser = argparse.ArgumentParser(
+            description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if repeat:
+            self.parser.add_argument(
+                "--repeat", type=int, default=repeat, metavar="N", help=f"repetitions [{repeat}]"
+            )
+        if page:
+            self.parser.add_argument(
+                "--write",
+                type=Path,
+                nargs="?",
+                const=DOCS / page,
+                metavar="PAGE",
+                help=f"put the result between the marks of a page [docs/{page}]",
+            )
+
+    def arguments(self) -> argparse.Namespace:
+        """The arguments; a process that was started for a part runs it, prints its numbers and ends here."""
+        if sys.argv[1:2] == ["--part"]:
+            name, values = sys.argv[2:]
+            found = dict(self._parts[name](**json.loads(values)))
+            print(json.dumps(found | {"peak_mb": peak_mb()}))
+            sys.exit()
+        given = self.parser.parse_args()
+        self._page = getattr(given, "write", None)
+        self.repeat = getattr(given, "repeat", 1)
+        return given
+
+    def part(self, name: str, /, *, repeat: int | None = None, **arguments: object) -> dict[str, float]:
+        """Medians of the numbers that a part answers in `repeat` new processes; `peak_mb` (MiB) is the largest."""
+        command = [sys.executable, str(self._script), "--part", name, json.dumps(arguments, default=str)]
+        answers: list[dict[str, float]] = []
+        for _ in range(repeat or self.repeat):
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+            answers.append(json.loads(done.stdout))
+        medians = {key: statistics.median(one[key] for one in answers) for key in answers[0]}
+        return medians | {"peak_mb": max(one["peak_mb"] for one in answers)}
+
+    def publish(self, text: str, section: str = "", *, is_printed: bool = True) -> None:
+        """Print a text, and write it into the page where `--write` is given, into its `section` if it has several."""
+        if is_printed:
+            print(text)
+        if self._page is not None:
+            mark = self._script.stem.replace("_", "-")
+            fill(self._page, f"{mark}, {section}" if section else mark, text)
+
+    def machine(self, *packages: str) -> str:
+        """CPU, cores, load before, versions of Python and of packages, in one line without a stop."""
+        lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+        versions = [f"Python {platform.python_version()}", *(f"{one} {version(one)}" for one in packages)]
+        return (
+            f"{names[0] if names else platform.machine()}, {os.cpu_count()} core(s), load average before "
+            f"{self._load:.1f}; {', '.join(versions)}"
+        )
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Seconds that some work takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def in_turn(
+    ways: Mapping[str, Callable[[], Any]],
+    repeat: int,
+    *,
+    warm_up: int = 0,
+    time_s: Callable[..., Any] = seconds_of,
+) -> dict[str, float]:
+    """Median seconds of several ways, one round after the other: a drifting clock is as fast for each of them.
+
+    `time_s` calls a way and answers its time; by default it is timed.
+    """
+    rounds = [{name: float(time_s(work)) for name, work in ways.items()} for _ in range(warm_up + repeat)]
+    return {name: statistics.median(one[name] for one in rounds[warm_up:]) for name in ways}
+
+
+def peak_mb() -> float:
+    """Peak memory of this process, MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,209 @@
+"""What a field of a request accepts: type and bounds, in words, as JSON Schema, and as checks."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from itertools import combinations
+from typing import Any
+
+from kernelcast.runtime.errors import UsageError, either
+
+Value = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
+
+_LONGEST_TEXT = 4_096  # of a path
+_MOST_COUNTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldType:
+    """Type and bounds of a value.
+
+    `read` takes values of Python, TOML or JSON and texts (`1e9`, `true`), and answers None for what is not accepted;
+    `types` are those that need no reading. `values` are all values, in order, of a kind that has finitely many.
+    `expected` is for messages, `metavar` for the help of a command, where `is_list` values may stand in a file.
+    """
+
+    expected: str
+    schema: dict[str, Any]
+    metavar: str
+    types: tuple[type, ...]
+    read: Callable[[object], Value | None]
+    values: Sequence[Any] = ()
+    is_list: bool = False
+
+    def accepts(self, value: object) -> bool:
+        """Whether a value is accepted as it is: of the right type, and within bounds."""
+        return type(value) in self.types and self.read(value) is not None
+
+    def check(self, name: str, value: object) -> None:
+        """Check the value of a field of Python, TOML or JSON.
+
+        Raises:
+            UsageError: it is not accepted; names the field, what was found and what was expected.
+        """
+        if not self.accepts(value):
+            raise UsageError(field=name, found=value, expected=self.expected)
+
+    def parse(self, name: str, value: object) -> Any:
+        """The value of a field, also of a text.
+
+        Raises:
+            UsageError: as `check`.
+        """
+        found = self.read(value)
+        if found is None:
+            raise UsageError(field=name, found=value, expected=self.expected)
+        return found
+
+
+def whole(low: int, high: int) -> FieldType:
+    """Whole numbers from `low` to `high`; True and 4.0 are none, but the latter is read as one."""
+
+    def read(value: object) -> int | None:
+        if type(value) is int:
+            return value if low <= value <= high else None
+        number = read_decimal(value)
+        if number is None or not low <= number <= high or number != number.to_integral_value():
+            return None
+        return int(number)
+
+    zeros = len(str(high)) - 1
+    shown_high = f"1e{zeros}" if zeros > 6 and high == 10**zeros else str(high)
+    return FieldType(
+        expected=f"a whole number from {low} to {shown_high}",
+        schema={"type": "integer", "minimum": low, "maximum": high},
+        metavar="INTEGER",
+        types=(int,),
+        read=read,
+        values=range(low, high + 1),
+    )
+
+
+_TIMES = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def counted(low: int, high: int) -> FieldType:
+    """Whole numbers; as text also with a unit, in upper or lower case: `15T`, `300B`, `1.5M`."""
+    plain = whole(low, high)
+    times = {unit.lower(): factor for unit, factor in _TIMES.items()}
+
+    def read(value: object) -> Value | None:
+        if not isinstance(value, str) or value[-1:].lower() not in times:
+            return plain.read(value)
+        number = read_decimal(value[:-1])
+        return None if number is None else plain.read(str(number * times[value[-1].lower()]))
+
+    return replace(plain, expected=f"{plain.expected}, such as 300B or 15T (units k, M, B, T)", read=read)
+
+
+def with_unit(count: float) -> str:
+    """A count with the unit that `counted` reads, and up to four digits: `15T`, `1.5B`, `640`."""
+    unit, factor = next(((u, f) for u, f in reversed(_TIMES.items()) if count >= f), ("", 1))
+    return f"{count / factor:.4g}{unit}"
+
+
+def choice(values: Sequence[str]) -> FieldType:
+    """One of some texts."""
+    return FieldType(
+        expected=either(values),
+        schema={"type": "string", "enum": list(values)},
+        metavar=f"[{'|'.join(values)}]",
+        types=(str,),
+        read=lambda value: value if isinstance(value, str) and value in values else None,
+        values=tuple(values),
+    )
+
+
+def text(expected: str, *, one_line: bool = False) -> FieldType:
+    """Texts that are not blank; with `one_line` without line breaks and other unprintable characters."""
+
+    def read(value: object) -> str | None:
+        if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_TEXT or "\0" in value:
+            return None
+        return None if one_line and not value.isprintable() else value
+
+    return FieldType(
+        expected=expected, schema={"type": "string", "minLength": 1}, metavar="TEXT", types=(str,), read=read
+    )
+
+
+def counts(one: FieldType, expected: str) -> FieldType:
+    """One or more whole numbers; as text `11,12,12,9`."""
+
+    def read(value: object) -> tuple[int, ...] | None:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not 0 < len(parts) <= _MOST_COUNTS:
+            return None
+        numbers = [one.read(part) for part in parts]
+        return tuple(number for number in numbers if isinstance(number, int)) if None not in numbers else None
+
+    schema = {"type": "array", "items": one.schema}
+    return FieldType(
+        expected=expected, schema=schema, metavar="N,N,…", types=(list, tuple), read=read, is_list=True
+    )
+
+
+def names(values: Sequence[str], expected: str) -> FieldType:
+    """One or more different texts of `values`, in their order; as text `core_attn,mlp`."""
+
+    def read(value: object) -> tuple[str, ...] | None:
+        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not parts or not all(part in values for part in parts):
+            return None
+        found = tuple(name for name in values if name in parts)
+        return found if len(found) == len(parts) else None
+
+    subsets = (subset for size in range(1, len(values) + 1) for subset in combinations(values, size))
+    return FieldType(
+        expected=expected,
+        schema={"type": "array", "items": {"type": "string", "enum": list(values)}, "minItems": 1},
+        metavar="NAME,…",
+        types=(list, tuple),
+        read=read,
+        values=tuple(subsets),
+    )
+
+
+def number(low: float, high: float, expected: str, *, above: bool = False) -> FieldType:
+    """Numbers from `low` to `high`, with `above` only those above `low`."""
+
+    def read(value: object) -> float | None:
+        found = read_decimal(value)
+        if found is None or not low <= found <= high or (above and found == low):
+            return None
+        return float(found)
+
+    schema = {"type": "number", "exclusiveMinimum" if above else "minimum": low, "maximum": high}
+    return FieldType(expected=expected, schema=schema, metavar="NUMBER", types=(int, float), read=read)
+
+
+def _read_flag(value: object) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value)
+    return value if isinstance(value, bool) else None
+
+
+FLAG = FieldType(
+    expected="true or false",
+    schema={"type": "boolean"},
+    metavar="[true|false]",
+    types=(bool,),
+    read=_read_flag,
+    values=(False, True),
+)
+
+
+def read_decimal(value: object) -> Decimal | None:
+    """An exact number, from a number or its text (`1e9`, `1_000`); never one of thousands of digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, int) and abs(value) > 10**50:
+        return None  # too long for Python to print
+    text = value.strip() if isinstance(value, str) else str(value)
+    if len(text) > 50 or not re.fullmatch(r"[+-]?[0-9][0-9_]*(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", text):
+        return None
+    try:
+        return Decimal(text.replace("_", ""))
+    except InvalidOperation:
+        return None

@@ -1,0 +1,117 @@
+-- Frequent questions to the traces in a database, in the form of questions.sql.
+
+-- step_time: Where does the time of a step go?
+-- The time of the device per trace and step, without overlap: compute, exposed communication, exposed copies and fills,
+-- and idle time by cause. The parts add up to `device_ms`. An event belongs to the step that launched it.
+SELECT rank, step, device_ms, compute_ms, exposed_communication_ms, memory_ms, idle_ms, idle_host_ms,
+    idle_other_stream_ms, idle_dependency_ms
+FROM step_time
+ORDER BY rank, step_index;
+
+-- overlap: How much of the communication is overlapped?
+-- `communication_ms` is the sum of the times of all collectives, `exposed_communication_ms` the time while no compute
+-- ran.
+SELECT rank, step, communication_ms, exposed_communication_ms, overlapped_percent
+FROM step_time
+WHERE communication_ms > 0
+ORDER BY rank, step_index;
+
+-- kernel_time: Which kernels take the time of a trace?
+-- All kernels, recognised or not. `exposed_us` counts overlapped time once, so that the percentages add up to 100;
+-- it is less than `total_us` for kernels that are overlapped by others.
+SELECT rank, kernel, class, launches, total_us, mean_us, exposed_us, percent_of_busy
+FROM kernel_time
+WHERE rank = 0
+ORDER BY exposed_us DESC, kernel
+LIMIT 8;
+
+-- host_operator_time: Which operators of the framework take the time of a trace?
+-- Kernels by direction and the host operator that launched them.
+SELECT rank, host_operator, direction, class, calls, launches, total_us, exposed_us, percent_of_busy
+FROM host_operator_time
+WHERE rank = 0
+ORDER BY exposed_us DESC
+LIMIT 8;
+
+-- trace_categories: How is the time divided between kinds of events?
+-- By class and the profiler's category.
+SELECT rank, class, category, count(*) AS events, round(sum(duration_us), 3) AS total_us,
+    round(sum(exposed_us), 3) AS exposed_us
+FROM trace_event
+GROUP BY trace_id, class, category
+ORDER BY rank, exposed_us DESC;
+
+-- product_rate: How fast are the matrix products, and what limits them?
+-- All products with recorded shapes, recognised or not: [batch, m, k] times [batch, k, n]. The rates are at `mean_us`.
+-- `percent_of_peak` is relative to the published peak of the device, `percent_of_roofline` to the nearer limit of
+-- arithmetic and memory.
+SELECT rank, batch, m, k, n, dtype, calls, mean_us, teraflops_per_s, percent_of_peak, flops_per_byte, bound,
+    percent_of_roofline
+FROM product_rate
+WHERE m >= 4096
+ORDER BY rank, total_us DESC, m, k
+LIMIT 8;
+
+-- collective_rate: How fast are the collectives of a trace?
+-- By collective, group and size. In a real run a collective waits for the slowest rank, so that `min_us` shows the
+-- fabric better than `mean_us`. Bus bandwidth is defined as in nccl-tests.
+SELECT rank, collective, group_ranks, message_bytes, dtype, calls, mean_us, bus_gb_per_s, min_us,
+    best_bus_gb_per_s, exposed_us
+FROM collective_rate
+ORDER BY rank, total_us DESC;
+
+-- rank_time: Which rank is the straggler?
+-- Ranks of a run side by side. The straggler has the most compute time and idle time caused by the host; the other
+-- ranks wait for it in collectives. `behind_ms` is its compute time minus the fastest rank's.
+SELECT step, rank, device_ms, compute_ms, behind_ms, communication_ms, exposed_communication_ms,
+    idle_host_ms, is_straggler
+FROM rank_time
+ORDER BY step, rank;
+
+-- stream_idle: Why is a stream idle?
+-- Gaps before the events of a stream: `host_ms` if the event was launched in the gap, `waiting_ms` if it was launched
+-- earlier and waited for another stream, an event or a rank.
+SELECT rank, device, stream, events, busy_ms, idle_ms, host_ms, waiting_ms, unknown_ms
+FROM stream_idle
+ORDER BY rank, device, stream;
+
+-- trace_comparison: What became slower between two traces?
+-- Kernels of two traces side by side: slower, new and gone. Here rank 0 and rank 1 of one run; for two runs select by
+-- `trace_id` (see `kernelcast trace diff`).
+WITH one AS (SELECT * FROM kernel_time WHERE rank = 0), two AS (SELECT * FROM kernel_time WHERE rank = 1)
+SELECT coalesce(one.kernel, two.kernel) AS kernel, one.launches AS launches_one,
+    two.launches AS launches_two, one.total_us AS one_us, two.total_us AS two_us,
+    round(coalesce(two.total_us, 0) - coalesce(one.total_us, 0), 3) AS change_us,
+    CASE WHEN one.kernel IS NULL THEN 'new' WHEN two.kernel IS NULL THEN 'gone'
+        WHEN two.total_us > one.total_us THEN 'slower' ELSE '' END AS change
+FROM one
+FULL JOIN two ON two.kernel = one.kernel AND two.class = one.class
+ORDER BY change_us DESC, kernel
+LIMIT 6;
+
+-- kernels_of_an_operator: What runs inside an operator of a trace?
+-- The kernels of an operator with their shares; add `direction = 'backward'` for one direction.
+SELECT operator, direction, name AS kernel, count(*) AS launches, round(sum(duration_us), 3) AS total_us,
+    round(100.0 * sum(duration_us) / sum(sum(duration_us)) OVER (PARTITION BY operator, direction), 1)
+        AS percent
+FROM trace_event
+WHERE operator = 'gemm'
+GROUP BY operator, direction, name
+ORDER BY total_us DESC, kernel
+LIMIT 8;
+
+-- kernels_of_a_repetition: Which kernels of a trace made a sample?
+-- An event refers to its sample and repetition.
+SELECT sample.operator, sample.vector, trace_event.repetition_index, trace_event.rank, trace_event.step,
+    trace_event.name, trace_event.duration_us
+FROM trace_event
+JOIN sample ON sample.number = trace_event.sample_number
+WHERE sample.operator = 'layer_norm' AND trace_event.rank = 0
+ORDER BY trace_event.repetition_index;
+
+-- scopes: Which part of the program takes the time?
+-- By the annotations (`record_function`) and modules around the launch, outermost first.
+SELECT rank, scope, class, count(*) AS launches, round(sum(duration_us), 3) AS total_us
+FROM trace_event
+GROUP BY trace_id, scope, class
+ORDER BY rank, total_us DESC;
