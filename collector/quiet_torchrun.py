@@ -30,7 +30,7 @@ def main() -> None:
         if words := cause_of(_own_statuses(error)):
             shown = bool(os.environ.get(ONE_VOICE))
             print(
-                f"kernelcast: error: {words}; what was measured is stored" if shown else words,
+                f"kernelcast: error: {words}; measured points are stored" if shown else words,
                 file=sys.stderr,
             )
         sys.exit(1)

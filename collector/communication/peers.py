@@ -149,5 +149,5 @@ def _losses(place: torch.device) -> Iterator[None]:
         backend = "nccl" if place.type == "cuda" else "gloo"
         raise LostPeersError(
             f"collect comm: another process ended or cannot be reached ({backend}: {reason or 'no reason given'}); "
-            "what was measured is stored"
+            "measured points are stored"
         ) from error

@@ -81,7 +81,7 @@ def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effor
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise FailedAloneError(
                 f"collect comm: {point.operator} {list(point.vector)}: {Untimed.of(error).reason[:400]} "
-                f"(process {peers.world.rank}); what was measured is stored"
+                f"(process {peers.world.rank}); measured points are stored"
             ) from error
 
     iteration_s = together(peers, lambda: _warm_up(call, peers, effort))

@@ -87,13 +87,13 @@ class Watchdog:
             if give_up is None and time.monotonic() > self._deadline:
                 _end(
                     "kernelcast: error: collect comm: nothing was heard from the other processes for "
-                    f"{self._timeout_s:g} s (--timeout); what was measured is stored",
+                    f"{self._timeout_s:g} s (--timeout); measured points are stored",
                     1,
                 )
 
     def _end_interrupted(self) -> None:
         _end(
-            "kernelcast: interrupted; what was measured is stored" if self._speaks_of_signals else "",
+            "kernelcast: interrupted; measured points are stored" if self._speaks_of_signals else "",
             INTERRUPTED,
         )
 

@@ -208,7 +208,7 @@ def stage_rows(estimate: Estimate) -> list[dict[str, Any]]:
             "forward_time_s": stage.forward_s,
             "backward_time_s": stage.backward_s,
             "all-reduce_time_s": stage.all_reduce_s,
-            "optimizer_time_s": stage.optimizer_s,
+            "update_ops_time_s": stage.computed_s,
             "all-gather_time_s": stage.all_gather_s,
         }
         for stage in estimate.stages

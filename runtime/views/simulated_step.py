@@ -121,7 +121,7 @@ def stage_spans(stage: StageTimeline, estimate: Estimate, collectives: PassColle
     for reduce in stage.all_reduces:
         yield Span("reduce", "all-reduce", reduce.start_us, reduce.end_us)
     start_us, end_us = stage.update.start_us, stage.update.end_us
-    between_us = min(end_us, start_us + estimate.stages[stage.stage].optimizer_s * 1e6)
+    between_us = min(end_us, start_us + estimate.stages[stage.stage].computed_s * 1e6)
     yield Span("optimizer", "optimizer", start_us, between_us)
     yield Span("gather", "all-gather", between_us, end_us)
 

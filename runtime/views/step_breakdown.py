@@ -53,6 +53,10 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
     passes_s = _busy_us(estimate).sum() * _US / pp
     # The exposed part of overlapped collectives makes passes longer.
     exposed_s = max(0.0, passes_s - sum(parts.values()) - sum(collectives.values()))
+    update_ops: dict[str, float] = {}
+    for stage in estimate.stages:
+        for name, time_s in stage.update_ops_s.items():
+            update_ops[name] = update_ops.get(name, 0.0) + time_s
     waits = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
     shares = [
         *(Share(name=name, style=style, time_s=parts[part]) for part, (name, style) in _PASS_PARTS.items()),
@@ -64,7 +68,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
                 ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
                 ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),
                 ("exposed data-parallel all-reduce", "reduce", waits.reduce_us * _US),
-                ("optimizer", "optimizer", sum(stage.optimizer_s for stage in estimate.stages) / pp),
+                *((name.replace("_", " "), "optimizer", time_s / pp) for name, time_s in update_ops.items()),
                 (
                     "all-gather of parameters",
                     "gather",

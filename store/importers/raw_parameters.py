@@ -174,7 +174,7 @@ def _updated(values: Values) -> Calls:
         for zero in (1, 2)
     )
     updates = (update_ops([(parameters, whole)], role, layers) for role in _STAGES)
-    calls = (one.call for one in chain.from_iterable(updates) if one.call is not None and one.call.count)
+    calls = (one.call for one in chain.from_iterable(updates) if one.call is not None)
     return (*calls, *sharded.scatter(parameters))
 
 

@@ -184,7 +184,7 @@ def test_an_interrupt_keeps_what_was_measured(
     out, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert out == ""
-    assert err.splitlines()[-1] == "kernelcast: interrupted; what was measured is stored"
+    assert err.splitlines()[-1] == "kernelcast: interrupted; measured points are stored"
     kept = count(path)
     assert kept >= 5
     with Database.open(path) as database:

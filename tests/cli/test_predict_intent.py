@@ -193,7 +193,7 @@ def test_the_fewest_devices() -> None:
     assert found["parallelism"]["world_size"] == median
     assert found["days"] <= 3
     assert found["fewest_gpus"]["gpus_by_95th_percentile"] >= median
-    assert f"devices   {median} are the fewest by the median, " in text(*arguments)
+    assert f"devices   fewest by the median: {median}, " in text(*arguments)
 
 
 def test_the_largest_sizes() -> None:
@@ -233,7 +233,7 @@ def test_the_largest_sizes() -> None:
         ),
         (
             [*BOTH, *BATCH, "--tokens", "1T", "--rank-by", "energy"],
-            "rank_by is energy, expected another: the energy on ",
+            "rank_by is 'energy', expected another: the energy on ",
         ),
         (
             [*BOTH, *BATCH, "--tokens", "1T", "--price", "b200=1"],

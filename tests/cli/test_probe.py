@@ -48,7 +48,7 @@ def test_readable_says_the_same() -> None:
         f"{name:9} {document[name]['digest']}  {document[name]['description']}" for name in KINDS
     ]
     assert re.fullmatch(
-        r"measured  matrix products [\d.]+ .?FLOP/s float32, [\d.]+ .?FLOP/s bfloat16; copies [\d.]+ .?B/s",
+        r"measured  GEMMs [\d.]+ .?FLOP/s float32, [\d.]+ .?FLOP/s bfloat16; copies [\d.]+ .?B/s",
         heads[-1],
     )
     fields = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}

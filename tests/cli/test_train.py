@@ -230,7 +230,7 @@ def test_several_devices_are_a_choice(database_path: Path) -> None:
     assert isinstance(result.exception, UsageError)
     assert "more than one hardware, choose one with --hardware-id: " in str(result.exception)
     assert not database_path.with_name("here.kcast").exists()
-    chosen = ("--hardware", bigger.digest[:8], "--software", SOFTWARE.digest[:8], "--dtype", "float32")
+    chosen = ("--hardware-id", bigger.digest[:8], "--software-id", SOFTWARE.digest[:8], "--dtype", "float32")
     assert run(database_path, *chosen).exit_code == 0
     assert read_bundle(database_path.with_name("here.kcast")).manifest.compute == (bigger,)
 
@@ -269,8 +269,8 @@ def test_databases_that_cannot_train(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "status", "message"),
     [
         (["--dtype", "float16"], 2, "dtype 'float16' was not measured, found float32"),
-        (["--hardware", "zz"], 2, "no hardware with a sample starts with 'zz'; known: "),
-        (["--fabric", "zz"], 2, "no collective has a known fabric, expected no --fabric-id"),
+        (["--hardware-id", "zz"], 2, "no hardware with a sample starts with 'zz'; known: "),
+        (["--fabric-id", "zz"], 2, "no collective has a known fabric, expected no --fabric-id"),
         (["--seed", "-1"], 2, "'--seed': -1 is not in the range"),
         (["--statistic", "mean"], 2, "'mean' is not one of 'quiet', 'middle_five'"),
         (["--report", "bench.db"], 1, "report bench.db: cannot be written (bench.db is not a folder)"),

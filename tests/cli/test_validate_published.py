@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("wide")
         (["none"], 1, "none: no such folder; expected one with operator/ and nccl/ in it"),
         (["empty.toml"], 1, "empty.toml: not a folder; expected one with operator/ and nccl/ in it"),
         (["."], 2, "no measured steps are known for a site of that name, expected one of perlmutter"),
-        (["Perlmutter", "--bundle", "none.kcast"], 1, "none.kcast: no such file"),
+        (["Perlmutter", "--from", "none.kcast"], 1, "none.kcast: no such file"),
         (["Perlmutter", "--runs", "none.toml"], 1, "runs file none.toml: no such file"),
         (["Perlmutter", "--runs", "empty.toml"], 2, "runs file empty.toml: runs is missing"),
     ],

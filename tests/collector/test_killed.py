@@ -80,7 +80,7 @@ def test_killed_three_times(tmp_path: Path, plan_file: Path) -> None:
         _, said = process.communicate(timeout=600)
         if number == signal.SIGTERM and process.returncode != 0:
             assert process.returncode == 130
-            assert said.splitlines()[-1] == "kernelcast: interrupted; what was measured is stored"
+            assert said.splitlines()[-1] == "kernelcast: interrupted; measured points are stored"
         deadline = time.monotonic() + 300
         while in_session(process.pid) and time.monotonic() < deadline:
             time.sleep(0.1)

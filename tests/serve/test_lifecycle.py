@@ -130,7 +130,7 @@ def test_addresses_that_are_refused(
 
 def test_remote_addresses_are_for_who_insists(start: Start) -> None:
     server = start("--allow-remote", listen="0.0.0.0:0")
-    assert "there are no passwords" in server.log.read_text()
+    assert "need no password" in server.log.read_text()
 
 
 def test_a_port_that_is_taken(make_bundle: Callable[..., Path]) -> None:

@@ -250,7 +250,7 @@ def test_a_process_that_is_lost_ends_the_others_and_keeps_what_was_measured(
     done = by_quiet_launcher(3, script, "1", deed, path, plan_file, *two)
     assert done.returncode == 1
     if deed == "SIGKILL":
-        assert done.stderr.splitlines() == [f"kernelcast: error: {words}; what was measured is stored"]
+        assert done.stderr.splitlines() == [f"kernelcast: error: {words}; measured points are stored"]
     else:
         # What should never happen is shown as it is, by the process that it happened to.
         assert done.stderr.count(words) == 1
@@ -275,7 +275,7 @@ def test_a_process_without_memory_in_a_collective_says_so_and_ends_the_run(
     assert done.returncode == 1
     (line,) = own_lines(done)
     assert line.startswith("kernelcast: error: collect comm: ")
-    assert line.endswith("out of memory: CUDA out of memory (process 1); what was measured is stored")
+    assert line.endswith("out of memory: CUDA out of memory (process 1); measured points are stored")
     assert "terminate called" not in done.stderr
     with Database.open(path) as database:
         assert len(database.read_samples()) == 3
@@ -288,7 +288,7 @@ def test_a_process_that_stops_ends_the_others_at_the_timeout(tmp_path: Path, pla
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "kernelcast: error: collect comm: nothing was heard from the other processes for 4 s (--timeout); "
-        "what was measured is stored"
+        "measured points are stored"
     ]
     with Database.open(path) as database:
         assert len(database.read_samples()) == 3
@@ -299,7 +299,7 @@ def test_a_signal_ends_all_after_the_point(tmp_path: Path, plan_file: Path, deed
     path, script = tmp_path / "bench.db", tmp_path / "lost.py"
     script.write_text(LOST)
     done = by_torchrun(2, str(script), "0", deed, *COMM[2:], "--db", str(path), "--plan", str(plan_file))
-    assert own_lines(done) == ["kernelcast: interrupted; what was measured is stored"]
+    assert own_lines(done) == ["kernelcast: interrupted; measured points are stored"]
     with Database.open(path) as database:
         assert len(database.read_samples()) == 4
 
@@ -320,7 +320,7 @@ def test_the_command_told_to_end_leaves_no_process(tmp_path: Path, plan_file: Pa
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines() == ["kernelcast: interrupted; what was measured is stored"]
+    assert err.splitlines() == ["kernelcast: interrupted; measured points are stored"]
 
 
 def environment(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:

@@ -146,7 +146,7 @@ def test_a_search_answers_as_predictions_do(h100: Estimator) -> None:
             one.estimate.step_time_s > h100.predict(model=MODEL, parallelism=usual, cluster=NODE).step_time_s
         )
     with pytest.raises(
-        DataError, match=r"^attention_kernel is flash-1, expected as-measured, flash-2, flash-3 or"
+        DataError, match=r"^attention_kernel is 'flash-1', expected as-measured, flash-2, flash-3 or"
     ):
         search(h100, Question(space=replace(space, common={"attention_kernel": "flash-1"})))
 
@@ -167,7 +167,7 @@ def test_a_search_answers_as_predictions_do(h100: Estimator) -> None:
 def test_refused_with_what_there_is(hardware: str, kernel: str, expected: str, problem: str) -> None:
     with pytest.raises(DataError) as error:
         kernel_change(kernel, hardware_bundle(hardware))
-    assert str(error.value) == f"attention_kernel is {kernel}, expected {expected}: {problem}"
+    assert str(error.value) == f"attention_kernel is '{kernel}', expected {expected}: {problem}"
 
 
 def test_devices_of_an_architecture_take_its_ratios() -> None:
@@ -179,12 +179,12 @@ def test_devices_of_an_architecture_take_its_ratios() -> None:
 
 def test_a_cpu_and_unfused_attention_have_none(make_bundle: Callable[..., Path], h100: Estimator) -> None:
     with pytest.raises(
-        DataError, match=r"^attention_kernel is flash-2, expected as-measured: the bundle was not"
+        DataError, match=r"^attention_kernel is 'flash-2', expected as-measured: the bundle was not"
     ):
         predicted(Estimator.load(make_bundle()), "flash-2")
     unfused = replace(MODEL, attention="unfused")
     with pytest.raises(
-        UsageError, match=r"^attention_kernel is flash-2, expected as-measured with attention 'unfused'"
+        UsageError, match=r"^attention_kernel is 'flash-2', expected as-measured with attention 'unfused'"
     ):
         predicted(h100, "flash-2", unfused)
 
@@ -194,8 +194,8 @@ def test_a_stack_that_holds_a_kernel_of_its_own_is_not_multiplied_again(h100: Es
     assert fitted.kernel == "flash-1-triton"
     with pytest.raises(
         DataError,
-        match=r"^attention_kernel is flash-2, expected as-measured: the factor of attention of stack fsdp-composer was "
-        r"fitted to steps with flash-1-triton$",
+        match=r"^attention_kernel is 'flash-2', expected as-measured: the factor of attention of stack "
+        r"fsdp-composer was fitted to steps with flash-1-triton$",
     ):
         predicted(h100.with_stack(fitted), "flash-2")
     usual = predicted(h100, "flash-2")

@@ -204,4 +204,4 @@ def test_the_explanation_in_words_says_the_level(levelled: Make) -> None:
             kernelcast, ["predict", *options, *layout, "--gpus-per-node", "2", "--explain", "swiglu"]
         )
         assert result.exit_code == 0, result.output
-        assert ("  measured   with 2 processes of a node at it at once\n" in result.output) is said
+        assert ("  measured   with 2 processes per node running it at once\n" in result.output) is said

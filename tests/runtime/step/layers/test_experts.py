@@ -137,7 +137,7 @@ def test_layers_without_experts_have_an_mlp() -> None:
     ("change", "message"),
     [
         ({"ep": 3}, "ep is 3, expected a divisor of tp · dp · cp (8)"),
-        ({"ep": 4, "expert_tp": 4}, "ep · expert_tp is 4 · 4 = 16, expected a divisor of tp · dp · cp (8)"),
+        ({"ep": 4, "expert_tp": 4}, "ep · expert_tp (4 · 4) is 16, expected a divisor of tp · dp · cp (8)"),
         ({"dp": 8, "ep": 16}, "ep is 16, expected a divisor of experts (8) of model mixture"),
         ({"sequence_parallel": False}, "sequence_parallel is false, expected true with tp 2"),
     ],
