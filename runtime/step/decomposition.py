@@ -33,14 +33,16 @@ FIRST, LAST = "first", "last"
 
 @dataclass(frozen=True)
 class Block:
-    """One kind of block of the model for one micro-batch: a transformer layer of one kind, or an end.
-
-    `recomputed` is what its backward pass runs again.
-    """
+    """One kind of block of the model for one micro-batch: a transformer layer of one kind, or an end."""
 
     name: str
     passes: Passes
-    recomputed: Pass
+    layout: Parallelism
+
+    @cached_property
+    def recomputed(self) -> Pass:
+        """What its backward pass runs again."""
+        return self.passes.rerun(recomputed(self.layout, self.passes.ops))
 
     @property
     def ops(self) -> Ops:
@@ -104,14 +106,15 @@ class Decomposition:
     @cached_property
     def blocks(self) -> dict[str, Block]:
         """The blocks by name: the first end, the last end, and a layer of each kind."""
-        described = {FIRST: (embedding, self.sizes), LAST: (loss, self.sizes)} | {
-            layer_name(number): (transformer_layer, self.sizes.of_kind(kind))
-            for number, kind in enumerate(self.kinds.distinct)
+        # Further predictions have a layer of the model's last kind.
+        last = self.kinds.distinct[self.kinds.of_layer[-1]] if self.model.extra_predictions else DENSE
+        described = {FIRST: (embedding, DENSE), LAST: (loss, last)} | {
+            layer_name(number): (transformer_layer, kind) for number, kind in enumerate(self.kinds.distinct)
         }
-        return {name: self._block(name, passes_of(*layer)) for name, layer in described.items()}
-
-    def _block(self, name: str, passes: Passes) -> Block:
-        return Block(name, passes, passes.rerun(recomputed(self.parallelism, passes.ops)))
+        return {
+            name: Block(name, passes_of(describe, self.sizes.of_kind(kind)), self.parallelism)
+            for name, (describe, kind) in described.items()
+        }
 
     @property
     def first(self) -> Block:
@@ -171,7 +174,7 @@ class Decomposition:
         if self.sizes.is_frozen:
             return ops
         # Weights are cast to 8 bit for the next step; with ZeRO-3 every gather does that.
-        if self.parallelism.zero < 3:
+        if self.parallelism.fp8_recipe != "none" and self.parallelism.zero < 3:
             held = [*zip(self.layers, stage.counts, strict=True), (self.last, int(stage.last))]
             casts = (one.times(count, "") for block, count in held for one in self._casts(block.ops))
             ops = _before(ops, Component.ALL_GATHER, tuple(casts))

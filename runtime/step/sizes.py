@@ -80,7 +80,7 @@ class Sizes:
         """All that a layer depends on; a dense one not on how experts are spread."""
         layout, own = self.layout, (self.kind, self.cluster, self.element_bytes, self.is_cpu)
         fields = [getattr(layout, name) for name in _OF_LAYERS]
-        if self.kind.has_experts or self.model.extra_predictions:
+        if self.kind.has_experts:
             fields += [getattr(layout, name) for name in _OF_EXPERTS]
             fields += [self.imbalance, self.overlaps_experts]
         return (*own, *fields, self.model)
