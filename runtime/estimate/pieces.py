@@ -130,10 +130,9 @@ def update_kind(stage: StageKind) -> Kind:
     """What a stage of this kind does once per update: gradients, optimizer, parameters gathered."""
 
     def parts(decomposition: Decomposition) -> Parts:
-        found: dict[Part, Calls] = {Part("", what): () for what in UPDATE_PARTS}
+        found: dict[Part, Calls] = dict.fromkeys(_UPDATE_PARTS, ())
         for one in decomposition.update(stage):
-            part = Part("", _WHAT_OF[Component(one.name)])
-            found[part] += one.forward()
+            found[_UPDATE_PART_OF[one.name]] += one.forward()
         return found
 
     name = f"update {stage.counts} {stage.first} {stage.last}"
@@ -142,10 +141,11 @@ def update_kind(stage: StageKind) -> Kind:
 
 
 UPDATE_PARTS = (What.REDUCTION, What.UPDATE, What.PARAMETER_GATHER)
-_WHAT_OF = {
-    Component.ALL_REDUCE: What.REDUCTION,
-    **dict.fromkeys(COMPUTED_ONCE, What.UPDATE),
-    Component.ALL_GATHER: What.PARAMETER_GATHER,
+_UPDATE_PARTS = [Part("", what) for what in UPDATE_PARTS]
+_UPDATE_PART_OF: dict[str, Part] = {
+    Component.ALL_REDUCE: Part("", What.REDUCTION),
+    **dict.fromkeys(COMPUTED_ONCE, Part("", What.UPDATE)),
+    Component.ALL_GATHER: Part("", What.PARAMETER_GATHER),
 }
 
 

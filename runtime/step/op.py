@@ -152,14 +152,16 @@ class Op(NamedTuple):
             return ()
         if self.collective:
             return (call,) if self.collective in (name, "both") else ()
-        own = self.directions
-        return tuple(
-            Call(call.operator, call.role, call.shape, call.count, direction)
-            for direction in directions_of(OPERATORS[call.operator])
-            if own is None or direction in own
-        )
+        own, directions = self.directions, directions_of(OPERATORS[call.operator])
+        if own is not None:
+            directions = tuple(one for one in directions if one in own)
+        elif directions == _ONCE:  # as the op lists it
+            return (call,)
+        operator, role, shape, count, _ = call
+        return tuple([Call(operator, role, shape, count, one) for one in directions])
 
 
+_ONCE = (Direction.ONCE,)
 _FORWARD, _BACKWARD = attrgetter("forward"), attrgetter("backward")
 
 Ops = tuple[Op, ...]
