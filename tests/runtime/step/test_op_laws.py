@@ -33,7 +33,7 @@ OF_MODEL: dict[str, tuple[Any, ...]] = {
     "kv_heads": (16, 8),
     "activation": ("gelu", "swiglu", "geglu"),
     "norm": ("layer_norm", "rms_norm"),
-    "attention": ("flash", "flash", "fused_softmax", "unfused"),
+    "attention": ("flash", "fused_softmax", "unfused"),
     "biases": ("all", "qkv", "mlp", "none"),
     "learned_positions": (0, 64),
     "extra_predictions": (0, 0, 1, 2),
@@ -47,7 +47,7 @@ OF_MODEL: dict[str, tuple[Any, ...]] = {
 )
 OF_LAYOUT: dict[str, tuple[Any, ...]] = {
     "tp": (1, 2, 4),
-    "cp": (1, 1, 2),
+    "cp": (1, 1, 1, 2),
     "ep": (1, 2, 4),
     "expert_tp": (1, 2),
     "zero": (0, 1, 3),
@@ -150,22 +150,25 @@ def test_parameters_of_a_stage_are_those_of_its_ops(question: tuple[ModelConfig,
 @given(questions())
 def test_what_runs_again_is_enough_for_every_gradient(question: tuple[ModelConfig, Parallelism]) -> None:
     model, layout = question
-    if layout.recompute == "none":
-        layout = changed(layout, recompute="full")
     for block in taken_apart(model, layout).blocks.values():
-        again = {one.name for one in recomputed(layout, block.ops)}
         layer = [one for one in block.ops if one.in_layer]
-        # What is dropped together, and then made again from what is kept before it.
-        regions: list[Ops] = [tuple(layer)]
-        if layout.recompute == "selective":
-            names = layout.recompute_modules
-            regions = [tuple(one for one in layer if one.module == name) for name in names]
-        for region in regions:
-            for place, one in enumerate(region):
-                made = region[: place + (one.needs == "output")] if one.needs else ()
-                missing = {other.name for other in made} - again
-                assert not missing, (one.name, missing)
-        assert again <= {one.name for region in regions for one in region}
+        for stops in (False, True):
+            for modules in ((), *OF_LAYOUT["recompute_modules"]):
+                how = changed(
+                    layout,
+                    recompute="selective" if modules else "full",
+                    recompute_modules=modules,
+                    recompute_early_stop=stops,
+                )
+                again = {one.name for one in recomputed(how, block.ops)}
+                # What is dropped together, and then made again from what is kept before it.
+                regions = [[one for one in layer if one.module == name] for name in modules] or [layer]
+                assert again <= {one.name for region in regions for one in region}
+                for region in regions:
+                    for place, one in enumerate(region):
+                        made = region[: place + (one.needs == "output")] if one.needs else ()
+                        missing = {other.name for other in made} - again
+                        assert not missing, (one.name, missing)
         # Bytes that are kept are a tensor that this op, or a later one, needs.
         for place, one in enumerate(layer):
             assert not one.saves or any(other.needs for other in layer[place:]), one.name
