@@ -18,7 +18,7 @@ def working_bytes(rows: Rows, contents: Contents) -> Floats:
     The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
     moment is one of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
 
-    - loss: the gradients of the logits, see `Loss.gradient_bytes`;
+    - loss: the gradients of the logits, see layers/loss.py;
     - output product: the gradients of logits, hidden state and weights (v·d) exist, with sequence parallelism its
       gathered input and the gradient of that too, the log-probabilities no longer;
     - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with

@@ -19,6 +19,7 @@ class Component(StrEnum):
     OVERLAPPED_BACKWARD = "overlapped_backward"
     SCATTER = "scatter"  # ZeRO-2 and 3: gradients, while the next block computes
     ALL_REDUCE = "all_reduce"  # from here on once per update, above once per micro-batch
+    TIED_EMBEDDINGS = "tied_embeddings"  # their gradients summed over both ends of the pipeline
     GRADIENT_SCALING = "gradient_scaling"
     GRADIENT_CLIPPING = "gradient_clipping"
     OPTIMIZER = "optimizer"

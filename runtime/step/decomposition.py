@@ -182,7 +182,7 @@ class Decomposition:
         # their gradients; that overlaps no pass, as it waits for all replicas' gradients.
         if (self.model.tied_embeddings or self.model.extra_predictions) and stage.first != stage.last:
             overlaps = self.parallelism.overlap_gradients
-            name = Component.GRADIENT_SCALING if overlaps else Component.ALL_REDUCE
+            name = Component.TIED_EMBEDDINGS if overlaps else Component.ALL_REDUCE
             return _before(ops, Component.GRADIENT_SCALING, (self._tied(name),))
         return ops
 

@@ -31,7 +31,8 @@ RENAMED: Mapping[str, str] = {
     "overlapped_forward": "beside_forward",
     "overlapped_backward": "beside_backward",
     **dict.fromkeys(
-        ("gradient_scaling", "gradient_clipping", "gradient_zeroing", "weight_cast"), "optimizer"
+        ("tied_embeddings", "gradient_scaling", "gradient_clipping", "gradient_zeroing", "weight_cast"),
+        "optimizer",
     ),
 }
 """Names of components, operators, roles, directions and answered fields: the present one → the golden files' one."""
