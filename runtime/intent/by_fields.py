@@ -79,7 +79,7 @@ def _read(
     fields: Mapping[str, Any],
     known: Iterable[str],
 ) -> tuple[ModelConfig, FabricChoice | None, dict[str, Any]]:
-    """The model, the fabric, and the other fields with those of the stack."""
+    """The model, the fabric, and the other fields including the stack's."""
     values = renamed(fields, REQUEST)
     names = [name for name in known if name != "stack"]
     for name in values:

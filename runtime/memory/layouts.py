@@ -56,7 +56,7 @@ def largest_stage_bytes(
             *(column[where].tolist() for column in shapes), strict=True
         )
     ]
-    # Rows of all shapes one after the other, the first stage's first; every layout takes those of its shape.
+    # Rows of all shapes one after the other, the first stage's first; every layout takes the rows of its shape.
     table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
     first = (np.cumsum(counts) - counts)[shape_of]
     # The same sizes are on the devices of many layouts.

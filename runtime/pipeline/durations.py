@@ -32,7 +32,7 @@ class Durations:
     `saved_forward_us` and `saved_backward_us` are what a forward and a backward pass take less where they run together
     (`passes.is_pair`), None for nothing.
     Of one update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its
-    optimizer with the all-gather. `overlap` where collectives of the update run beside passes.
+    optimizer with the all-gather. `overlap` if collectives of the update overlap with passes.
 
     Raises:
         UsageError: shapes that do not go together, or a time that is negative or not finite.
@@ -99,7 +99,7 @@ class Durations:
 
     @property
     def _saved(self) -> tuple[str, ...]:
-        """Those of `SAVED` that are there."""
+        """The names in `SAVED` that are not None."""
         return tuple(name for name in SAVED if getattr(self, name) is not None)
 
     def take(self, rows: slice | NDArray[np.intp]) -> Self:

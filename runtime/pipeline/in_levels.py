@@ -2,8 +2,8 @@
 
 A unit of passes (`passes.units`) has the level after the latest of those that it waits for: the unit before it on its
 stage, and those whose output it reads. All units of a level are on different stages, so a level is a few array
-operations. In the middle of a long step the levels repeat with the micro-batches counted on. Only messages under way
-are kept: those of one kind and chunk take turns in a few places, freed when they are read.
+operations. In the steady phase of a long step the levels repeat with later micro-batches. Only messages in flight are
+kept: messages of one kind and chunk take turns in a few places, freed when they are read.
 """
 
 from collections import Counter, deque
@@ -41,8 +41,8 @@ _LONGEST_PERIOD = 12
 class _Level:
     """Units that run at once: stages, types, and the rows of what they read and send, [units] each.
 
-    A unit without a second (or any) input waits for its own stage alone; what nobody reads goes to a row of its own.
-    `sends` are rows of what messages take, `completes` (turn, stage, chunk) of units that complete the gradients of a
+    A unit without a second (or any) input waits for its own stage alone; unread output goes to a row of its own.
+    `sends` are rows of message times, `completes` (turn, stage, chunk) of units that complete the gradients of a
     stage's turn-th chunk.
     """
 
@@ -56,10 +56,10 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A schedule in levels, of which those from `first` to `stop` are a round that can be repeated.
+    """A schedule in levels; the levels from `first` to `stop` are a round that can be repeated.
 
-    `types` are the distinct kinds of units, `rows` those of the state, `round` the micro-batches of a round, 0 where
-    nothing repeats.
+    `types` are the distinct kinds of units, `rows` the number of rows of the state, `round` the micro-batches of a
+    round, 0 if nothing repeats.
     """
 
     levels: tuple[_Level, ...]
@@ -165,7 +165,7 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
         of_round = 0
     chunks = messages.chunks
     passes = (Pass(kind, chunk, 0) for kind in (Kind.FORWARD, Kind.BACKWARD) for chunk in range(chunks))
-    # No rows for what nobody sends: they would stay as they are, and the state would never be found to repeat.
+    # No rows for messages that are never sent: they would not change, and the state would never repeat.
     read = [message[:2] for one in passes if (message := messages.read(one))]
     rows = {kind_and_chunk: pp + places * index for index, kind_and_chunk in enumerate(read)}
     sink = pp + places * len(rows)
@@ -207,8 +207,9 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
 
 
 def _special(orders: Sequence[Sequence[_Unit]]) -> dict[Pass, int]:
-    """Passes that collectives of the update may make longer: the first forward pass of every chunk, and the one that
-    completes its gradients, of which the value is the turn in which the stage completes it.
+    """Passes that overlapped collectives of the update may lengthen, with the turn in which the stage completes them.
+
+    They are the first forward pass of every chunk, and the pass that completes its gradients.
     """
     found = dict[Pass, int]()
     for order in orders:

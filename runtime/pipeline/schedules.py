@@ -66,8 +66,8 @@ def saved_in_pairs_us(
 def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:
     """Forward passes of a stage before the one that its first backward pass follows, given enough work.
 
-    1F1B and zero-bubble: as many as there are later stages. Interleaved: twice as many, and a round of pp
-    micro-batches through every chunk but the last (Megatron-LM).
+    1F1B and zero-bubble: the number of later stages. Interleaved: twice that number, and a round of pp micro-batches
+    through every chunk but the last (Megatron-LM).
     """
     later = pp - 1 - stage
     return 2 * later + (virtual_stages - 1) * pp if schedule == "interleaved" else later

@@ -85,7 +85,7 @@ def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual
 
 
 def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_stages: int) -> None:
-    """Check that durations are those of such a pipeline.
+    """Check that durations fit the pipeline.
 
     Raises:
         UsageError: they are for another number of stages or chunks, or split backward passes for a schedule
@@ -150,9 +150,9 @@ def all_reduce_ends(ends: Ends, all_reduce_us: Times, pieces: Times, link_us: Ti
     """When the all-reduce of every chunk ends [virtual stages, stages, configs], chunks as in `ends`.
 
     Piece k of n is ready a share k/n into the last pass, and the network takes one piece after the other. Both
-    run at an even pace, so what comes last is either the network's work after the first piece, or the last
-    piece after the pass; or the network was not yet through with the chunk before. Pieces beside a pass wait while it
-    uses the links itself, for `link_us`.
+    run at an even pace, so the end is either the network's work after the first piece, or the last piece after the
+    pass; or the network was still busy with the chunk before. Overlapped pieces wait for `link_us` while the pass uses
+    the links itself.
     """
     share = all_reduce_us / len(ends.last_end_us)
     waits_us = np.where(share > 0, waiting_us(link_us, pieces), 0)

@@ -55,7 +55,7 @@ def dualpipe_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> 
 def dualpipe(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
     """DualPipe (arXiv 2412.19437, section 3.2.1): half of the micro-batches enter at either end.
 
-    Chunks from pp on are those of the second copy of the model, which begins on the last stage; the second half of the
+    Chunks from pp on are the second copy of the model, which begins on the last stage; the second half of the
     micro-batches runs through it. A stage and its mirror image do the same.
     """
     half = micro_batches // 2
@@ -110,7 +110,7 @@ def _folded(
         yield from forward(1)
     for index in range(micro_batches - 2 * stages + stage + 1):
         if index == 0 and not later:
-            # Not together: what the backward pass reads has just been computed on the same stage.
+            # Not together: the backward pass reads the output of the forward pass on the same stage.
             yield from forward(0)
             yield from backward(1)
         else:
