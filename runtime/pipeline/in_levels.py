@@ -207,9 +207,10 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
 
 
 def _special(orders: Sequence[Sequence[_Unit]]) -> dict[Pass, int]:
-    """Passes that overlapped collectives of the update may lengthen, with the turn in which the stage completes them.
+    """Passes that overlapped collectives of the update may lengthen.
 
-    They are the first forward pass of every chunk, and the pass that completes its gradients.
+    They are the first forward pass of every chunk (value 0), and the pass that completes its gradients (value: the
+    turn in which its stage completes it).
     """
     found = dict[Pass, int]()
     for order in orders:

@@ -110,7 +110,7 @@ def _folded(
         yield from forward(1)
     for index in range(micro_batches - 2 * stages + stage + 1):
         if index == 0 and not later:
-            # Not together: the backward pass reads the output of the forward pass on the same stage.
+            # Not together: the backward pass reads a tensor that this stage has just computed.
             yield from forward(0)
             yield from backward(1)
         else:

@@ -1,4 +1,4 @@
-"""What a search found as a table of numbers: ten thousand layouts in a document that a browser shows."""
+"""The result of a search as a table of numbers: ten thousand layouts in a document that a browser shows."""
 
 import time
 from dataclasses import replace
@@ -24,8 +24,7 @@ def compact_search(
 ) -> dict[str, Any]:
     """Plain values, form `kernelcast.layouts/1` (docs/json.md): the best `question.top` layouts and the Pareto front.
 
-    Times are those of `predict`; interval and warnings are those of the best layout alone, which saves the others'
-    time. `report` as for `search`.
+    Times equal `predict`. To save time, only the best layout has interval and warnings. `report` as for `search`.
 
     Raises:
         DataError: a regressor answers nonsense.

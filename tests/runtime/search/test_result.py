@@ -76,7 +76,9 @@ def test_nothing_fits() -> None:
 def test_what_the_bundle_lacks_comes_first() -> None:
     smallest = Smallest(parallelism=Parallelism(**LAYOUT), memory_bytes=1)
     found = nothing(Counts(layouts=2, unanswered=1), smallest=smallest, gpu_memory_bytes=2**30)
-    assert found.why_nothing() == "every layout needs what the bundle has no answer to: no gemm; no gelu"
+    assert (
+        found.why_nothing() == "every layout needs operators that the bundle cannot answer: no gemm; no gelu"
+    )
     assert found.best is None
     document = found.to_dict()
     assert (document["best"], document["top"], document["front"]) == (None, [], [])

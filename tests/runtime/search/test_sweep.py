@@ -95,7 +95,7 @@ def test_every_piece_is_asked_once(estimator: Estimator, monkeypatch: pytest.Mon
 
 
 def test_no_more_is_simulated_than_the_most_promising_leave_open(estimator: Estimator) -> None:
-    """Those with the best bounds come first: of the others only such whose bounds are not behind their times."""
+    """Layouts with the best bounds are simulated first, then only layouts whose bounds are not behind their times."""
     space = Space(model=MODEL, gpus=(8,), global_batch=16, gpus_per_node=4, common={"layer_split": "even"})
     question = Question(space=space, top=3)
     engine = Engine(
