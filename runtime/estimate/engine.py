@@ -13,9 +13,7 @@ import numpy as np
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends
 from kernelcast.runtime.estimate.host_share import HostShare
-from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
-from kernelcast.runtime.estimate.passes import Passes
-from kernelcast.runtime.estimate.pieces import (
+from kernelcast.runtime.estimate.layout_pieces import (
     MICRO_BATCH,
     ON_LINKS,
     SEND,
@@ -27,6 +25,8 @@ from kernelcast.runtime.estimate.pieces import (
     What,
     update_kind,
 )
+from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
+from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap

@@ -27,6 +27,7 @@ from kernelcast.runtime.answers.warnings import (
 )
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
@@ -43,7 +44,6 @@ from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory import on_cpu, precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.remembering import Remembered
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
     MEMORY,

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.estimate.configurations import Rows, Times
-from kernelcast.runtime.estimate.pieces import Kind, Part, Parts, PricedKind, Prices
+from kernelcast.runtime.estimate.layout_pieces import Kind, Part, Parts, PricedKind, Prices
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layouts import Layouts

@@ -9,7 +9,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.intent.answer import answer
-from kernelcast.runtime.intent.wish import Wish
+from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.fields import MEMORY, REQUEST, SEARCH, SHARED, renamed
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.models import find_model

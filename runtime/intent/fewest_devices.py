@@ -13,7 +13,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import step_time_for
 from kernelcast.runtime.intent.best import require_answer
 from kernelcast.runtime.intent.open_request import OpenRequest
-from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step.layouts import Layouts

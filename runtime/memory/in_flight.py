@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.pipeline.passes import Kind
 from kernelcast.runtime.pipeline.schedules import stage_orders
-from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 

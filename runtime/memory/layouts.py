@@ -6,12 +6,12 @@ from operator import le
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.memory.contents import Contents
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import LayerSplit, Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends
 from kernelcast.runtime.pipeline.messages import Message, Messages
 from kernelcast.runtime.pipeline.passes import Kind, Pass, units
 from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.pipeline.steady import run_steady
-from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import Schedule
 
 _Rows = NDArray[np.intp]

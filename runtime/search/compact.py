@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.request.fields import SEARCHED
-from kernelcast.runtime.search.found import nothing
+from kernelcast.runtime.search.partial_result import nothing
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import best_of
 from kernelcast.runtime.search.search import answer

@@ -10,7 +10,7 @@ from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.search.found import Counts
+from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals
 from kernelcast.runtime.step.partition import counts_text

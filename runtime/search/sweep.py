@@ -14,8 +14,8 @@ from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory import precision_of
-from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.step.balance import AS_SPLIT

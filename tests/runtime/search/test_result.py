@@ -9,7 +9,7 @@ from kernelcast.runtime import Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Question, Space, search
-from kernelcast.runtime.search.found import Counts
+from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.result import SearchResult, Smallest, layout_text, plain_layout
 from kernelcast.runtime.search.space import Refusals
