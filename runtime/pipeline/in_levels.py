@@ -1,7 +1,7 @@
 """Any fixed order of passes, evaluated level by level for many configurations at once.
 
-A unit of passes (`passes.units`) has the level after the latest of those that it waits for: the unit before it on its
-stage, and those whose output it reads. All units of a level are on different stages, so a level is a few array
+A unit of passes (`passes.units`) has the level after the latest unit that it waits for: the unit before it on its
+stage, and the units whose output it reads. All units of a level are on different stages, so a level is a few array
 operations. In the steady phase of a long step the levels repeat with later micro-batches. Only messages in flight are
 kept: messages of one kind and chunk take turns in a few places, freed when they are read.
 """
@@ -25,12 +25,12 @@ from kernelcast.runtime.request.fields import Schedule
 _Rows = NDArray[np.intp]
 _Unit = tuple[Pass, ...]
 _Type = tuple[tuple[Kind, int, bool], ...]
-"""Of each pass of a unit its kind and chunk, and whether collectives of the update make it longer."""
+"""For each pass of a unit: its kind and chunk, and whether collectives of the update lengthen it."""
 
 _HISTORY = 8
-"""Rounds among which a repetition of times is looked for."""
+"""Longest repetition of times that is looked for, in rounds."""
 _REPEATING = 5
-"""Of a long step as many times pp micro-batches are put into levels, and a few: the schedules repeat before."""
+"""A long step puts about this number times pp micro-batches into levels: by then the schedules repeat."""
 _MOST_ROUND = 16
 """Micro-batches of a round divide this."""
 _LONGEST_PERIOD = 12

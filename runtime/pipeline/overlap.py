@@ -16,9 +16,9 @@ Times = NDArray[np.float64]
 class Overlap:
     """Effect of overlapped collectives on the first and the last passes of an update.
 
-    In µs, arrays [configs, chunks]: `first_us` is what the first forward pass of a chunk takes longer, `last_us` what
-    the pass that completes its gradients does. [configs, stages]: `buckets` are pieces that the gradients of each of a
-    stage's chunks are combined in, `link_us` is how long the pass that completes them uses the same links itself.
+    Arrays [configs, chunks], in µs: `first_us` is added to the first forward pass of a chunk, `last_us` to the pass
+    that completes its gradients. Arrays [configs, stages]: `buckets` is the number of pieces per chunk in which its
+    gradients are reduced, `link_us` the time in which the completing pass uses the same links itself.
     """
 
     first_us: Times
@@ -34,7 +34,7 @@ class Overlap:
 def slowed_us(
     pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
 ) -> Times:
-    """Time in µs that a pass gains because it overlaps with `buckets` pieces of a collective.
+    """Time in µs added to a pass that overlaps with `buckets` pieces of a collective.
 
     One bucket in n runs before or after the pass, the others overlap with it, except for the time `link_us` in which
     the pass uses the same links itself. Compute slows down by `exposed_share` of the overlapped time: next to a
@@ -48,7 +48,7 @@ def slowed_us(
 def gathered_us(
     pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
 ) -> Times:
-    """Time in µs that a pass gains if its parameters arrive in `buckets` pieces while it runs.
+    """Time in µs added to a pass whose parameters arrive in `buckets` pieces while it runs.
 
     It starts when the first piece has arrived; then either it or the network is never idle, and one piece of the other
     is exposed: max(a / n + d, a + l · (n − 1) / n + d / n), with d as `slowed_us` makes it.

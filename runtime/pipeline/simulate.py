@@ -53,10 +53,10 @@ def simulate(
     A pass starts when its stage has finished the pass before and its input has arrived; a transfer occupies
     neither stage. The gradients of a chunk become ready evenly while the last pass that adds to them runs (the
     last backward pass; with zero-bubble the last weight pass). They are all-reduced in `buckets` equal pieces
-    (a number for all, or [configs, stages]), each when it is ready and the one before is through; the chunks of
+    (a number for all, or [configs, stages]), each when it is ready and the previous one is done; the chunks of
     a stage share its all-reduce evenly. A stage's update starts when its passes and its all-reduce are over,
-    and the step ends with the last update. Where `durations` has an overlap, its buckets count, and the first forward
-    and the completing pass of every chunk take so much longer.
+    and the step ends with the last update. If `durations` has an overlap, its buckets replace `buckets`, and its times
+    are added to the first forward pass and the completing pass of every chunk.
 
     Memory does not grow with the micro-batches, and beyond input and answer not with the configurations.
 
@@ -76,9 +76,9 @@ def simulate(
 
 
 def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> int:
-    """No path through a schedule has more passes of a kind than this (`Durations.on_grid`).
+    """An upper bound of the passes of one kind on a path through a schedule (`Durations.on_grid`).
 
-    Those evaluated in levels have no more levels than that, of at most one pass of a kind each.
+    Schedules evaluated in levels have at most this number of levels, each with at most one pass of a kind.
     """
     most = 6 if SCHEDULE_KINDS[schedule].is_v else virtual_stages
     return most * (micro_batches + 4 * pp)

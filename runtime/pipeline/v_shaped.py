@@ -9,9 +9,9 @@ from kernelcast.runtime.pipeline.passes import Kind, Pass
 def zb_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
     """ZB-V in its fixed order (arXiv 2401.10241, section 6; torch's ScheduleZBVZeroBubble).
 
-    Where forward pass, input gradients and weight gradients take the same, no stage ever waits between its first and
-    its last pass, with 2 pp chunk passes in flight at most, 1F1B's memory. It is made for 2 pp − 1 micro-batches or
-    more; of fewer, those that are missing are left out.
+    If forward pass, input gradients and weight gradients take the same time, no stage waits between its first and its
+    last pass, with at most 2 pp chunk passes in flight, the memory of 1F1B. The order is made for 2 pp − 1
+    micro-batches or more; with fewer, the missing ones are left out.
     """
     chunks = stage, 2 * pp - 1 - stage
     done = {(kind, side): 0 for kind in Kind for side in (0, 1)}

@@ -45,8 +45,8 @@ def choices(
 ) -> Mapping[str, tuple[Choice, ...]]:
     """Every value of `CHOSEN` that divides the devices (micro_batch: the global batch).
 
-    A changed tp, pp or cp gives to dp or takes from it, a changed dp from pp. What no longer applies is dropped:
-    sequence parallelism without tensor parallelism, a schedule of pipelines without one. `usable_bytes` limits
+    A changed tp, pp or cp gives to dp or takes from it, a changed dp from pp. Fields that no longer apply are dropped:
+    sequence parallelism without tensor parallelism, a pipeline schedule without a pipeline. `usable_bytes` limits
     the memory of a device; with `simulated`, steps too long to be simulated are refused.
 
     Raises:

@@ -1,7 +1,7 @@
 """The layouts of a search: every valid one for a number of devices and a batch, within limits.
 
-What is valid is not decided here but by `Parallelism`, its `check` and `partition`: a layout that they accept is in
-the space, and their refusals are counted.
+`Parallelism`, its `check` and `partition` decide validity: a layout that they accept is in the space, and their
+refusals are counted.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -89,13 +89,13 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The layouts of `model` that train `global_batch` samples per update on as many devices as one of `gpus`.
+    """The layouts of `model` that train `global_batch` samples per update on a number of devices in `gpus`.
 
     Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of
-    `SHARED`, with one value each. Not given, layers are spread by time (`layer_split`), `tp` stays within a node
+    `SHARED`, with one value each. By default layers are balanced by time (`layer_split`), `tp` stays within a node
     (`gpus_per_node`), schedules are not V-shaped, an interleaved one has 2 to 8 chunks per device, `cp` leaves a
-    device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and the others are free. With experts and tp
-    > 1, sequences are always cut (`sequence_parallel`). What makes no difference is looked at once: with dp = 1
+    device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and other fields are free. With experts and tp
+    > 1, sequences are always cut (`sequence_parallel`). Equivalent layouts are searched once: with dp = 1
     only the first of `zero`; with tp = 1 no sequence parallelism, with pp = 1 no schedule but 1f1b, and with one
     micro-batch no gpipe (it equals 1f1b then), each unless nothing else is asked for.
 
