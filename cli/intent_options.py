@@ -9,7 +9,7 @@ from kernelcast.cli import completion
 from kernelcast.cli.options import F, field_options
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.intent.wish import RANK_BY, Wish
+from kernelcast.runtime.intent.goals import RANK_BY, Wish
 from kernelcast.runtime.request.field_types import choice, number
 from kernelcast.runtime.request.fields import WISHES
 

@@ -39,8 +39,8 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.comparison import compare
+from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.intent.open_request import read_open_request
-from kernelcast.runtime.intent.wish import Wish
 from kernelcast.runtime.request.fields import REQUEST, SAMPLES
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.stack import Stack, find_stack

@@ -13,7 +13,7 @@ from distributed.comm.registry import get_backend
 from kernelcast.runtime import DataError, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.bundle.file import bundle_content, verified_bundle
 from kernelcast.runtime.search import Question, SearchResult
-from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.search import answer
 from kernelcast.runtime.search.sweep import Report, sweep
 from kernelcast.runtime.stack import Stack

@@ -212,7 +212,7 @@ def shown_name(name: str) -> str:
 
 
 def shown_size(size_bytes: float) -> str:
-    """A size in GiB, small ones in MiB or KiB, those of 10,000 GiB and more in TiB."""
+    """A size in GiB, small ones in MiB or KiB, from 10,000 GiB on in TiB."""
     for scale, unit in ((_KIB, "KiB"), (_MIB, "MiB")):
         if 0 < size_bytes < scale * 1024 / 10:
             return f"{size_bytes / scale:,.1f} {unit}"

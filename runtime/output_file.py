@@ -1,7 +1,7 @@
 """The one way in which commands write files: all of it or nothing, and never in place of what is no regular file.
 
-A regular file is written beside its target and renamed over it. Through a link the file that it leads to is replaced,
-and the link stays. Into a device or a pipe is written as it is; other things are refused.
+A regular file is written next to its target and renamed over it. A link stays, and the file that it leads to is
+replaced. Devices and pipes are written to directly; everything else is refused.
 """
 
 import errno
@@ -67,7 +67,7 @@ def write_bytes(path: Path, content: bytes, name: str) -> None:
     """Write a file that appears under its name only when it is complete and on the disk.
 
     Raises:
-        DataError: it cannot be written; what was there stays. The message begins with `name`.
+        DataError: it cannot be written; an existing file stays. The message begins with `name`.
     """
     _write(path, [content], name)
 
@@ -117,7 +117,7 @@ def _open_already(path: Path) -> int | None:
 
 
 def _links(path: Path) -> Iterable[Path]:
-    for _ in range(40):  # as many as Linux follows
+    for _ in range(40):  # the limit of Linux
         yield path.absolute()
         if not path.is_symlink():
             return
@@ -133,11 +133,11 @@ def _write_through(path: Path, pieces: Iterable[bytes]) -> None:
             stream.writelines(pieces)
         return
     try:
-        # Without O_NONBLOCK, a pipe that nobody reads would be waited for.
+        # Without O_NONBLOCK, opening a pipe would wait for a reader.
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise DataError("is a pipe that nobody reads, expected a file") from error
+            raise DataError("is a pipe without a reader, expected a file") from error
         raise
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "wb") as stream:
@@ -157,7 +157,7 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
 
 
 def unfinished_beside(target: Path) -> Path:
-    """A name beside a file for what will become it. What killed runs of this machine left under such names is removed.
+    """A name next to a file, for writing it. Removes files that killed runs of this machine left under such names.
 
     The name tells who writes it: a digest of the machine's name, and the process.
     """

@@ -166,7 +166,7 @@ def read_record(kind: type[R], values: object) -> R:
 
 
 def read_fields(kind: type[Record], values: object) -> dict[str, Any]:
-    """The values that are given for some fields of a record; bounds are those of the whole record.
+    """The given values of some fields of a record, checked by the bounds of the record.
 
     Raises:
         DataError: a field is unknown or of another type; its path names it.

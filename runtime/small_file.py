@@ -1,4 +1,4 @@
-"""Files that somebody wrote: regular ones only, since a pipe would be waited for; small ones are read whole."""
+"""Reads a user's files: regular ones only, since opening a pipe would wait; small ones are read whole."""
 
 import os
 import stat

@@ -16,7 +16,7 @@ _MOST, _CLOSE, _TIE = 8, 0.75, 0.01
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """Those of `known` that `name` misspells, the likeliest first.
+    """The names of `known` that `name` misspells, the likeliest first.
 
     Each word is alike, or the words are the same without separators, or two or more are followed by others.
 

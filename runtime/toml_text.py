@@ -67,7 +67,7 @@ def toml_document(values: Mapping[str, Any]) -> str:
 
 def toml_lines(values: Mapping[str, Any]) -> list[str]:
     """A line for each field that is not None."""
-    # TOML's basic strings, numbers, lists and booleans are those of JSON.
+    # TOML shares basic strings, numbers, lists and booleans with JSON.
     return [
         f"{name} = {json.dumps(value, ensure_ascii=False)}"
         for name, value in values.items()

@@ -18,9 +18,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
 from kernelcast.runtime.estimate.estimator import TooManyChunks
-from kernelcast.runtime.remembering import Remembered
 from kernelcast.serve.bodies import BodyError, TooLarge, content_of, json_object
 from kernelcast.serve.catalogue import catalogue, model_fields
 from kernelcast.serve.limits import Limits

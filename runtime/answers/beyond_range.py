@@ -1,4 +1,4 @@
-"""Intervals of answers outside of what was measured: wider, the farther out a regressor was asked.
+"""Intervals of answers outside the measured range: the farther outside, the wider.
 
 Intervals in a bundle are quantiles of errors inside the trained range, and do not hold outside of it. How much larger
 errors are outside is known from the parts that a training holds out (`Widening`): the largest sizes, whole layouts,
@@ -23,7 +23,7 @@ Answer = tuple[float, float, float]
 def doublings_beyond(measured: TrainingRows, vector: tuple[float, ...]) -> float:
     """How often the farthest feature is twice (or half) the nearer end of its trained range; 0 inside of it.
 
-    The range of an elementwise operator is that of its number of elements.
+    For an elementwise operator the range counts elements.
     """
     farthest = 0.0
     for one in exceeded(measured, vector):

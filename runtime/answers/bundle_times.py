@@ -18,9 +18,9 @@ from kernelcast.runtime.operators import Key
 class BundleTimes:
     """Answers questions with the predicted times and `draws` random ones.
 
-    `problems` says what the bundle has no answer to. `asked` holds all answers with their warnings, where
-    `with_warnings` asks for that. `collectives` answers for the fabric, where one is known; `kernel` is that of fused
-    attention, where another than the measured one is asked for.
+    `problems` lists the questions that the bundle cannot answer. `asked` holds all answers with their warnings if
+    `with_warnings` is set. `collectives` answers for the fabric, if one is known; `kernel` is the kernel of fused
+    attention, if it differs from the measured one.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Answers are not faster than the hardware can be in a step: than its peaks, and the rate that it holds under load.
+"""Lower bounds of operator times in a step: the hardware's peaks, and the FLOP/s that it sustains under load.
 
-Far outside of what was measured a regressor may say so, and so do operators that were measured in short bursts.
+A regressor may predict faster times far outside its training range, or for operators measured in short bursts.
 """
 
 import math
@@ -23,8 +23,8 @@ _US_PER_S = 1e6
 def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
     """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
 
-    The latter is others' measurement: times that this device itself took under sustained load stay as they are. What
-    another operator answers takes as long as the launches of its own kernels.
+    Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they
+    are. The answer of a substitute takes at least the launches of the operator's own kernels.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
     trained_in = bundle.manifest.dtype

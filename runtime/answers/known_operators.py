@@ -15,8 +15,8 @@ class KnownOperator:
 
     `by` is the substitute. `error` is the mean error on held-out rows, a fraction. `transfer_error` is the factor that
     90 % of this operator's transfers were within, None if measured on this device. `load` is the measured device's,
-    empty if not stated. `data` is the source. `kernel` is that of fused attention, None for other operators or if not
-    stated.
+    empty if not stated. `data` is the source. `kernel` is the kernel of fused attention, None for other operators or if
+    not stated.
     """
 
     operator: str

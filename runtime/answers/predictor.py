@@ -21,9 +21,9 @@ from kernelcast.runtime.operators import Direction
 INPUT_NAME = "workload"
 OUTPUT_NAMES = ("time_us", "low_us", "high_us")
 ANSWER_BYTES = 512
-"""What an answer takes that is remembered with its workload; none takes more."""
+"""Size of one cached answer with its workload, an upper bound."""
 MAX_REMEMBERED = 1 << 18
-"""Answers that are remembered; a long search would otherwise grow without bound."""
+"""Most cached answers; a long search would otherwise grow without bound."""
 _MOST_LEVELS = 256
 _USUAL_ELEMENT_BYTES = 2
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
@@ -39,9 +39,9 @@ class Predictor:
     """Answers how long operators take. Safe to use from several threads; holds no open files.
 
     Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
-    `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of all regressors
-    together about `remembered` answers are kept. Answers are the models' own: the caller multiplies them by the factors
-    of `factors_for` its timeline: those of `stack`, else the bundle's calibration; without `calibrated` not that.
+    `high_us`, float32 [N, 1] in microseconds; further outputs are ignored. About `remembered` answers are cached, over
+    all regressors. Answers are uncorrected: the caller multiplies them by `factors_for` its timeline, which come from
+    `stack`, else from the bundle's calibration unless `calibrated` is False.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Predictor:
             {entry.file: {} for entry in bundle.manifest.regressors}
         )
         self._levels = {1: self}
-        # What answers its collectives, by the fabric that is asked (collective_times.py): as long-lived as itself.
+        # Times of collectives by fabric (collective_times.py); they live as long as the predictor.
         self.collective_sources: dict[Any, Any] = {}
 
     def at(self, processes: int) -> "Predictor":
-        """A predictor for `processes` that compute at once on a node; shares what this one has loaded."""
+        """A predictor for `processes` that compute at once on a node; shares this one's loaded models."""
         found = self._levels.get(processes)
         if found is None:
             found = self._at(processes)
@@ -130,7 +130,7 @@ class Predictor:
         return {vector: known for vector, known in found.items() if known is not None}
 
     def with_stack(self, stack: Factors | None) -> "Predictor":
-        """The same regressors for another stack; shares what this one has loaded."""
+        """The same regressors for another stack; shares this one's loaded models."""
         other = copy(self.at(1))
         other.collective_sources = {}
         other.stack = stack

@@ -1,7 +1,7 @@
-"""What a regressor was asked outside of what it was trained on.
+"""Questions outside the range that a regressor was trained on.
 
-An elementwise operator waits for memory, so its range is that of its number of elements, whatever their shape. Every
-other operator has a range per feature. A little beyond is no extrapolation (`TOLERANCE`).
+An elementwise operator waits for memory, so its range counts elements, whatever their shape. Every other operator has a
+range per feature. A little beyond is no extrapolation (`TOLERANCE`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class TrainingRows(Protocol):
 
 
 def exceeded(entry: TrainingRows, vector: Sequence[float]) -> Iterator[Exceeded]:
-    """What of a workload lies outside the trained range; layouts of collectives are another matter.
+    """The features of a workload outside the trained range, without the layout of a collective.
 
     Where a bundle does not record the range of elements, every feature of an elementwise operator counts.
     """

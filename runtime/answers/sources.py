@@ -8,14 +8,14 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
 
-# What 90 % of substitutes are within, where the operator itself was measured too (docs/trust.md, Substitutes).
+# 90 % of substitutes are within this factor of the operator, where both were measured (docs/trust.md, Substitutes).
 PART_LOG_HALF_WIDTH = math.log(1.1)
 SAME_PRODUCT_LOG_HALF_WIDTH = math.log(1.2)
 OTHER_PASS_LOG_HALF_WIDTH = {OperatorClass.COMPUTE: math.log(1.5), OperatorClass.MEMORY: math.log(3.0)}
 ALIKE_LOG_HALF_WIDTH = math.log(2.0)
 COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
 
-# What runs once per update has no passes: streaming gradients is a forward pass of a substitute.
+# An operator that runs once per update has no passes: streaming gradients is a forward pass of a substitute.
 _ASKED_DIRECTION = {Direction.ONCE: Direction.FORWARD}
 _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
 
@@ -24,11 +24,10 @@ _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direct
 class Source:
     """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`.
 
-    `gathered` and `alike` are those of the operator's `Substitute`. With `is_part`, the key is a part of a sum (a
+    `gathered`, `alike` and `asks` come from the operator's `Substitute`. With `is_part`, the key is a part of a sum (a
     linear's gradients) and `answered_by` is that sum. With `is_other_pass`, the operator's other pass answers, times
-    the ratio of what both compute, or move where memory bounds it. `order` are the features that the operator's forward
-    pass is asked for, by number, where it is the same product (`Operator.same_product`). `asks` is that of the
-    substitute.
+    the ratio of their FLOPs, or of their bytes if memory-bound. `order` numbers the features that the operator's
+    forward pass is asked for, where it is the same product (`Operator.same_product`).
     """
 
     key: Key
@@ -53,12 +52,12 @@ class Source:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another operator answers, whose roles are others."""
+        """Whether another operator answers; its roles differ."""
         return self.answered_by[0] != self.key[0]
 
     @property
     def log_half_width(self) -> float:
-        """What a substitute adds to the half-width of log(time)."""
+        """Added to the half-width of log(time) for a substitute."""
         if not self.is_substitute:
             return 0.0
         if self.asks is not None:
@@ -74,7 +73,7 @@ class Source:
         return ALIKE_LOG_HALF_WIDTH if self.alike else COLLECTIVE_LOG_HALF_WIDTH
 
     def asked(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
-        """The workload that `answered_by`, with this `entry`, is asked for, and by what its time is multiplied."""
+        """The workload that `answered_by`, with this `entry`, is asked for, and the factor for its time."""
         if self.gathered:
             entries, nodes, gpus_per_node = vector
             vector = (entries * nodes * gpus_per_node, nodes, gpus_per_node)

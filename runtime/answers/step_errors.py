@@ -1,8 +1,8 @@
-"""What sums of operators got wrong in measured steps: log(measured / predicted) by source, `step_errors.toml`.
+"""Errors of sums of operators in measured steps: log(measured / predicted) by source, `step_errors.toml`.
 
-The table is made by `make step-errors` from the runs files in validate/. A source is a machine whose steps somebody
-measured; an interval is drawn from all of them, every source weighing the same, and a source that is compared with
-predictions is left out (docs/trust.md, A step).
+`make step-errors` makes the table from the runs files in validate/. A source is a machine whose steps were measured.
+An interval is drawn from all sources, equally weighted, without the source that predictions are compared with
+(docs/trust.md, A step).
 """
 
 import math
@@ -24,9 +24,9 @@ from kernelcast.runtime.stack import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorsOfSource:
-    """Errors of one source's steps in one `timeline`, equally likely quantiles of log(measured / predicted), rising.
+    """Errors of one source's steps in one `timeline`: equally likely quantiles of log(measured / predicted), ascending.
 
-    `steps` is how many they stand for, `unsteady` how many were left out because their repetitions scatter.
+    `steps` counts the steps they stand for, `unsteady` the steps left out because their repetitions scatter.
     """
 
     name: str
@@ -55,7 +55,7 @@ class StepErrors:
     carried: tuple[CarriedError, ...] = ()
 
     def of(self, timeline: str) -> Self:
-        """Those of one timeline."""
+        """Errors of one timeline."""
         return replace(self, sources=tuple(one for one in self.sources if one.timeline == timeline))
 
     def without(self, publisher: str) -> Self:
@@ -68,7 +68,7 @@ class StepErrors:
         )
 
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
-        """Quantiles of log(measured / predicted) over all sources, each weighing the same; float64 [levels]."""
+        """Quantiles of log(measured / predicted) over all sources, equally weighted; float64 [levels]."""
         values = np.concatenate([one.log_errors for one in self.sources])
         weights = np.concatenate(
             [np.full(len(one.log_errors), 1 / len(one.log_errors)) for one in self.sources]
@@ -100,7 +100,7 @@ class StepErrors:
 
 @cache
 def shipped_step_errors() -> StepErrors:
-    """Those of the steps in validate/."""
+    """Errors of the steps in validate/."""
     table = tomllib.loads(STEP_ERRORS.read_text(encoding="utf-8"))
     return StepErrors(
         sources=tuple(

@@ -21,7 +21,7 @@ LARGE_ERROR = 0.25
 
 
 class Cause(StrEnum):
-    """What makes an answer doubtful, the gravest first."""
+    """Why an answer is doubtful, most severe first."""
 
     LEFT_OUT = "left_out"  # not in the sum
     EXTRAPOLATED = "extrapolated"  # asked beyond what was measured
@@ -40,9 +40,10 @@ class Cause(StrEnum):
 class AnswerWarning:
     """One reason to trust some answers less.
 
-    `str` of it is a sentence, `brief` a clause for a line about several. Of warnings about one `topic` the one with the
-    highest `severity` is shown. `values` are plain: what JSON has between cause and message. `is_assumption`: other
-    work than the operator's was measured; `is_part`: the operator's sum was, which matters where it is split.
+    `str` of it is a sentence, `brief` a clause for a line about several warnings. Of the warnings about one `topic`,
+    the most severe (`severity`) is shown. `values` are the plain fields of the JSON form between cause and message.
+    `is_assumption`: other work than the operator's was measured; `is_part`: only the sum of its passes was measured,
+    which matters where a schedule splits it.
     """
 
     cause: Cause
@@ -290,7 +291,7 @@ def equal_features_warning(key: Key, features: Sequence[str]) -> AnswerWarning:
 
 
 def left_out_warning(operators: Sequence[str]) -> AnswerWarning:
-    """Operators of the step that the bundle lacks and the sum therefore does not contain."""
+    """Operators of the step that the bundle lacks; the sum leaves them out."""
     names = ", ".join(operators)
     return AnswerWarning(
         cause=Cause.LEFT_OUT,
@@ -304,7 +305,7 @@ def left_out_warning(operators: Sequence[str]) -> AnswerWarning:
 def operator_transfer_warning(key: Key, transfer: Transfer) -> AnswerWarning:
     """An operator was measured on another device; its times are scaled by the peaks of both.
 
-    Of its values, `log_half_width` is what 90 % of such transfers were within, in log(time).
+    `log_half_width` in its values: 90 % of such transfers were within it, in log(time).
     """
     (name, direction), origin = key, transfer.origin.device
     points = 0 if transfer.correction is None else transfer.correction.points
@@ -368,9 +369,9 @@ def offload_warning(layout: Parallelism, link_bytes_per_s: float | None) -> Answ
 def stack_load_warning(
     stack: Stack | None, sources: Iterable[Key], entries: Mapping[Key, RegressorEntry]
 ) -> AnswerWarning | None:
-    """A warning where a factor other than 1 multiplies what one of `sources`, the keys that answered, has sustained.
+    """A warning if a factor other than 1 multiplies sustained times of one of `sources`, the keys that answered.
 
-    A stack's factors hold what bursts are short of a long step's clocks, and so do times under sustained load.
+    A stack's factors correct for the clocks that a long step sustains; times under sustained load already contain them.
     """
     multiplied = (key for key in sources if key in entries and entries[key].load.is_sustained)
     if stack is None or not any(stack.log_factor(operator) for operator, _ in multiplied):

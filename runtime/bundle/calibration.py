@@ -169,8 +169,8 @@ class Calibration(Record):
 class CalibrationUse:
     """The calibration of an answer's bundle: whether it was applied, and if not, why.
 
-    `factors` are those of the bundle, whether applied or not; errors are means over its runs, `summary` is
-    all of it in words.
+    `factors` are the bundle's, whether applied or not; errors are means over its runs; `summary` describes all in
+    words.
     """
 
     applied: bool

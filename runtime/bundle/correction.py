@@ -64,7 +64,7 @@ class Likeness(Record):
 
 
 LIKENESS = Likeness()
-"""That of every correction that is fitted anew."""
+"""Likeness of every correction fitted from now on."""
 
 
 def positions(

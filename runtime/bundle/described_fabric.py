@@ -57,5 +57,5 @@ def with_description(manifest: Manifest, fabric: Fabric) -> Manifest:
 
 
 def measured_fabrics(fingerprints: Iterable[FabricFingerprint]) -> tuple[FabricFingerprint, ...]:
-    """Those that collectives were measured over."""
+    """Fabrics that collectives were measured over."""
     return tuple(one for one in fingerprints if one.backend != DESCRIBED)

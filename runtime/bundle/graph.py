@@ -227,7 +227,7 @@ def _attributes(messages: Sequence[bytes], kind: str) -> dict[str, Any]:
 
 
 def _expect(kind: str, attributes: _Attributes, *expected: tuple[str, object]) -> None:
-    # Lists are compared by nobody: no operator but the trees has them.
+    # Lists are refused, not compared: only the tree operator has them.
     if any(isinstance(value, np.ndarray) for value in attributes.values()) or attributes != dict(expected):
         names = ", ".join(f"{name} {value}" for name, value in expected) or "none"
         raise DataError(f"{kind} has attributes {str(attributes)[:80]}, expected {names}")

@@ -50,10 +50,11 @@ class _Described(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Record):
-    """Everything that a bundle holds but its models. `created_at` is ISO 8601 with a time zone:
-    the moment of the newest measurement, so that the same measurements give the same bytes. `calibration` is None
-    where no measured steps corrected the bundle; manifest.json then has no such field. `peaks` are those of devices
-    whose peak is measured, not published (CPUs), by the description in `compute`; without any it has no such field.
+    """Everything in a bundle except its models.
+
+    `created_at` is ISO 8601 with a time zone: the moment of the newest measurement, so that the same measurements give
+    the same bytes. `calibration` is None if no measured steps corrected the bundle. `peaks` are the measured peaks of
+    devices without a published one (CPUs), by their description in `compute`. manifest.json leaves both out if empty.
 
     Raises:
         DataError: a value is outside what is allowed, two regressors answer the same thing, or statistics are

@@ -48,21 +48,21 @@ class RegressorEntry(Record):
 
     `features`, `units` and `training_range` run in parallel, in the order of the operator's workload vector.
     `validation_error` is the mean absolute percentage error on the validation split, as a fraction;
-    `extrapolation_error` the same on workloads beyond those fitted, and `interval_coverage` the share of held-out rows
-    within their interval, each null where it was not measured. `layouts` are those that a collective was measured in,
-    [nodes, GPUs per node], sorted; empty where that is not recorded, and for everything else.
-    `size_bytes` and `sha256` are those of the ONNX file. `form` says what the regressor was fitted on (say
-    log(time) on logs of the features); `processes_per_node` is how many processes of a node ran the operator at once
-    when it was measured (1 for a collective); `hyperparameters` are plain values.
-    `role_errors` are validation errors by the operator's roles it was measured in, `equal_features` the two features
-    that all its measurements have equal (see `Operator.equal_unless_measured`), empty where they differ.
-    `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
-    decides the file: seed, code and libraries. `data` says in one line whose measurements these are, None where the
-    bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of
-    an elementwise operator's number of elements, None for every other and where it is not recorded. `load` is that of
-    the device while all of its rows were measured; `kernel` is that of fused attention which they are of
-    (attention_kernels.toml), None where the software says it or nothing does. What is None, and a load that is not
-    stated, is no field of manifest.json, except `extrapolation_error` and `interval_coverage`.
+    `extrapolation_error` the same on workloads beyond the fitted ones, and `interval_coverage` the share of held-out
+    rows within their interval; both are null if not measured. `layouts` are the measured layouts of a collective,
+    [nodes, GPUs per node], sorted; empty if not recorded, and for compute operators.
+    `size_bytes` and `sha256` describe the ONNX file. `form` names the target and features of the fit (say log(time) on
+    logs of the features); `processes_per_node` counts the processes of a node that ran the operator at once when it was
+    measured (1 for a collective); `hyperparameters` are plain values.
+    `role_errors` are validation errors by the operator's measured roles. `equal_features` are two features that are
+    equal in all its measurements (see `Operator.equal_unless_measured`), empty if they differ.
+    `table_digest` is the digest of the fitted workloads and times, `recipe_digest` of everything else that decides the
+    file: seed, code and libraries. `data` names the source of the measurements in one line, None for the bundle's own;
+    `transfer` is None if they were made on the bundle's own device. `elements_range` is the range of an elementwise
+    operator's number of elements, None for other operators and if not recorded. `load` is the load of the device during
+    all measurements. `kernel` is the kernel of fused attention (attention_kernels.toml), None if the software implies
+    it or nothing states it. manifest.json has no field for None or for a load that is not stated, except
+    `extrapolation_error` and `interval_coverage`.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.

@@ -91,7 +91,7 @@ def verify_signature(
         candidates = [signer] if signer else _principals(files, where)
         if not candidates:
             raise DataError(
-                f"{where}: signature {signature_path(source)} is by nobody in {allowed_signers}, "
+                f"{where}: signature {signature_path(source)} is by no signer in {allowed_signers}, "
                 "expected one of the allowed signers"
             )
         for candidate in candidates:

@@ -79,10 +79,10 @@ class Transfer(Record):
     def log_half_widths(
         self, key: Key, vectors: Sequence[Sequence[float]], element_bytes: int
     ) -> tuple["NDArray[np.float64]", "NDArray[np.float64]"]:
-        """How far below and above `carried_us` 90 % are, in log(time), two float64 [vectors].
+        """Half-widths of the 90 % interval below and above `carried_us`, in log(time), two float64 [vectors].
 
-        `log_half_width`, but of one chip with other memory no further than from where memory decides nothing to where
-        moving does not overlap with computing: the roofline is full overlap.
+        `log_half_width`; for one chip with other memory at most the span from memory without effect to memory traffic
+        that does not overlap with compute at all (the roofline is full overlap).
         """
         import numpy as np
 

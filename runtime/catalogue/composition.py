@@ -52,7 +52,7 @@ def load_bundle(source: str | Path) -> Bundle:
 
 @cache
 def hardware_bundle(name: str) -> Bundle:
-    """Operators of a device: its own measurements, then those of its donors, each operator from the first that has it.
+    """Operators of a device, each from the first that measured it: the device itself, then its donors in order.
 
     Raises:
         UsageError: the device is not among those that can be named.
@@ -110,7 +110,7 @@ def _shipped(path: Path) -> Bundle:
 
 
 def _stated(entries: Sequence[RegressorEntry], row: Hardware) -> list[RegressorEntry]:
-    """The same, each with whose measurements it was fitted to, and those of fused attention with their kernel."""
+    """The same entries with the source of their measurements, and fused attention with its kernel."""
     kernels = measured_kernels(row.name)
     by_direction = {} if kernels is None else kernels.by_direction
     return [

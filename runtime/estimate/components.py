@@ -1,4 +1,4 @@
-"""What an estimate says of a priced step: components, stages, and the pipeline's idle share."""
+"""Components, stages and the pipeline's idle share of a priced step."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,11 +13,11 @@ from kernelcast.runtime.step.op import Call
 
 _US_PER_S = 1e6
 HOST = "host"
-"""What an update waits for besides its ops: its part that the host computes, or kernels that it launches too late."""
+"""Time of an update outside its ops: the part that the host computes, and kernels that it launches too late."""
 
 
 def components_of(parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]) -> Components:
-    """The paper's components of configuration 0 of a step's times; `time_us` is that of one call."""
+    """The paper's components of configuration 0; `time_us` gives the time of one call."""
     update_us = step.durations.update_us[0]
     blocks = (parts.first, parts.layers[0])
     passes = (own for one in blocks for own in (one.passes.forward, one.passes.backward))
@@ -41,7 +41,7 @@ def components_of(parts: Decomposition, step: Configurations, time_us: Callable[
 def stages_of(
     parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]
 ) -> Iterable[StageEstimate]:
-    """Every stage: what it holds, and its times in the one configuration; `time_us` is that of one call."""
+    """Every stage: parameters, layers, and times in configuration 0; `time_us` gives the time of one call."""
     forward_us, backward_us = step.forward_us[0], step.backward_us[0]
     computed_us = step.durations.update_us[0] - step.gather_us[0]
     for index, stage in enumerate(parts.stages):
@@ -71,7 +71,7 @@ def _update_ops_s(
 
 
 def bubble_share(step: Configurations, pipeline_us: float) -> float:
-    """The part of the pipeline's time in which the average stage does not compute; sends are no computing."""
+    """The share of the pipeline's time in which the average stage does not compute; sends do not count as compute."""
     times = step.durations
     stage_us = step.per_stage(times.forward_us + times.backward_us + times.weight_us)[0]
     m = int(step.micro_batches[0])
@@ -96,7 +96,7 @@ def first_alone(durations: Durations) -> Durations:
 
 
 def _exchange_s(parts: Decomposition, roles: tuple[str, ...], time_us: Callable[[Call], float]) -> float:
-    """Collectives in some roles of a layer's forward pass, of the kind of layer that has most; a ring's too."""
+    """Collectives in some roles of a layer's forward pass, for the kind of layer with the most; a ring's included."""
     longest_us = 0.0
     for layer in parts.layers:
         own = (call for call in layer.passes.forward.collectives if call.role in roles)

@@ -18,7 +18,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What layouts share that are evaluated as one array."""
+    """The fields shared by layouts that are evaluated as one array."""
 
     schedule: Schedule
     pp: int
@@ -32,7 +32,7 @@ class Structure:
 
     @property
     def pairs(self) -> bool:
-        """Whether passes run together with those of another micro-batch."""
+        """Whether the passes of two micro-batches run together."""
         return SCHEDULE_KINDS[self.schedule].pairs
 
     @property
@@ -52,7 +52,7 @@ class Structure:
         return summed
 
     def per_chunk(self, per_stage: Times) -> Times:
-        """Of every chunk the value of its stage, [configs, chunks]."""
+        """Values of stages repeated for their chunks, [configs, chunks]."""
         turns = [per_stage] * self.chunks_per_stage
         if SCHEDULE_KINDS[self.schedule].is_v:
             turns[1::2] = [per_stage[:, ::-1]] * len(turns[1::2])
@@ -63,9 +63,9 @@ class Structure:
 class Configurations:
     """Layouts of one structure, each with its random draws (see uncertainty.py): one configuration per row.
 
-    `rows` are their positions in the block of layouts, `micro_batches` those of an update, both [configs]; `durations`
-    of their passes, transfers and updates, `gather_us` [configs, stages] the part of an update that gathers
-    parameters; `layer_forward_us` and `layer_backward_us` [configs] of one transformer layer.
+    `rows` are positions in the block of layouts, `micro_batches` micro-batches per update, both [configs]. `durations`
+    are times of passes, transfers and updates; `gather_us` [configs, stages] is the part of an update that gathers
+    parameters; `layer_forward_us` and `layer_backward_us` [configs] are times of one transformer layer.
     """
 
     structure: Structure
@@ -126,7 +126,7 @@ class Configurations:
         return StepTimes(step_us=step_us, pipeline_us=pipeline_us)
 
     def bound_us(self) -> Times:
-        """No simulation of these configurations is shorter than this, float64 [configs].
+        """A lower bound of the simulated step of these configurations, float64 [configs].
 
         A stage computes every micro-batch, not before the first one has come down to it, and its last backward
         pass comes up to every earlier stage. Then come the all-reduce of what the last pass adds to, and the update.

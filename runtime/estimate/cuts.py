@@ -15,7 +15,7 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The distinct cuts of some layouts with their stages, and which is whose, intp [layouts]."""
+    """The distinct cuts of some layouts with their stages, and the cut of each layout, intp [layouts]."""
 
     chunks: Sequence[tuple[Chunk, ...]]
     stages: Sequence[tuple[StageKind, ...]]
@@ -23,14 +23,14 @@ class Cuts:
 
     @property
     def layouts(self) -> list[NDArray[np.intp]]:
-        """The layouts of each cut, rising."""
+        """The layouts of each cut, ascending."""
         return [np.flatnonzero(self.whose == index) for index in range(len(self.stages))]
 
 
 def columns_of(
     times_us: Mapping[Any, Times], cuts: Sequence[Sequence[Any]], whose: NDArray[np.intp]
 ) -> Times:
-    """Of every configuration the times of the kinds that its cut lists, float64 [configs, kinds of a cut]."""
+    """Times of the kinds that the cut of each configuration lists, float64 [configs, kinds of a cut]."""
     table = np.stack(list(times_us.values()))
     position = {kind: row for row, kind in enumerate(times_us)}
     found = np.empty((len(whose), len(cuts[0])))

@@ -10,7 +10,7 @@ from kernelcast.runtime.hardware.devices import device_named
 
 
 def usual_gpus_per_node(bundle: Bundle) -> int | None:
-    """Devices per node of the bundle's fabric, the measured one where there is one; None without any.
+    """Devices per node of the bundle's fabric, preferably the measured one; None without a fabric.
 
     Raises:
         UsageError: the bundle knows several.
@@ -26,7 +26,7 @@ def usual_gpus_per_node(bundle: Bundle) -> int | None:
 
 
 def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
-    """Devices per node of a fabric that is asked for; None without one.
+    """Devices per node of the requested fabric; None without one.
 
     Raises:
         UsageError: it is a bundle that knows several.
@@ -39,7 +39,7 @@ def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
 
 
 def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
-    """Memory of the smallest GPU that was measured; None where no size is known. A CPU has that of a whole machine.
+    """Memory of the smallest measured GPU; None if no size is known. A CPU has the memory of the whole machine.
 
     The size is the one that the driver reported, at most that of the device table: some names and files count the
     memory of a CPU too (`GH200 120GB`).
@@ -49,17 +49,16 @@ def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
 
 
 RESERVED_BYTES = 2 << 30
-"""Of a GPU, what training cannot have (docs/memory.md, What there is): the driver's part, CUDA context and libraries,
-NCCL's buffers."""
+"""Memory of a GPU that training cannot use: driver, CUDA context and libraries, NCCL's buffers (docs/memory.md)."""
 
 
 def usual_reserved_bytes(bundle: Bundle) -> int:
-    """What training cannot have of a device's memory; nothing where no GPU was measured."""
+    """Memory of a device that training cannot use; 0 if no GPU was measured."""
     return RESERVED_BYTES if any(one.kind != "cpu" for one in bundle.manifest.compute) else 0
 
 
 def host_link_bytes_per_s(bundle: Bundle) -> float | None:
-    """The published rate of the link between a device and its host, of the first known one; None without."""
+    """The published rate of the link to the host, for the first known device; None without one."""
     links = (host_link(one.device_name) for one in bundle.manifest.compute)
     return next((link.bytes_per_s for link in links if link is not None), None)
 

@@ -1,4 +1,4 @@
-"""Memory of the devices of a training step, beside what a device has."""
+"""Memory that each stage of a training step needs, and the memory of a device."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from kernelcast.runtime.request.model import ModelConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory per device of each stage, and how much a device has (None where it is unknown).
+    """Memory needed per device of each stage, and the memory of a device (None if unknown).
 
-    `source` is where the size comes from: "asked", "bundle", or "unknown". `reserved_bytes` of it training cannot have.
+    `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it.
     """
 
     stages: tuple[StageMemory, ...]
@@ -23,22 +23,22 @@ class Memory:
 
     @property
     def largest_bytes(self) -> int:
-        """What the fullest device holds."""
+        """Memory needed on the fullest device."""
         return max(stage.total_bytes for stage in self.stages)
 
     @property
     def usable_bytes(self) -> int | None:
-        """What a device has for training; None where its size is unknown."""
+        """Memory of a device that training can use; None if its size is unknown."""
         return None if self.gpu_memory_bytes is None else max(0, self.gpu_memory_bytes - self.reserved_bytes)
 
     @property
     def margin_bytes(self) -> int | None:
-        """What the fullest device has left, negative where it lacks some; None where its size is unknown."""
+        """Memory left on the fullest device, negative if it does not fit; None if the size is unknown."""
         return None if self.usable_bytes is None else self.usable_bytes - self.largest_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether every stage fits into its device; None where the size is unknown."""
+        """Whether every stage fits into its device; None if the size is unknown."""
         return None if self.usable_bytes is None else self.largest_bytes <= self.usable_bytes
 
     def fits_stage(self, stage: StageMemory) -> bool | None:

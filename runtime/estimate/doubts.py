@@ -1,4 +1,4 @@
-"""AnswerWarning as people read them: grouped by cause, with the share of the step that each group concerns."""
+"""Warnings for readers: grouped by cause, with the share of the step that each group concerns."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.json_text import values_of
 
 LEAST_SHARE = 0.001
-"""What concerns a smaller share of the operators' time has no influence; it is not shown, and stays in JSON."""
+"""Warnings about a smaller share of the operators' time are not shown; JSON keeps them."""
 MOST_LINES = 6
-"""Lines of warnings in a text, the hint at the others included."""
+"""Lines of warnings in a text, including the hint at the others."""
 _MOST_TOPICS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """All warnings of one cause, and in one sentence what they are about.
+    """All warnings of one cause, summarised in one sentence.
 
     `share` is the time of the concerned calls over that of all operators, summed over the stages; None of what is
     left out of the sum. `has_influence` says whether it is worth a reader's time.
@@ -50,14 +50,14 @@ def share_of(questions: Collection[Question], times_s: Mapping[Question, float])
     whole_s = fsum(times_s.values())
     if not questions or whole_s <= 0:
         return None
-    # Exact: sets of questions have another order in every process, the answer has not.
+    # An exact sum: the order of a set differs between processes, the answer must not.
     return min(1.0, fsum(times_s.get(one, 0.0) for one in questions) / whole_s)
 
 
 def grouped(
     concerned: Mapping[AnswerWarning, Collection[Question]], times_s: Mapping[Question, float]
 ) -> tuple[Doubt, ...]:
-    """AnswerWarning by cause, the gravest cause first. `concerned` are the questions that each is about."""
+    """Warnings by cause, the most severe cause first. `concerned` are the questions that each is about."""
     return tuple(
         _doubt(cause, own, concerned, times_s)
         for cause in Cause
@@ -66,7 +66,7 @@ def grouped(
 
 
 def warning_lines(doubts: Sequence[Doubt], *, hint: str = "--json has each warning") -> list[str]:
-    """What is shown of some doubts, at most `MOST_LINES`; the last says where the warnings are that it leaves out."""
+    """The lines shown for some doubts, at most `MOST_LINES`; the last one points to the omitted warnings."""
     lines = [doubt.line for doubt in doubts if doubt.has_influence][: MOST_LINES - 1]
     count = sum(len(doubt.warnings) for doubt in doubts if doubt.has_influence)
     return [*lines, f"{count} warnings in all ({hint})"] if count > len(lines) else lines
@@ -83,7 +83,7 @@ def _doubt(
     for warning in warnings:
         topics.setdefault(warning.topic, []).append(warning)
     shares = {topic: _share(own, concerned, times_s) for topic, own in topics.items()}
-    # What is left out has no time; it comes first.
+    # An operator left out of the sum has no time; it comes first.
     order = sorted(topics, key=lambda topic: -_or_all(shares[topic]))
     shown = [topic for topic in order if _or_all(shares[topic]) >= LEAST_SHARE] or order
     clauses = [_worst(topics[topic], concerned, times_s).brief for topic in shown[:_MOST_TOPICS]]
@@ -103,7 +103,7 @@ def _worst(
     concerned: Mapping[AnswerWarning, Collection[Question]],
     times_s: Mapping[Question, float],
 ) -> AnswerWarning:
-    """The most severe of one topic, among those with influence where there are such."""
+    """The most severe warning of one topic, preferably one with influence."""
     with_influence = [one for one in warnings if _or_all(_share([one], concerned, times_s)) >= LEAST_SHARE]
     return max(with_influence or warnings, key=lambda one: one.severity)
 

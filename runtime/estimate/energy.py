@@ -1,7 +1,7 @@
 """Energy of a step, where the power of the device's operators is known.
 
 Every call takes its time at the power that its shares of the device's peaks give (`PowerLaw`); collectives and waiting
-count as idle. A step's energy is that of its devices alone: no hosts, network or cooling.
+count as idle. Energy of a step means its devices alone: no hosts, network or cooling.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """Of one step of all devices, in J; `operators_j` by operator, the rest is idle. `law` is what it follows from."""
+    """Energy of one step on all devices, in J, computed by `law`; `operators_j` by operator, the rest is idle."""
 
     step_j: float
     mean_power_w: float
@@ -55,8 +55,8 @@ def energy_of(
 ) -> Energy:
     """Energy of one step.
 
-    `times_s` [s] are those of all calls of one device per pipeline stage, over the stages; `answers` those of one call.
-    `replicas` devices do the same as each of them; of all `devices` the rest of `step_time_s` is idle.
+    `times_s` [s] sums the calls of one device per pipeline stage, over the stages; `answers` are times of one call.
+    `replicas` devices do the same work; all `devices` are idle for the rest of `step_time_s`.
     """
     usual = of.peak_flops_per_s(dtype) or of.flops_per_s["float16"]
     operators_j: dict[str, float] = {}

@@ -1,8 +1,8 @@
 """From layouts to the durations of their passes, transfers and updates: the one evaluator of `predict` and `search`.
 
 Thousands of layouts share few pieces, because a piece depends on few of their columns: one layer's passes on tp,
-micro_batch, sequence_parallel and recompute, say. The pieces are those of `Decomposition`. All of a block's are priced
-together, and every regressor is asked once for all of them.
+micro_batch, sequence_parallel and recompute, say. `Decomposition` defines the pieces. All pieces of a block are priced
+together: every regressor is asked once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +13,7 @@ import numpy as np
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends
 from kernelcast.runtime.estimate.host_share import HostShare
-from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
-from kernelcast.runtime.estimate.passes import Passes
-from kernelcast.runtime.estimate.pieces import (
+from kernelcast.runtime.estimate.layout_pieces import (
     MICRO_BATCH,
     ON_LINKS,
     SEND,
@@ -27,6 +25,8 @@ from kernelcast.runtime.estimate.pieces import (
     What,
     update_kind,
 )
+from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
+from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
@@ -41,16 +41,16 @@ from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.step.partition import partition
 
-# Elements of one array [layouts, chunks]: what a group takes does not grow with the stages.
+# Elements of one array [layouts, chunks]: a bound on a group's memory, whatever the number of stages.
 _MAX_ELEMENTS = 1 << 17
 
 
 class Engine:
-    """Prices layouts of one model on one cluster, and remembers their pieces.
+    """Prices layouts of one model on one cluster, and caches the prices of their pieces.
 
     `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
     with the predicted times, and `draws` times with random ones. `host_link_bytes_per_s` is the rate of a device's link
-    to its host where one is known. `element_bytes` are those of the operators' type.
+    to its host, if known. `element_bytes` is the size of an element in the operators' type.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Engine:
         if not len(is_cut):
             return layouts
         own, layers = layouts.take(is_cut), self.model.layers
-        # Updates grow with the layers alike in every layout, so two stages tell what a layer adds.
+        # An update grows linearly with the layers, so two stages give the time that a layer adds.
         half, whole = (
             update_kind(StageKind(counts=self._middle(held), first=False, last=False))
             for held in (layers // 2, layers)
@@ -121,19 +121,19 @@ class Engine:
                 partition(layers, structure.pp, structure.virtual_stages),
                 partial(self._whole_us, self._passes(own, structure, prices, rows), own),
                 passes=own["micro_batches"][rows] - 1,
-                # A stage has a layer more on each of its chunks; so it gains on each of their passes.
+                # A stage has one more layer on each of its chunks, which lengthens each of their passes.
                 update_us=(whole_us - half_us) / (layers - layers // 2),
             )
         return layouts.with_ends(ends, self.model.layers)
 
     def _middle(self, layers: int) -> tuple[int, ...]:
-        """Layers of the most frequent kind alone, as the middle of a model has them."""
+        """Layers of the most frequent kind alone, as in the middle of a model."""
         return (layers, *(0 for _ in kinds_of(self.model).distinct[1:]))
 
     def _whole_us(self, passes: Passes, layouts: Layouts, first: bool, layers: int, last: bool) -> Times:
-        """What a chunk of so many layers takes: the model's first ones, its last ones, or such as lie between."""
+        """Time of a chunk of `layers` layers: the model's first ones, its last ones, or layers in between."""
         kinds, recomputed = kinds_of(self.model), layouts.like.recompute_layers
-        # Where nothing is recomputed fully, such layers take what the others take.
+        # Without full recomputation, layers that keep everything take the same time as the others.
         kept = max(0, layers - recomputed) if recomputed else 0
         if first or last:
             end = layers if first else self.model.layers
@@ -161,7 +161,7 @@ class Engine:
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
-        """The layouts at `rows`, which are those at `of_update` of the structure; `updates` are those of each cut."""
+        """The layouts at `rows`, at positions `of_update` in their structure; `updates` holds one update per cut."""
         passes = self._passes(layouts, structure, prices, rows)
         together = (
             self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
@@ -185,7 +185,7 @@ class Engine:
             "layer_forward_us": passes.layers[0].forward_us,
             "layer_backward_us": passes.layers[0].backward_us,
         }
-        # NaN marks what has no answer, and is not lost in a sum.
+        # NaN marks a missing answer, and survives a sum.
         parts = [*arrays.values(), *(() if overlap is None else (overlap.first_us, overlap.last_us))]
         known = ~np.isnan(sum(array.sum(axis=1) for array in parts))
         if not known.all():
@@ -246,7 +246,7 @@ class Engine:
         gradients: Times,
         gather: Times,
     ) -> Overlap | None:
-        """What collectives of the update do to the passes that they run beside; None where none does."""
+        """Effect of the update's collectives on the passes that they overlap; None if nothing overlaps."""
         combines, gathers = layouts.like.overlap_gradients, layouts.like.overlap_parameters
         if not (combines or gathers):
             return None
@@ -287,7 +287,7 @@ class Engine:
         in_pairs: bool,
         reruns: bool = True,
     ) -> BlockTimes:
-        """Times of a block; where nothing `reruns`, its backward pass is that of a layer that keeps all it needs."""
+        """Times of a block; without `reruns`, the backward pass recomputes nothing."""
         passes = partial(prices.of, MICRO_BATCH, rows=rows)
         backward = Part(name, What.BACKWARD if reruns else What.KEPT_BACKWARD)
         again = (What.OVERLAPPED_AGAIN,) if reruns else ()
@@ -325,7 +325,7 @@ class Engine:
     def _link_us(
         self, layouts: Layouts, prices: Prices, name: str, inside: What, between: What, rows: Rows
     ) -> Times:
-        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
+        """Time of a pass's collectives on the links that ZeRO's shards are gathered over."""
         own = layouts.take(rows)
         spans = shards_span_nodes(own.like.shard_group or own.replicas, own["tp"], self.cluster)
         # A second copy of the model is on other nodes, if the job has several.
@@ -336,7 +336,7 @@ class Engine:
     def _exposed_us(
         self, layouts: Layouts, prices: Prices, structure: Structure, part: Part, rows: Rows, in_pairs: bool
     ) -> Times:
-        """What an overlapped collective adds to its pass."""
+        """Exposed time that an overlapped collective adds to its pass."""
         network_us, overlap = prices.of(MICRO_BATCH, part, rows), part.overlap
         assert overlap is not None
         if not network_us.any():
@@ -354,7 +354,7 @@ class Engine:
 
 
 def _pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
-    """What passes through the blocks depend on."""
+    """The columns that passes through the blocks depend on."""
     overlaps = layouts.like.overlap_gradients or layouts.like.overlap_parameters
     return (MICRO_BATCH, SHARDS, *((ON_LINKS,) if overlaps or (layouts["zero"] >= 2).any() else ()))
 

@@ -1,4 +1,4 @@
-"""What a prediction answers: the step time and all that it is made of, with a documented JSON form."""
+"""The answer of a prediction: the step time and its parts, with a documented JSON form."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -41,8 +41,8 @@ class Components:
     `dp_all_reduce` the first stage's gradients combined (ZeRO-2: a reduce-scatter), `max_update` the largest
     optimizer + all-gather of a stage and `dp_all_gather` the all-gather in it, `tp_all_reduce` one
     synchronisation of the tensor-parallel group (with sequence parallelism a gather and a reduce-scatter) and
-    `pp_p2p` one transfer. Not of the paper, and only in layouts that have them: `expert_exchange` are the collectives
-    of one layer's experts forward (there and back), `context_exchange` those of its attention.
+    `pp_p2p` one transfer. Not in the paper, and only in layouts with experts or context parallelism: `expert_exchange`
+    and `context_exchange` are the forward collectives of one layer's experts (dispatch and combine) and attention.
     """
 
     layer_forward_s: float
@@ -103,7 +103,7 @@ class StageEstimate:
 
     @property
     def update_s(self) -> float:
-        """All of an update behind the reduction of gradients."""
+        """Everything in an update after the reduction of gradients."""
         return self.computed_s + self.all_gather_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Estimate:
     durations: Durations = field(repr=False, compare=False)
 
     def covers(self, step_time_s: float) -> bool | None:
-        """Whether a measured step lies in the interval; None without one."""
+        """Whether a measured step lies in the interval; None without an interval."""
         return None if self.interval_s is None else self.interval_s[0] <= step_time_s <= self.interval_s[1]
 
     @property
@@ -182,7 +182,7 @@ class Estimate:
 
     @property
     def warnings(self) -> tuple[AnswerWarning, ...]:
-        """Everything that makes the estimate doubtful, one by one; `doubts` are groups of them."""
+        """All warnings about the estimate, one by one; `doubts` groups them."""
         return tuple(self.concerned)
 
     @property
@@ -197,7 +197,7 @@ class Estimate:
 
     @property
     def known(self) -> KnownShares:
-        """Which share of the operators' time was measured, carried over, or assumed; new at each access."""
+        """Shares of the operators' time that were measured, transferred or assumed; new at each access."""
         return known_shares(self.concerned, self.times_s())
 
     @property
@@ -265,14 +265,14 @@ class Estimate:
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOPs utilisation: as `mfu`, with what is computed again; None without a peak."""
+        """Hardware FLOPs utilisation: as `mfu`, with recomputation; None without a peak."""
         if self.mfu is None:
             return None
         return self.mfu * hardware_flops(self.parts) / self.model_flops
 
     @property
     def operators(self) -> tuple[OperatorRow, ...]:
-        """What every stage calls; a new tuple at each access."""
+        """The calls of every stage; a new tuple at each access."""
         return tuple(self._rows())
 
     def _rows(self) -> Iterator[OperatorRow]:
@@ -305,7 +305,7 @@ class Estimate:
         return data_frame(map(_row_values, self._rows()))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """HTML that a notebook shows."""
         # Pages are made of answers; this one import goes the other way, and only where a notebook asks.
         from kernelcast.runtime.views.notebook import estimate_html
 

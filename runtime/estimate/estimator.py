@@ -27,6 +27,7 @@ from kernelcast.runtime.answers.warnings import (
 )
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
@@ -43,7 +44,6 @@ from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory import on_cpu, precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.remembering import Remembered
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
     MEMORY,
@@ -60,22 +60,22 @@ from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
 REMEMBERED_BYTES = 128 << 20
-"""Of estimates that an `Estimator` keeps, and as many of its regressors' answers."""
+"""Size of the estimates that an `Estimator` caches, and of its regressors' answers."""
 _LEAST_BYTES, _QUESTION_BYTES, _CHUNK_BYTES, _NUMBER_BYTES = 1 << 14, 1024, 512, 40
-"""What an estimate keeps: of texts and itself, for each question with its answer and doubts, for each chunk, for each
-number that it was given; no estimate has more."""
+"""Upper bounds of an estimate's size: of its texts and itself, for each question with its answer and doubts, for each
+chunk, for each number in the request."""
 
 
 class TooManyChunks(UsageError):
-    """The layout cuts the model into more pieces than may be computed (`Estimator.limited`)."""
+    """The layout cuts the model into more chunks than allowed (`Estimator.limited`)."""
 
 
 class Estimator:
     """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open.
 
-    It remembers estimates, and answers of regressors, up to `remembered_bytes` each. A bundle's
-    calibration is applied to questions with the timeline that it was fitted for, unless `calibrated` is False. A
-    `stack` takes its place (docs/stacks.md); the exposed share is that of the layout (`Stack.fill`).
+    It caches estimates and answers of regressors, up to `remembered_bytes` each. A bundle's calibration is applied to
+    questions with the timeline that it was fitted for, unless `calibrated` is False. A `stack` takes its place
+    (docs/stacks.md); the exposed share comes from the layout (`Stack.fill`).
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Estimator:
         return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=found)
 
     def limited(self, most_chunks: int) -> Self:
-        """The same for layouts of at most so many chunks; what is remembered is shared.
+        """The same for layouts of at most `most_chunks` chunks; caches are shared.
 
         `predict` then raises TooManyChunks before it computes a larger one.
         """
@@ -137,7 +137,7 @@ class Estimator:
         return other
 
     def leaving_out(self, publisher: str) -> Self:
-        """The same, with intervals in which the steps that `publisher` measured have no part."""
+        """The same, with intervals that leave out the steps that `publisher` measured."""
         other = self._other()
         other.step_errors = self.step_errors.without(publisher)
         return other
@@ -162,14 +162,13 @@ class Estimator:
     ) -> Estimate:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
-        Without `cluster`, the devices per node are those of `fabric`, else of the bundle's fabric; a bundle without
-        one puts the whole job on one node. `fabric` answers the collectives instead of the bundle's
-        (docs/fabrics.md); a text is the name of one that ships, or the path of its file. `bucket_entries` is the
+        Without `cluster`, `fabric` gives the devices per node, else the bundle's fabric; without any, the whole job is
+        on one node. `fabric` answers the collectives instead of the bundle's
+        (docs/fabrics.md); a text is the name of a shipped fabric, or the path of its file. `bucket_entries` is the
         framework's bucket for gradient and parameter collectives. `timeline` is an exact simulation of the schedule,
         or the closed form (the paper's eq. 7 for 1F1B). `interval=False` leaves out the step's interval, which saves
-        time. `gpu_memory_bytes` is the memory of a device, without it that of the bundle's, and
-        `reserved_memory_bytes` the part of it that training cannot have (docs/memory.md, What there is). The same
-        question again is answered from memory.
+        time. `gpu_memory_bytes` is the memory of a device (the bundle's by default), and `reserved_memory_bytes` the
+        part of it that training cannot use (docs/memory.md). Repeated questions are answered from a cache.
 
         Raises:
             UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
@@ -321,19 +320,19 @@ class Estimator:
         )
         found = {warning: questions for warning, questions in of_step if warning is not None}
         for warning, questions in asked.concerned.items():
-            # That a sum answers for its parts changes nothing unless they are split.
+            # A sum that answers for its parts changes nothing unless a schedule splits them.
             if parts.is_split or not warning.is_part:
                 found[warning] = frozenset(questions)
         return found
 
     def _data(self, sources: Iterable[Key]) -> tuple[str, ...]:
-        """Whose measurements answered, where the bundle says that; in the order in which they answered most."""
+        """Sources of the measurements that answered, where the bundle states them, the most frequent first."""
         entries = self.bundle.entries
         stated = Counter(text for key in sources if key in entries and (text := entries[key].data))
         return tuple(text for text, _ in stated.most_common())
 
     def _answered_with(self, processes: int, sources: Iterable[Key]) -> tuple[int, ...]:
-        """Levels of the regressors that answered, rising; a bundle of one level has no choice."""
+        """Levels of the regressors that answered, ascending; for a bundle with a single level that level."""
         if len(self._levels) < 2:
             return self._levels
         entries = self.predictor.at(processes).bundle.entries
@@ -362,7 +361,7 @@ class Estimator:
 
 
 def _bytes_of(estimate: Estimate) -> int:
-    """About what an estimate keeps that no other one has; to go through it would take as long as to make it."""
+    """Approximate size of what an estimate does not share; an exact count would take as long as the estimate."""
     given = estimate.parallelism.expert_tokens or ()
     kept = _QUESTION_BYTES * len(estimate.answers) + _CHUNK_BYTES * estimate.parallelism.chunks
     return _LEAST_BYTES + kept + _NUMBER_BYTES * len(given)

@@ -1,4 +1,4 @@
-"""How an operator's time came about: what was asked, who answered, and how far the answer may be trusted."""
+"""Explains an operator's time: the questions, the regressors that answered, and how far to trust the answers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from kernelcast.runtime.spelling import alternatives
 class AskedFeature:
     """One entry of a workload vector, and the range that the regressor was trained on.
 
-    `inside` says whether the value lies in the range, give or take the tolerance of warnings; None of the features of
+    `inside`: whether the value lies in the range, within the tolerance of warnings; None for the features of
     an elementwise operator, whose number of elements decides.
     """
 
@@ -44,11 +44,11 @@ class AskedFeature:
 class Explanation:
     """One question that a step asked about an operator, and the answer.
 
-    `entry` is the regressor that answered, for `features` and, of an elementwise operator, `elements`; it differs from
-    `operator` where a substitute did, whose time was multiplied by `factor`. `calibration_factor` is the calibration's
-    for its class, which the times contain; 1 without one. `kernel` is what attention's times contain where another
-    kernel than the measured one was asked for. `calls` are those of one step, summed over the stages;
-    `share` is their part in the time of all devices' work.
+    `entry` is the regressor that answered, for `features` and, for an elementwise operator, `elements`. If it belongs
+    to a substitute, not to `operator`, its time was multiplied by `factor`. The times contain `calibration_factor`, the
+    calibration of the operator's class (1 without one), and `kernel`, the ratio to another attention kernel than the
+    measured one, if requested. `calls` counts the calls of one step over all stages; `share` is their part in the time
+    of all devices' work.
     """
 
     operator: str
@@ -70,7 +70,7 @@ class Explanation:
 
     @property
     def inside(self) -> bool:
-        """Whether everything asked lies in the trained range."""
+        """Whether all features lie in the trained range."""
         asked = [*self.features, *([self.elements] if self.elements else [])]
         return all(one.inside is not False for one in asked)
 

@@ -1,4 +1,4 @@
-"""How a step varies with the share of collectives that a stack leaves exposed, which is no operator's time."""
+"""Random draws of a step over a stack's uncertain share of exposed collectives."""
 
 import math
 from dataclasses import replace
@@ -26,9 +26,9 @@ def exposed_draws(
     step_us: float,
     draws: int,
 ) -> NDArray[np.float64]:
-    """Random factors of a step, float64 [draws], by what `stack` leaves open of its exposed share.
+    """Random factors of a step, float64 [draws], from the uncertainty of `stack`'s exposed share.
 
-    `step_us` is the predicted step; another is predicted with a slightly smaller share. 1 without a stack.
+    `step_us` is the predicted step; a second step is predicted with a slightly smaller share. 1 without a stack.
     """
     spread = () if stack is None else stack.spread[NAMES.index("exposed_share")]
     if not any(spread) or not parallelism.exposed_share:

@@ -1,4 +1,4 @@
-"""What a host's memory does to the steps of many layouts: a part of the update, and copies beside passes."""
+"""Offloading to the host in the steps of many layouts: its part of the update, and copies overlapped with passes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,11 +14,11 @@ from kernelcast.runtime.step.host import Host
 from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
 
 _TYPES = {2: "bfloat16", 4: "float32", 8: "float64"}
-"""A type of as many bytes per element: the size of activations depends on nothing else of it."""
+"""A type with this number of bytes per element: the size of activations depends only on it."""
 
 
 class HostShare:
-    """The host of an engine's devices, whose link moves `link_bytes_per_s` unless layouts say another rate."""
+    """The host of an engine's devices; its link moves `link_bytes_per_s` unless layouts state another rate."""
 
     def __init__(
         self, model: ModelConfig, link_bytes_per_s: float | None, *, element_bytes: int, draws: int
@@ -37,7 +37,7 @@ class HostShare:
     def update_us(
         self, layouts: Layouts, rows: Rows, take_apart: Callable[[Layouts, int], Decomposition]
     ) -> Times | float:
-        """What the host's part of every stage's update takes, [configs, stages] of one pp; 0 where it has none."""
+        """Time of the host's part of every stage's update, [configs, stages] of one pp; 0 without a part."""
         if not layouts.like.offload_optimizer:
             return 0.0
         host = self._host(layouts, rows)
@@ -54,9 +54,9 @@ class HostShare:
     def beside_copies(
         self, layouts: Layouts, rows: Rows, layers: tuple[BlockTimes, ...]
     ) -> tuple[BlockTimes, ...]:
-        """Layers of every kind whose activations go to the host beside the forward pass, and come back later.
+        """Times of layers whose activations go to the host overlapped with the forward pass, and come back later.
 
-        As a collective beside computing a copy adds what computing does not hide, at least the exposed share.
+        Like an overlapped collective, a copy adds the time that compute does not hide, at least the exposed share.
         """
         away, share = layouts.like.offload_activations, layouts.like.exposed_share
         host = self._host(layouts, rows) if away else None

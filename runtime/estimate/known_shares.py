@@ -1,4 +1,4 @@
-"""How a step's operators are known: which share of their time was measured, carried over, or assumed."""
+"""Shares of the operators' time in a step that were measured, transferred or assumed."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from kernelcast.runtime.record import Record
 class KnownShares(Record):
     """Shares of the operators' time over all stages, 0 to 1; together 1.
 
-    - `measured`: by the operator's own measurements on this device, a linear's gradients by those of the same product;
-    - `transferred`: by measurements of another device or cluster, in operators or collectives;
-    - `assumed`: by another operator, or by a description of links.
+    - `measured`: the operator was measured on this device, or for a linear's gradients the same product;
+    - `transferred`: the operator or collective was measured on another device or cluster;
+    - `assumed`: another operator, or a description of links, answered.
     """
 
     measured: float
@@ -26,7 +26,7 @@ class KnownShares(Record):
 def known_shares(
     concerned: Mapping[AnswerWarning, Collection[Question]], times_s: Mapping[Question, float]
 ) -> KnownShares:
-    """Shares by the warnings of an estimate; what is both transferred and assumed is assumed."""
+    """Shares by the warnings of an estimate; an answer both transferred and assumed counts as assumed."""
     assumed: set[Question] = set()
     transferred: set[Question] = set()
     for warning, questions in concerned.items():

@@ -36,7 +36,7 @@ def update_overlap(
     buckets: Times,
     exposed_share: float,
 ) -> Overlap:
-    """What collectives of an update do to the passes that they overlap (docs/timeline.md).
+    """Effect of the update's collectives on the passes that they overlap (docs/timeline.md).
 
     `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks],
     and so are both of `links_us`, how long these passes use the same links for their own collectives. `gradients_us`

@@ -13,14 +13,15 @@ from kernelcast.runtime.step.chunks import Chunk
 
 Times = NDArray[np.float64]
 ChunkKind = tuple[bool, tuple[int, ...], tuple[int, ...], bool]
-"""Whether a chunk has the model's first end, its layers of each kind, those kept, whether it has the last end."""
+"""A chunk: whether it has the model's first end, layers of each kind, layers not recomputed, whether it has the last
+end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
     """Times of the blocks of layouts of one structure for one micro-batch, [configs] each.
 
-    `layers` are those of each kind, and `kept_layers` the same where they are not recomputed.
+    `layers` are times of a layer of each kind, `kept_layers` the same without recomputation.
     """
 
     structure: Structure
@@ -31,7 +32,7 @@ class Passes:
     exposed_share: float
 
     def through(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> ChunkTimes:
-        """Passes through a chunk with so many layers of each kind, some not recomputed, perhaps an end of the model."""
+        """Passes through a chunk: `counts` layers of each kind, `kept` of them not recomputed, and the model's ends."""
         return chunk_times(
             self._blocks(first, counts, kept, last),
             sharded=self.structure.is_sharded,
@@ -56,7 +57,7 @@ class Passes:
         nothing = np.zeros_like(self.first.forward_us)
         forward, completing = dict[ChunkKind, Times](), dict[ChunkKind, Times]()
         for kind in dict.fromkeys(kind for cut in kinds for kind in cut):
-            # What a chunk lacks is left out, not multiplied by 0: it may have no answer.
+            # Kinds without layers are left out, not multiplied by 0: their time may be NaN (no answer).
             blocks = [(block, count) for block, count in self._blocks(*kind) if count]
             forward[kind] = sum_of(
                 [nothing, *(count * np.minimum(one.forward_link_us, one.forward_us) for one, count in blocks)]
@@ -97,7 +98,7 @@ class Passes:
     def saved(
         self, together: "Passes", cuts: Sequence[tuple[Chunk, ...]], whose: NDArray[np.intp]
     ) -> dict[str, Times]:
-        """What passes take less in pairs, where they take as long as `together`: [configs, chunks] by their names."""
+        """Time saved by passes in pairs, which take `together`: [configs, chunks] by their names in `Durations`."""
         nothing = np.zeros(len(whose))
         alone, in_pairs = (one.per_chunk(cuts, whose, nothing) for one in (self, together))
         return {

@@ -1,4 +1,4 @@
-"""The times of the pieces of layouts: every regressor is asked once for all that is new, and prices are remembered."""
+"""The times of the pieces of layouts: every regressor is asked once for all new pieces, and prices are cached."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -8,13 +8,13 @@ import numpy as np
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.estimate.configurations import Rows, Times
-from kernelcast.runtime.estimate.pieces import Kind, Part, Parts, PricedKind, Prices
+from kernelcast.runtime.estimate.layout_pieces import Kind, Part, Parts, PricedKind, Prices
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import Call, Calls
 
-# Prices remembered from block to block; a piece is some hundred bytes.
+# Prices cached from block to block; a piece is some hundred bytes.
 _MAX_REMEMBERED = 1 << 15
 
 PieceKey = tuple[object, ...]
@@ -40,7 +40,7 @@ class Pricing:
         self._known: dict[PieceKey, _Piece] = {}
 
     def price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
-        """Prices of the kinds of pieces of every block of layouts; all blocks share what layouts have in common."""
+        """Prices of the kinds of pieces of every block; all blocks agree in the common fields of their layouts."""
         wanted: dict[PieceKey, Parts] = {}
         taken_apart: dict[tuple[object, ...], Decomposition] = {}
         found = [self._keys(layouts, kinds, wanted, taken_apart) for layouts, kinds in requests]
@@ -54,7 +54,7 @@ class Pricing:
         ]
 
     def _priced(self, keys: Sequence[PieceKey], whose: Rows) -> PricedKind:
-        """The prices of some pieces side by side; what a piece does not have takes no time."""
+        """The prices of some pieces as one array; a part that a piece lacks takes no time."""
         pieces = [self._known[key] for key in keys]
         places = {
             part: place for place, part in enumerate(dict.fromkeys(chain(*(parts for parts, _ in pieces))))
@@ -75,7 +75,7 @@ class Pricing:
         wanted: dict[PieceKey, Parts],
         taken_apart: dict[tuple[object, ...], Decomposition],
     ) -> dict[str, tuple[list[PieceKey], Rows]]:
-        """Keys of the distinct pieces of every kind, and which is whose; unknown ones go into `wanted`.
+        """Keys of the distinct pieces of every kind, and the piece of each layout; unknown ones go into `wanted`.
 
         Layouts that agree in the columns of a kind are taken apart once.
         """

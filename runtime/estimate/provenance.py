@@ -1,4 +1,4 @@
-"""What an estimate says about where its times come from."""
+"""Where an estimate's times come from."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -35,7 +35,7 @@ class Provenance:
     stack: Stack | None = None
 
     def factor_of(self, operator: str) -> float:
-        """By what a stack or an applied calibration multiplied an operator's time."""
+        """The factor of a stack or an applied calibration in an operator's time."""
         if self.stack is not None:
             return self.stack.factor_of(operator)
         if self.calibration is None or not self.calibration.applied:
@@ -50,7 +50,7 @@ class Provenance:
 
 
 def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack | None) -> Provenance:
-    """That of answers with one timeline, of a bundle with or without its calibration, or with a stack."""
+    """Provenance of answers with one timeline, by a bundle with or without its calibration, or with a stack."""
     manifest = bundle.manifest
     calibration = manifest.calibration
     return Provenance(

@@ -7,7 +7,7 @@ from kernelcast.runtime.estimate.provenance import Provenance
 
 
 def other_software(stated: str, provenance: Provenance) -> tuple[str, ...]:
-    """What of `stated` (`torch 2.9, FlashAttention 3`) none of the answering measurements names, case aside.
+    """Items of `stated` (`torch 2.9, FlashAttention 3`) that no answering measurement names, ignoring case.
 
     Raises:
         UsageError: nothing is stated.

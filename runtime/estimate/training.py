@@ -1,4 +1,4 @@
-"""What training on a number of tokens takes at an estimate's rate: days, device-hours, price, energy."""
+"""Days, device-hours, price and energy of training on a number of tokens, at an estimate's rate."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
 """How well a step uses its devices: floating-point operations of the model, and the peak that they are compared with.
 
-The convention is that of arXiv 2204.02311, appendix B, on what the step computes:
+The convention of arXiv 2204.02311, appendix B, applied to the work of the step:
 
 - matrix products and attention count, elementwise operators, optimizer and embedding do not;
 - the forward pass is counted by the operator table: flash attention with the causal half of the scores, unfused
@@ -9,7 +9,7 @@ The convention is that of arXiv 2204.02311, appendix B, on what the step compute
   as the model's;
 - of a mixture of experts, the rows that tokens ask for: none is dropped, and no expert filled up;
 - with frozen weights (LoRA) it is what the backward pass computes;
-- where linears run in 8 bit, the peak is that of a device that computes every FLOP at the peak of its type.
+- with linears in 8 bit, the peak is a mean: every FLOP runs at the peak of its type.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,7 +46,7 @@ def hardware_flops(parts: Decomposition) -> float:
 def peak_of(bundle: Bundle) -> Peak | None:
     """The peak of the devices that a bundle was measured on, in its element type.
 
-    That of a CPU is measured. None where a device is unknown or does not compute in that type, or where devices of
+    A CPU's peak is measured. None where a device is unknown or does not compute in that type, or where devices of
     several rates were measured.
     """
     manifest = bundle.manifest
@@ -60,7 +60,7 @@ def peak_of(bundle: Bundle) -> Peak | None:
 def peak_of_step(peak: Peak | None, parts: Decomposition) -> Peak | None:
     """The peak that a step's utilisation refers to: with linears in 8 bit, of both types by their shares of the FLOPs.
 
-    That of the training's type where the device is unknown, or has none in 8 bit.
+    The peak of the training's type if the device is unknown or has no 8-bit peak.
     """
     share = _of_job(
         parts, lambda block: (one for one in block.passes.forward.calls if OPERATORS[one.operator].dtype)
@@ -90,7 +90,7 @@ def _of_job(parts: Decomposition, calls_of: Callable[[Block], Iterable[Call]]) -
     layout = parts.parallelism
     even = {name: LAYOUT[name].default for name in EXPERT_LOAD}
     if any(getattr(layout, name) != usual for name, usual in even.items()):
-        # The time is that of the fullest device, but all of them together have the tokens that there are.
+        # The fullest device decides the time, but the total of tokens does not depend on the balance.
         parts = replace(parts, parallelism=replace(layout, **even))
     counts = parts.kinds.counts(0, parts.model.layers)
     layers = zip(counts, parts.layers, strict=True)

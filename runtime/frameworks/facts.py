@@ -11,8 +11,8 @@ Facts = dict[str, Any]
 """Fields of layout and model by name, with `global_batch`, `devices` (of the job), `replicas`, `gpus_per_node`,
 `dtype`.
 
-When a layout is written, all of them are there and `layer_counts` are those of every chunk. When one is read, they are
-what is known so far: the model, what the caller gave, and what earlier rows have read; `copies` of ZeRO's shards too.
+When a layout is written, all facts are known and `layer_counts` has every chunk. When a layout is read, the facts known
+so far are the model, the caller's fields, fields that earlier rows have read, and `copies` of ZeRO's shards.
 """
 
 
@@ -30,7 +30,7 @@ class Job:
         replica, sequence parallelism without tensor parallelism, where recomputation stops without any.
 
         Raises:
-            UsageError: the model cannot be cut so.
+            UsageError: the model cannot be cut in this way.
         """
         layout = self.parallelism
         facts = asdict(self.model) | asdict(layout)

@@ -10,8 +10,8 @@ from kernelcast.runtime.frameworks.rows import Row, Settings
 class Framework:
     """`name` as on the command line, `title` as people write it.
 
-    Rows are written and read in their order: a row may rely on what earlier ones have read. `parse` reads settings
-    from a text and `render` writes them; `is_form_of` tells whether a text has the framework's form.
+    Rows are written and read in their order: a row may rely on the fields of earlier rows. `parse` reads settings from
+    a text and `render` writes them; `is_form_of` tells whether a text has the framework's form.
     """
 
     name: str

@@ -27,7 +27,7 @@ class ContextExchangeType(Row):
         return Part({self.key: names[facts["context_exchange"]]})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """That of all layers, the first where they differ."""
+        """The exchange of all layers, the first layer's if they differ."""
         given = settings.get(self.key, "p2p")
         name, *others = given if isinstance(given, tuple) and given else (given,)
         found = choice(tuple(_EXCHANGES)).parse(self.key, name)
@@ -160,7 +160,7 @@ class Heads(Row):
         )
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Those that are given, as fields of a model: with latent attention the others are not used."""
+        """The given sizes as fields of a model: with latent attention the others are not used."""
         kind = MODEL["head_size"].kind
         if not FLAG.parse(self.latent, settings.get(self.latent, False)):
             return Found(

@@ -36,7 +36,7 @@ class LayoutFile:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Keys that decide nothing here."""
+        """Keys without effect on the layout."""
         known = self.framework.keys
         return tuple(key for key in self.settings if key not in known)
 
@@ -95,7 +95,7 @@ def read_layout_text(text: str, where: str) -> LayoutFile:
         settings = framework.parse(text)
     if not settings.keys() & framework.keys:
         titles = " or ".join(one.title for one in FRAMEWORKS.values())
-        raise DataError(f"{where}: holds no setting of a layout, expected those of {titles}")
+        raise DataError(f"{where}: holds no setting of a layout, expected settings of {titles}")
     return LayoutFile(where=where, framework=framework, settings=settings)
 
 

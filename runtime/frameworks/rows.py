@@ -148,7 +148,7 @@ class Lacks(Row):
         self.lost = lost
 
     def write(self, facts: Facts) -> Part:
-        """Nothing but the loss."""
+        """Only the loss."""
         lost = self.lost(facts)
         return Part(lost=(lost,) if lost else ())
 
@@ -175,7 +175,7 @@ class NoPadding(Row):
     fields = ("vocabulary_multiple",)
 
     def write(self, facts: Facts) -> Part:
-        """Nothing but the padding that is lost."""
+        """Only the lost padding."""
         multiple = facts["vocabulary_multiple"] * facts["tp"]
         rest = -facts["vocabulary_size"] % multiple
         return Part(lost=(f"a vocabulary padded by {rest}",) if rest >= facts["tp"] else ())

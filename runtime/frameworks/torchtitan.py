@@ -235,7 +235,7 @@ _ROTATE = "parallelism.context_parallel_rotate_method"
 
 
 def _expert_tensors(facts: Facts) -> str:
-    """What torchtitan does not take: experts cut otherwise than 1 or tp, or cut alone."""
+    """The expert_tp that torchtitan refuses: values other than 1 and tp, and tp without expert parallelism."""
     cut, ep, tp = facts["expert_tp"], facts["ep"], facts["tp"]
     is_known = cut == 1 or (cut == tp and ep > 1)
     return "" if is_known else f"expert_tp {cut} with ep {ep} (1, or tp with ep above 1)"

@@ -25,7 +25,7 @@ def write_layout(name: str, job: Job) -> Written:
     """The arguments of the framework `name` (one of `FRAMEWORKS`) for a job.
 
     Raises:
-        UsageError: the model cannot be cut so.
+        UsageError: the model cannot be cut in this way.
     """
     framework, facts = FRAMEWORKS[name], job.facts()
     parts = [row.write(facts) for row in framework.rows]

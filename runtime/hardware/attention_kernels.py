@@ -16,7 +16,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.shipped import ATTENTION_KERNELS
 
 FUSED = "flash_attention"
-"""The operator that kernels differ in; others ask it for what they have not measured."""
+"""The operator that kernels differ in; other attention operators ask it for ratios that were not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,9 @@ class MeasuredKernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRatio:
-    """Time of one kernel over that of another: the published ones' geometric mean, none of which is further off in
-    log(time) than `log_half_width`. `source` says whose they are.
+    """Time of one kernel over the time of another: the geometric mean of published ratios from `source`.
+
+    All of them are within `log_half_width` of it in log(time).
     """
 
     factor: float
@@ -70,9 +71,9 @@ def measured_kernels(hardware: str) -> MeasuredKernels | None:
 def time_ratio(
     architecture: str, direction: Direction, head_size: int, *, of: str, over: str
 ) -> TimeRatio | None:
-    """Time of kernel `of` over that of `over` on one architecture, from the rates of the nearest published head size.
+    """Time of kernel `of` over the time of `over` on one architecture, by rates of the nearest published head size.
 
-    None where nobody published both.
+    None unless both are published.
     """
     if of == over:
         return TimeRatio(factor=1.0, log_half_width=0.0, source="")

@@ -95,7 +95,7 @@ class Setting:
 
     @property
     def most_cards(self) -> float:
-        """Cards that it can have at most: on rails those of its devices, behind one switch all that others leave."""
+        """Most cards that it can use: its own devices' cards on rails, behind one switch all that others leave."""
         between = self.fabric.between
         if between is None or between.topology == "rails":
             return self.cards

@@ -1,4 +1,4 @@
-"""The links of a device: to its host, and to others as a fabric, the bound where nobody described the fabric."""
+"""The links of a device: to its host, and to other devices as a fabric, a bound without a described fabric."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""Fabrics as TOML: read strictly, written in full; shipped ones by name, and what a kind of link has by default."""
+"""Fabrics as TOML: read strictly, written in full; shipped ones by name, and defaults for each kind of link."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class Efficiency(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """What links of a kind have where a description does not say it; `source` says where that was measured."""
+    """Defaults of a kind of link for fields that a description leaves out; `source` says where they were measured."""
 
     latency_us: float
     startup_us: float
@@ -131,7 +131,7 @@ def fabric_toml(fabric: Fabric) -> str:
 
 
 def _with_defaults(level: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The table `inside` or `between`, with what its kind has where it does not say it."""
+    """The table `inside` or `between`, completed by the defaults of its kind."""
     # A wrong kind is refused when all fields are read.
     known = DEFAULTS.get(str(values.get("kind")), DEFAULTS["NVSwitch"])
     found: dict[str, Any] = {

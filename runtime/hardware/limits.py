@@ -87,7 +87,7 @@ def _of_collective(
     entries, nodes, gpus_per_node = vector
     over_link, over_cards = op.wire(int(nodes), int(gpus_per_node))
     if op.is_reduced and nodes == 1 and device is not None and not any(map(adds_up, device.links)):
-        over_link *= 2 * (gpus_per_node - 1) / gpus_per_node  # nothing but the devices adds up
+        over_link *= 2 * (gpus_per_node - 1) / gpus_per_node  # only the devices add up
     if over_link > 0 and device is not None and device.links:
         link = device.links[0]
         what = f"a {device.title}'s {link.kind}"

@@ -28,7 +28,7 @@ class Rates(Record):
 
     @classmethod
     def of(cls, device: Device, dtype: str) -> Self | None:
-        """Those of a device of the table; None where it does not compute in `dtype`."""
+        """Rates of a device of the table; None if it does not compute in `dtype`."""
         flops_per_s = device.peak_flops_per_s(dtype)
         return (
             None

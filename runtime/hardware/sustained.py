@@ -48,7 +48,7 @@ def sustained_origin(of: Device, dtype: str = "bfloat16") -> Device | None:
 
 
 def sustained_flops_per_s(of: Device, dtype: str) -> float | None:
-    """FLOP/s that matrix products hold on a device in a step; None where nobody measured any of its architecture."""
+    """FLOP/s that GEMMs sustain on a device in a step; None if no device of its architecture was measured."""
     peak, origin = of.peak_flops_per_s(dtype), sustained_origin(of, dtype)
     if peak is None or origin is None:
         return None

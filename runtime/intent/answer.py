@@ -13,10 +13,10 @@ from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.estimate.training import Training, training
 from kernelcast.runtime.intent.best import Best, find_best
 from kernelcast.runtime.intent.fewest_devices import Fewest, find_fewest
+from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.intent.largest import Largest, largest_global_batch, largest_sequence_length
 from kernelcast.runtime.intent.network import RateSensitivity, rate_sensitivity
 from kernelcast.runtime.intent.open_request import OpenRequest, read_open_request
-from kernelcast.runtime.intent.wish import Wish
 from kernelcast.runtime.request.fields import DEGREES, SAMPLES
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.reading import read_request

@@ -9,7 +9,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.intent.open_request import OpenRequest
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCH
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.search.found import Counts, Found
+from kernelcast.runtime.search.partial_result import Counts, Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.result import Answer, SearchResult, Smallest
 from kernelcast.runtime.search.sweep import sweep

@@ -9,7 +9,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.intent.answer import answer
-from kernelcast.runtime.intent.wish import Wish
+from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.fields import MEMORY, REQUEST, SEARCH, SHARED, renamed
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.models import find_model
@@ -79,7 +79,7 @@ def _read(
     fields: Mapping[str, Any],
     known: Iterable[str],
 ) -> tuple[ModelConfig, FabricChoice | None, dict[str, Any]]:
-    """The model, the fabric, and the other fields with those of the stack."""
+    """The model, the fabric, and the other fields including the stack's."""
     values = renamed(fields, REQUEST)
     names = [name for name in known if name != "stack"]
     for name in values:

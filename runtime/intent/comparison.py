@@ -7,8 +7,8 @@ from typing import Any
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.training import Training, training
 from kernelcast.runtime.intent.best import Best, find_best
+from kernelcast.runtime.intent.goals import RankBy, Wish
 from kernelcast.runtime.intent.open_request import OpenRequest
-from kernelcast.runtime.intent.wish import RankBy, Wish
 from kernelcast.runtime.search.result import Answer
 
 COMPARISON_FORMAT = "kernelcast.comparison/1"

@@ -13,7 +13,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import step_time_for
 from kernelcast.runtime.intent.best import require_answer
 from kernelcast.runtime.intent.open_request import OpenRequest
-from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step.layouts import Layouts
@@ -69,8 +69,8 @@ def find_fewest(request: OpenRequest, *, tokens: int, days: float) -> Fewest:
     last that takes too long and the first that does not, in whole nodes (in single devices below one).
 
     Time need not fall with devices, so every size is evaluated from small to large; sizes that cannot make it are left
-    out: those that would need more than the device's peak, and those of `MOST_EFFICIENT`. Where more than 128 sizes
-    are left between two powers of two, a multiple of a node is taken instead of the node.
+    out: sizes that would need more than the device's peak or `MOST_EFFICIENT`. If more than 128 sizes are left between
+    two powers of two, a multiple of a node is taken instead of the node.
 
     Raises:
         DataError: no size makes it, or none has a layout that fits.
@@ -126,7 +126,7 @@ class _Finder:
         return None
 
     def _between(self, before: int, found: Estimate, step_time_s: float, best_rate: float) -> Estimate:
-        """The fewest devices after `before`, up to those of `found`."""
+        """The fewest devices after `before`, up to the number of `found`."""
         node, size = self.request.question.space.gpus_per_node, found.parallelism.world_size
         least = max(
             before + 1, self._least_devices(step_time_s), 1 / (MOST_EFFICIENT * step_time_s * best_rate)

@@ -10,8 +10,8 @@ from kernelcast.runtime.intent.best import require_answer
 from kernelcast.runtime.intent.open_request import OpenRequest
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import MAX_DEGREE, MAX_SIZE
-from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import look_for_fitting
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.space import divisors
 
 _EIGHTHS = 8

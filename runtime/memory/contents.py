@@ -31,11 +31,11 @@ from kernelcast.runtime.step.sizes import Sizes
 class LayerContents(NamedTuple):
     """A transformer layer: bytes for one micro-batch, entries for weights, each float64 [rows] or a number.
 
-    - `block_input`, and what is `kept` besides it; `dropped` of it by selective checkpointing, of attention and of the
-      MLP's half; `mlp` is all that this half keeps; `late` what late weight gradients wait with;
+    - `block_input`, and the other `kept` activations; selective checkpointing drops `dropped` of attention and of the
+      MLP's half; `mlp` is all that this half keeps; `late` is kept for late weight gradients;
     - gradients in use: of attention, at the MLP's projection down and at its activation;
     - `buffers` whatever the micro-batch;
-    - `parameters`, those of `adapters`, the entries of weight `matrices`, and those `cast` to 8 bit.
+    - `parameters`, of them in `adapters`; entries of weight `matrices`, of them `cast` to 8 bit.
     """
 
     block_input: Number
@@ -114,10 +114,10 @@ class LossContents(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All that stages are put together from: a layer of each kind, both ends, and their parameters.
+    """The parts of all stages: a layer of each kind, both ends, and their parameters.
 
-    `embedding` is what the first end keeps; `tokens` are those of a micro-batch, `gathered` the bytes of its
-    activations where sequence parallelism puts them together.
+    `embedding` are bytes kept by the first end; `tokens` counts tokens of a micro-batch; `gathered` are the bytes of
+    its activations where sequence parallelism gathers them.
     """
 
     sizes: Sizes

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.pipeline.passes import Kind
 from kernelcast.runtime.pipeline.schedules import stage_orders
-from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
@@ -35,7 +35,7 @@ class Load:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """Its layers, those of its first chunk before."""
+        """Layers of its first chunk, then its own."""
         return (self.chunk_layers, *self.layers)
 
     @property
@@ -71,7 +71,7 @@ def loads(
     - gpipe runs all m forward passes first: m.
     - 1f1b: min(pp − s, m) on stage s (arXiv 2104.04473, section 2.2.1).
     - zero_bubble (ZB-H1): the same, and up to s micro-batches more whose weight gradients are late, so that
-      every stage holds about as many as 1f1b's first (arXiv 2401.10241, section 2).
+      every stage holds about the number of 1f1b's first stage (arXiv 2401.10241, section 2).
     - interleaved: stage s runs 2(pp − s − 1) + (virtual_stages − 1)·pp chunk passes ahead, then one forward,
       one backward (arXiv 2104.04473, section 2.2.2). With even chunks the first stage thus keeps
       1 + (pp − 1)/(pp · virtual_stages) times its share of all pp micro-batches (arXiv 2205.05198,

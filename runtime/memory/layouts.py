@@ -6,12 +6,12 @@ from operator import le
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.memory.contents import Contents
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import LayerSplit, Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -56,7 +56,7 @@ def largest_stage_bytes(
             *(column[where].tolist() for column in shapes), strict=True
         )
     ]
-    # Rows of all shapes one after the other, the first stage's first; every layout takes those of its shape.
+    # Rows of all shapes one after the other, the first stage's first; every layout takes the rows of its shape.
     table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
     first = (np.cumsum(counts) - counts)[shape_of]
     # The same sizes are on the devices of many layouts.

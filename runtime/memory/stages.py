@@ -35,8 +35,8 @@ class StageMemory:
 
     - `weights_bytes`, `gradients_bytes`, `optimizer_bytes`: the model states under ZeRO;
     - `activations_bytes`: what autograd keeps for the micro-batches in flight;
-    - `logits_bytes`: logits, or what a loss keeps in their place or beside them, on the last stage;
-    - `working_bytes`: gradients on their way, recomputed activations, whole weights and gradients of the
+    - `logits_bytes`: logits and other tensors that the loss keeps, on the last stage;
+    - `working_bytes`: activation gradients in use, recomputed activations, whole weights and gradients of the
       blocks that ZeRO works on, tables;
     - `host_bytes`: states of the optimizer and activations in the host's memory instead.
     """
@@ -144,7 +144,7 @@ def memory_of(
     weights = states.weights + frozen_bytes(held.frozen, rows.shards, rows.zero, precision)
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
-    # Copies in 8 bit stay from update to update; with ZeRO-3 only those of the blocks that are gathered.
+    # Copies in 8 bit stay from update to update; with ZeRO-3 only copies of the gathered blocks.
     copies = [FLOAT8_COPIES_BYTES * one.cast for one in layers]
     of_stage = sum(count * entries for count, entries in zip(rows.layers, copies, strict=True))
     of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * loss.cast
@@ -212,9 +212,9 @@ def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
 
 
 def _whole_blocks(rows: Rows, contents: Contents, precision: Precision) -> Floats:
-    """What ZeRO puts together again: of the largest block gradients (from 2 on), and with 3 the weights.
+    """Tensors that ZeRO gathers: gradients of the largest block (from ZeRO-2 on), and its weights (ZeRO-3).
 
-    With ZeRO-3 the next block's weights arrive while one works, so two are there.
+    With ZeRO-3 the next block's weights arrive while one block computes, so there are two.
     """
     own = largest_of(rows, [layer.parameters for layer in contents.layers])
     end = np.maximum(rows.first, rows.last) * contents.loss.matrix

@@ -33,7 +33,7 @@ PRECISIONS = {
     "bfloat16": _MIXED,
     "float32": Precision(weight=4, gradient=4, optimizer=8),
     "float64": Precision(weight=8, gradient=8, optimizer=16),
-    # Products in 8 bit cast their inputs; what is kept has 16.
+    # Products in 8 bit cast their inputs; kept tensors have 16.
     "float8_e4m3fn": _MIXED,
     "float8_e5m2": _MIXED,
 }
@@ -66,7 +66,7 @@ class States:
 
 
 def with_optimizer(precision: Precision, kind: OptimizerKind, states: StateType) -> Precision:
-    """The same with another optimizer than Adam with moments in fp32 (float64: 8 bytes each) beside its masters."""
+    """The same with the moments of another optimizer than fp32 Adam (float64: 8 bytes each); masters stay."""
     moment = 8 if precision.weight == 8 else 4
     masters = precision.optimizer - 2 * moment
     return replace(precision, optimizer=masters + state_bytes(kind, states, moment))

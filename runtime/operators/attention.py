@@ -30,8 +30,8 @@ WITHOUT_MASK = "without mask"
 
 FLASH_ATTENTION = Operator(
     name="flash_attention",
-    # Where heads of queries and keys have another size than those of values, `head_size` is the mean of both: FLOPs and
-    # bytes are the same.
+    # If query and key heads have another size than value heads, `head_size` is the mean of both: FLOPs and bytes are
+    # the same.
     title="fused causal attention; each key-value head serves an equal group of query heads",
     operator_class=OperatorClass.COMPUTE,
     features=_HEADS,
@@ -64,7 +64,7 @@ def _causal(vector: Vector) -> tuple[Vector, float]:
 
 ATTENTION_BLOCK = Operator(
     name="attention_block",
-    title="fused attention of some queries to some keys, of which a query sees `visible` in the mean",
+    title="fused attention of some queries to some keys; a query sees `visible` keys on average",
     operator_class=OperatorClass.COMPUTE,
     features={
         "b": "samples",

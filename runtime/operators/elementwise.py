@@ -33,9 +33,9 @@ def elementwise(
 
     `least` are the multiples of the elements that no kernel can do without, forward and backward, where they are fewer.
 
-    With `forward` or `backward` None, that pass runs no kernel. An optional one that a bundle lacks is answered by
-    `alike` that moves as much: both wait for memory, and imported data rarely has the one and always the other.
-    `kernels` are those of the forward and of the backward pass.
+    With `forward` or `backward` None, that pass runs no kernel. If a bundle lacks an optional operator, `alike` answers
+    for it, an operator that moves the same bytes: both are memory-bound, and imported data rarely has the one and
+    always the other. `kernels` counts kernels of the forward and the backward pass.
     """
     product = " ".join(features)
     return Operator(

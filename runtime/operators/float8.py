@@ -16,10 +16,10 @@ _LINEARS = {name: role for name, role in GEMM.roles.items() if name not in _IN_1
 def _costs(group: str = "") -> Mapping[Direction, Cost]:
     """Of one product, or of `group` of them; an element is a byte.
 
-    What is there in 16 bits is cast first: for the forward pass the input [m, k], for the input's gradient that of the
-    output [m, n]. The weight's gradient reads transposed copies of both: Hopper's 8-bit products take one layout only
-    (cuBLAS, cublasLtMatmul). Results have 16 bits, and a weight gradient is added to what is there. Casts and copies
-    may be made by kernels that make something else too, so that they are not among the least.
+    16-bit inputs are cast first: for the forward pass the input [m, k], for the input's gradient the output's gradient
+    [m, n]. The weight's gradient reads transposed copies of both: Hopper's 8-bit products take one layout only (cuBLAS,
+    cublasLtMatmul). Results have 16 bits, and a weight gradient is accumulated. Kernels of other operators may cast and
+    copy too, so the lower bounds contain neither.
     """
 
     def moved(mk: float, kn: float, mn: float) -> str:

@@ -121,7 +121,7 @@ MOE = Operator(
     title="experts of a layer as one call: their gated MLPs on rows sent to them, summed per token; without the router",
     operator_class=OperatorClass.COMPUTE,
     # `rows` are pairs of a token and an expert of this device, tokens · experts per token where it holds all of them;
-    # `width` is what one expert has on this device. How unevenly rows are spread is no feature.
+    # `width` is the width of one expert on this device. How unevenly rows are spread is no feature.
     features={
         "tokens": "tokens",
         "rows": "rows of all experts",

@@ -123,8 +123,8 @@ class Operator:
     """One row of the table: one kernel law. `features` are ordered: they are the columns of a regressor.
 
     - `roles`: why steps call it, by name; an operator with one use has the role "".
-    - `directions`: those that have a time of their own, in the order of a step; `forward` and `backward` are those of
-      either pass. `sums` names a direction that is the sum of others, where only the sum was measured.
+    - `directions`: directions with a time of their own, in the order of a step; `forward` and `backward` are the
+      directions of either pass. `sums` names a direction that is the sum of others, where only the sum was measured.
     - `is_collective`: processes exchange data in it; its last two features are nodes and GPUs per node.
     - `per_update`: called once per update over all parameters of a stage, not once per micro-batch.
     - `is_optional`: left out of the sum where a bundle lacks it, with a warning.
@@ -135,7 +135,7 @@ class Operator:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
       one that frameworks call with the same buffer for input and output.
-    - `wire`: what a collective has to send at least.
+    - `wire`: the least that a collective sends.
     - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_reduced`: a collective whose sum ends on every process, which switches can make; `is_pairwise`: one in which
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.

@@ -11,9 +11,9 @@ from kernelcast.runtime.operators.operator import (
 )
 
 # Fused Adam reads parameter, gradient and both moments and writes all but the gradient. The paper's vector is
-# [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths. Beside 16-bit
+# [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths. With 16-bit
 # weights and gradients, masters and moments are in fp32: gradient in (2), master and both moments in and out (24),
-# weight out (2), 28 bytes per parameter, as many as with everything in fp32 (7 · 4); gradients in fp32 make it 30.
+# weight out (2), 28 bytes per parameter, the same as with everything in fp32 (7 · 4); gradients in fp32 make it 30.
 ADAM = Operator(
     name="adam",
     title="fused Adam step over the parameters of a stage",

@@ -1,4 +1,4 @@
-"""How long a pipeline of stages takes for one update: the paper's closed form, and an exact simulation.
+"""Time of one update in a pipeline of stages: the paper's closed form, and an exact simulation.
 
 See docs/timeline.md.
 """

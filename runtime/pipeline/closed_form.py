@@ -32,8 +32,8 @@ def closed_forms(
     stages hide behind the backward passes of the earlier ones.
 
     The times are arrays [configs, stages]: forward and backward of one micro-batch with their sends, all-reduce and
-    update (optimizer and all-gather) of one step. `micro_batches` is one number, or [configs]. With `overlap` every
-    longer first and last pass counts, and of the first stage's all-reduce what outlasts a backward pass.
+    update (optimizer and all-gather) of one step. `micro_batches` is one number, or [configs]. With `overlap` the sum
+    contains all added times of first and last passes, and only the exposed part of the first stage's all-reduce.
 
     Raises:
         UsageError: no stages, or no micro-batches.

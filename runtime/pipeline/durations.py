@@ -1,4 +1,4 @@
-"""What a simulated pipeline takes as input: how long every pass, transfer and update takes."""
+"""Input of a simulated pipeline: the time of every pass, transfer and update."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -25,14 +25,17 @@ OVERLAPPING = ("first_us", "last_us", "link_us")
 class Durations:
     """Times in µs of the pieces of a step, for many configurations at once.
 
-    Of one micro-batch, arrays [configs, chunks]: `forward_us` and `backward_us` of the passes; with a schedule
-    that splits backward passes `backward_us` is the input gradients' part and `weight_us` the weight gradients', else
-    `weight_us` is 0; `send_forward_us` from a chunk to the next one after its forward pass and
-    `send_backward_us` to the one before after its backward pass (0 where there is none).
-    `saved_forward_us` and `saved_backward_us` are what a forward and a backward pass take less where they run together
-    (`passes.is_pair`), None for nothing.
-    Of one update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its
-    optimizer with the all-gather. `overlap` where collectives of the update run beside passes.
+    Per micro-batch, arrays [configs, chunks]:
+
+    - `forward_us`, `backward_us`: the passes; if the schedule splits backward passes, `backward_us` is the part of the
+      input gradients and `weight_us` the part of the weight gradients, else `weight_us` is 0;
+    - `send_forward_us`, `send_backward_us`: the transfer to the next chunk after a forward pass, and to the previous
+      chunk after a backward pass; 0 without one;
+    - `saved_forward_us`, `saved_backward_us`: time saved by a forward and a backward pass that run together
+      (`passes.is_pair`); None for no saving.
+
+    Per update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its optimizer with the
+    all-gather. `overlap` if collectives of the update overlap with passes.
 
     Raises:
         UsageError: shapes that do not go together, or a time that is negative or not finite.
@@ -99,7 +102,7 @@ class Durations:
 
     @property
     def _saved(self) -> tuple[str, ...]:
-        """Those of `SAVED` that are there."""
+        """The names in `SAVED` that are not None."""
         return tuple(name for name in SAVED if getattr(self, name) is not None)
 
     def take(self, rows: slice | NDArray[np.intp]) -> Self:
@@ -111,10 +114,9 @@ class Durations:
     def on_grid(self, passes: int) -> Self:
         """The same times, rounded so that no sum on a path of `passes` passes of each kind is ever rounded.
 
-        Every configuration gets its own grid, a power of two below 2⁻⁵² of what such a path can add up to.
-        Sums on it are exact in float64, whatever their order: only so can "this repeats exactly" be asked,
-        and do all ways to evaluate a schedule give the very same bits. A step's time changes by at most half a
-        grid step per piece on its path.
+        Every configuration gets its own grid, a power of two below 2⁻⁵² of the longest possible path. Sums on it are
+        exact in float64 in any order, so exact repetitions can be detected, and all ways to evaluate a schedule agree
+        to the bit. A step's time changes by at most half a grid step per piece on its path.
         """
         longest = np.zeros(self.configs)
         # The last chunk sends nothing forward and the first one nothing backward, whatever stands there.

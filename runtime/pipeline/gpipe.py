@@ -10,9 +10,9 @@ def gpipe(durations: Durations, micro_batches: int) -> Ends:
     """Evaluate a GPipe schedule for all configurations.
 
     A path through the passes F(stage, micro-batch) goes to a later stage or to a later micro-batch; all
-    micro-batches take the same times, so the longest one goes to the later ones where a pass is longest:
-    end of F(s, i) = sum of forward passes and sends up to s + i · longest forward pass up to s. A backward
-    path starts at any stage k ≥ s that finished its forward passes, and is of the same kind.
+    micro-batches take the same times, so the longest path steps through micro-batches at the stage with the longest
+    pass: end of F(s, i) = sum of forward passes and sends up to s + i · longest forward pass up to s. A backward
+    path has the same form, and starts at any stage k ≥ s that finished its forward passes.
     """
     forward, send_forward = durations.forward_us.T, durations.send_forward_us.T  # [stages, configs]
     backward, send_backward = durations.backward_us.T, durations.send_backward_us.T

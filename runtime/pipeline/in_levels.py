@@ -1,9 +1,9 @@
 """Any fixed order of passes, evaluated level by level for many configurations at once.
 
-A unit of passes (`passes.units`) has the level after the latest of those that it waits for: the unit before it on its
-stage, and those whose output it reads. All units of a level are on different stages, so a level is a few array
-operations. In the middle of a long step the levels repeat with the micro-batches counted on. Only messages under way
-are kept: those of one kind and chunk take turns in a few places, freed when they are read.
+A unit of passes (`passes.units`) has the level after the latest unit that it waits for: the unit before it on its
+stage, and the units whose output it reads. All units of a level are on different stages, so a level is a few array
+operations. In the steady phase of a long step the levels repeat with later micro-batches. Only messages in flight are
+kept: messages of one kind and chunk take turns in a few places, freed when they are read.
 """
 
 from collections import Counter, deque
@@ -13,24 +13,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends
 from kernelcast.runtime.pipeline.messages import Message, Messages
 from kernelcast.runtime.pipeline.passes import Kind, Pass, units
 from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.pipeline.steady import run_steady
-from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import Schedule
 
 _Rows = NDArray[np.intp]
 _Unit = tuple[Pass, ...]
 _Type = tuple[tuple[Kind, int, bool], ...]
-"""Of each pass of a unit its kind and chunk, and whether collectives of the update make it longer."""
+"""For each pass of a unit: its kind and chunk, and whether collectives of the update lengthen it."""
 
 _HISTORY = 8
-"""Rounds among which a repetition of times is looked for."""
+"""Longest repetition of times that is looked for, in rounds."""
 _REPEATING = 5
-"""Of a long step as many times pp micro-batches are put into levels, and a few: the schedules repeat before."""
+"""A long step puts about this number times pp micro-batches into levels: by then the schedules repeat."""
 _MOST_ROUND = 16
 """Micro-batches of a round divide this."""
 _LONGEST_PERIOD = 12
@@ -41,8 +41,8 @@ _LONGEST_PERIOD = 12
 class _Level:
     """Units that run at once: stages, types, and the rows of what they read and send, [units] each.
 
-    A unit without a second (or any) input waits for its own stage alone; what nobody reads goes to a row of its own.
-    `sends` are rows of what messages take, `completes` (turn, stage, chunk) of units that complete the gradients of a
+    A unit without a second (or any) input waits for its own stage alone; unread output goes to a row of its own.
+    `sends` are rows of message times, `completes` (turn, stage, chunk) of units that complete the gradients of a
     stage's turn-th chunk.
     """
 
@@ -56,10 +56,10 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A schedule in levels, of which those from `first` to `stop` are a round that can be repeated.
+    """A schedule in levels; the levels from `first` to `stop` are a round that can be repeated.
 
-    `types` are the distinct kinds of units, `rows` those of the state, `round` the micro-batches of a round, 0 where
-    nothing repeats.
+    `types` are the distinct kinds of units, `rows` the number of rows of the state, `round` the micro-batches of a
+    round, 0 if nothing repeats.
     """
 
     levels: tuple[_Level, ...]
@@ -165,7 +165,7 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
         of_round = 0
     chunks = messages.chunks
     passes = (Pass(kind, chunk, 0) for kind in (Kind.FORWARD, Kind.BACKWARD) for chunk in range(chunks))
-    # No rows for what nobody sends: they would stay as they are, and the state would never be found to repeat.
+    # No rows for messages that are never sent: they would not change, and the state would never repeat.
     read = [message[:2] for one in passes if (message := messages.read(one))]
     rows = {kind_and_chunk: pp + places * index for index, kind_and_chunk in enumerate(read)}
     sink = pp + places * len(rows)
@@ -207,8 +207,10 @@ def _plan(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) 
 
 
 def _special(orders: Sequence[Sequence[_Unit]]) -> dict[Pass, int]:
-    """Passes that collectives of the update may make longer: the first forward pass of every chunk, and the one that
-    completes its gradients, of which the value is the turn in which the stage completes it.
+    """Passes that overlapped collectives of the update may lengthen.
+
+    They are the first forward pass of every chunk (value 0), and the pass that completes its gradients (value: the
+    turn in which its stage completes it).
     """
     found = dict[Pass, int]()
     for order in orders:

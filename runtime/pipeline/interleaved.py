@@ -100,8 +100,8 @@ class _Ticks:
     the stages are free, pp arrivals that the backward passes sent, 1 arrival at the last stage. So the input
     of a stage lies one row before what it sends forward, or one row after what it sends backward.
 
-    `times` are forward, send forward, backward and send backward, each [chunks, configs]. Those of the chunks
-    that the stages work on are kept per stage: in a tick one stage goes on to its next chunk.
+    `times` are forward, send forward, backward and send backward, each [chunks, configs]. The times of the current
+    chunks are kept per stage: in a tick one stage goes on to its next chunk.
     """
 
     def __init__(self, shape: _Shape, times: tuple[Times, ...], *, before: int) -> None:

@@ -16,7 +16,7 @@ Message = tuple[Kind, int, int]
 class Messages:
     """The messages of a pipeline.
 
-    `chunks` of all `copies` of the model lie one after the other, of which each begins and ends on its own.
+    `chunks` of all `copies` of the model lie one after the other; each copy has its own first and last chunk.
     """
 
     schedule: Schedule
@@ -27,7 +27,7 @@ class Messages:
     @classmethod
     @lru_cache(maxsize=256)
     def of(cls, schedule: Schedule, pp: int, virtual_stages: int) -> Self:
-        """Those of a schedule."""
+        """The messages of a schedule."""
         copies = SCHEDULE_KINDS[schedule].copies
         return cls(schedule, pp, pp * virtual_stages * copies, copies)
 

@@ -34,7 +34,7 @@ def one_forward_one_backward(durations: Durations, micro_batches: int, *, zero_b
 
 
 class _Slots:
-    """The state between two slots: arrays [stages, configs], those of arrivals with a row more.
+    """The state between two slots: arrays [stages, configs]; arrays of arrivals have one more row.
 
     `free` is the end of what the stage did last; row s of `from_before` and row s + 1 of `from_after` say when
     the input of the next forward and backward pass of stage s arrives.

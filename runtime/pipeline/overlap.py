@@ -1,4 +1,4 @@
-"""Data-parallel collectives beside a pass: in buckets, each when it is ready and the one before is through.
+"""Data-parallel collectives overlapped with a pass: in buckets, each when it is ready and the previous one is done.
 
 See docs/timeline.md, Data-parallel collectives during passes.
 """
@@ -14,11 +14,11 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """What collectives beside the first and the last passes of an update do to them.
+    """Effect of overlapped collectives on the first and the last passes of an update.
 
-    In µs, arrays [configs, chunks]: `first_us` is what the first forward pass of a chunk takes longer, `last_us` what
-    the pass that completes its gradients does. [configs, stages]: `buckets` are pieces that the gradients of each of a
-    stage's chunks are combined in, `link_us` is how long the pass that completes them uses the same links itself.
+    Arrays [configs, chunks], in µs: `first_us` is added to the first forward pass of a chunk, `last_us` to the pass
+    that completes its gradients. Arrays [configs, stages]: `buckets` is the number of pieces per chunk in which its
+    gradients are reduced, `link_us` the time in which the completing pass uses the same links itself.
     """
 
     first_us: Times
@@ -34,11 +34,11 @@ class Overlap:
 def slowed_us(
     pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
 ) -> Times:
-    """What a pass takes longer because `buckets` pieces of a collective run beside it, in µs.
+    """Time in µs added to a pass that overlaps with `buckets` pieces of a collective.
 
-    One bucket in n runs before or after the pass, the others beside it as long as it lasts, but for the time `link_us`
-    in which it uses the same links itself. Computing takes `exposed_share` of the time beside it longer: a pass of d
-    then takes min(d + k · a, (d − k · l) / (1 − k)) with k = share · (n − 1) / n, beside a collective of a.
+    One bucket in n runs before or after the pass, the others overlap with it, except for the time `link_us` in which
+    the pass uses the same links itself. Compute slows down by `exposed_share` of the overlapped time: next to a
+    collective of a, a pass of d takes min(d + k · a, (d − k · l) / (1 − k)) with k = share · (n − 1) / n.
     """
     slower = exposed_share * (buckets - 1) / buckets
     longer: Times = np.minimum(slower * network_us, (pass_us - link_us) * slower / (1 - slower))
@@ -48,10 +48,10 @@ def slowed_us(
 def gathered_us(
     pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
 ) -> Times:
-    """What a pass takes longer whose parameters arrive in `buckets` pieces while it runs, in µs.
+    """Time in µs added to a pass whose parameters arrive in `buckets` pieces while it runs.
 
-    It starts when the first piece is there; then either it or the network is never idle, and of the other one piece
-    is left: max(a / n + d, a + l · (n − 1) / n + d / n), with d as `slowed_us` makes it.
+    It starts when the first piece has arrived; then either it or the network is never idle, and one piece of the other
+    is exposed: max(a / n + d, a + l · (n − 1) / n + d / n), with d as `slowed_us` makes it.
     """
     slowed = pass_us + slowed_us(pass_us, network_us, buckets, exposed_share, link_us)
     busy_us = network_us + waiting_us(link_us, buckets)
@@ -60,7 +60,7 @@ def gathered_us(
 
 
 def waiting_us(link_us: Times, buckets: Times) -> Times:
-    """How long pieces beside a pass wait for its own collectives on the same links: the piece that is left does not."""
+    """Time that overlapped pieces wait for the pass's own collectives on the same links; the exposed piece does not."""
     waits: Times = link_us * (buckets - 1) / buckets
     return waits
 

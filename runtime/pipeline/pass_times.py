@@ -38,10 +38,10 @@ class Span:
 class StageTimeline:
     """What one stage does: its passes in order, with `starts_us` and `ends_us`, then its update.
 
-    What a pass sends leaves at `sent_us`: when it ends, or the last one of those that run together. Those are listed
-    one after the other, although they take turns.
-    `all_reduces` has a span per chunk in the order in which gradients get ready, from the first piece that is
-    ready to the last that is through; empty where nothing is reduced. `update` follows passes and all-reduces.
+    A pass sends at `sent_us`: when it ends, or when the last pass of its pair ends. The passes of a pair are listed one
+    after the other, although they take turns.
+    `all_reduces` has a span per chunk in the order in which gradients become ready, from the first ready piece to the
+    end of the last; empty if nothing is reduced. `update` follows passes and all-reduces.
     """
 
     stage: int

@@ -16,8 +16,8 @@ class Kind(StrEnum):
 class Pass(NamedTuple):
     """One pass of one micro-batch through one chunk of the model.
 
-    With `joined` it runs together with the pass listed after it: they start when the inputs of all are there, and what
-    they send leaves when the last one ends.
+    With `joined` it runs together with the pass listed after it: they start when the inputs of both have arrived, and
+    send when the last one ends.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Pipeline schedules: in which order every stage runs its passes (docs/timeline.md, Schedules).
+"""Pipeline schedules: the order of passes on every stage (docs/timeline.md, Schedules).
 
 A chunk of the model lies on the stage that `stage_of` says (runtime/request/schedule.py).
 """
@@ -48,7 +48,7 @@ def stage_orders(
 def saved_in_pairs_us(
     durations: Durations, schedule: Schedule, micro_batches: int, virtual_stages: int = 1
 ) -> Times:
-    """What passes that run together save in a step, float64 [configs, stages]."""
+    """Time that passes save in a step by running together, float64 [configs, stages]."""
     found = np.zeros((durations.configs, durations.stages))
     if not SCHEDULE_KINDS[schedule].pairs:
         return found
@@ -66,8 +66,8 @@ def saved_in_pairs_us(
 def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:
     """Forward passes of a stage before the one that its first backward pass follows, given enough work.
 
-    1F1B and zero-bubble: as many as there are later stages. Interleaved: twice as many, and a round of pp
-    micro-batches through every chunk but the last (Megatron-LM).
+    1F1B and zero-bubble: the number of later stages. Interleaved: twice that number, and a round of pp micro-batches
+    through every chunk but the last (Megatron-LM).
     """
     later = pp - 1 - stage
     return 2 * later + (virtual_stages - 1) * pp if schedule == "interleaved" else later

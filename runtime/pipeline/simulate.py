@@ -53,10 +53,10 @@ def simulate(
     A pass starts when its stage has finished the pass before and its input has arrived; a transfer occupies
     neither stage. The gradients of a chunk become ready evenly while the last pass that adds to them runs (the
     last backward pass; with zero-bubble the last weight pass). They are all-reduced in `buckets` equal pieces
-    (a number for all, or [configs, stages]), each when it is ready and the one before is through; the chunks of
+    (a number for all, or [configs, stages]), each when it is ready and the previous one is done; the chunks of
     a stage share its all-reduce evenly. A stage's update starts when its passes and its all-reduce are over,
-    and the step ends with the last update. Where `durations` has an overlap, its buckets count, and the first forward
-    and the completing pass of every chunk take so much longer.
+    and the step ends with the last update. If `durations` has an overlap, its buckets replace `buckets`, and its times
+    are added to the first forward pass and the completing pass of every chunk.
 
     Memory does not grow with the micro-batches, and beyond input and answer not with the configurations.
 
@@ -76,16 +76,16 @@ def simulate(
 
 
 def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> int:
-    """No path through a schedule has more passes of a kind than this (`Durations.on_grid`).
+    """An upper bound of the passes of one kind on a path through a schedule (`Durations.on_grid`).
 
-    Those evaluated in levels have no more levels than that, of at most one pass of a kind each.
+    Schedules evaluated in levels have at most this number of levels, each with at most one pass of a kind.
     """
     most = 6 if SCHEDULE_KINDS[schedule].is_v else virtual_stages
     return most * (micro_batches + 4 * pp)
 
 
 def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_stages: int) -> None:
-    """Check that durations are those of such a pipeline.
+    """Check that durations fit the pipeline.
 
     Raises:
         UsageError: they are for another number of stages or chunks, or split backward passes for a schedule
@@ -150,9 +150,9 @@ def all_reduce_ends(ends: Ends, all_reduce_us: Times, pieces: Times, link_us: Ti
     """When the all-reduce of every chunk ends [virtual stages, stages, configs], chunks as in `ends`.
 
     Piece k of n is ready a share k/n into the last pass, and the network takes one piece after the other. Both
-    run at an even pace, so what comes last is either the network's work after the first piece, or the last
-    piece after the pass; or the network was not yet through with the chunk before. Pieces beside a pass wait while it
-    uses the links itself, for `link_us`.
+    run at an even pace, so the end is either the network's work after the first piece, or the last piece after the
+    pass; or the network was still busy with the chunk before. Overlapped pieces wait for `link_us` while the pass uses
+    the links itself.
     """
     share = all_reduce_us / len(ends.last_end_us)
     waits_us = np.where(share > 0, waiting_us(link_us, pieces), 0)

@@ -1,4 +1,4 @@
-"""The middle of a long schedule: once it repeats exactly, the rest follows by multiplication."""
+"""The steady phase of a long schedule: once it repeats exactly, the rest follows by multiplication."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,10 +17,10 @@ def run_steady(
 ) -> Times:
     """The state [rows, configs] after `rounds` rounds; `advance_of` makes the step for some configurations.
 
-    A round is made of maxima and of additions of times that are the same in every round, so a state whose
-    every row is later by d than p rounds before is later by d again after p more rounds. Times lie on a grid
-    (`Durations.on_grid`), so the comparison is exact. Periods up to `history` rounds are looked for, ever
-    less often; configurations that do not repeat are run to the end.
+    A round consists of maxima and of additions of constant times. If every row of a state is later by d than p rounds
+    before, it will be later by d again after p more rounds. Times lie on a grid (`Durations.on_grid`), so the
+    comparison is exact. Periods up to `history` rounds are looked for, less and less often; configurations that do not
+    repeat are run to the end.
     """
     result = np.empty_like(state)
     running = np.arange(state.shape[1])
@@ -48,7 +48,7 @@ def _repeating(state: Times, past: deque[Times], remaining: int) -> tuple[NDArra
     found, final = np.zeros(state.shape[1], dtype=np.bool_), np.empty_like(state)
     for period in range(1, len(past) + 1):
         before = past[-period]
-        # Two rows tell most of those that do not repeat.
+        # Two rows exclude most configurations that do not repeat.
         if not ((state[0] - before[0] == state[-1] - before[-1]) & ~found).any():
             continue
         later = state - before

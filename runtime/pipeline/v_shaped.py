@@ -9,9 +9,9 @@ from kernelcast.runtime.pipeline.passes import Kind, Pass
 def zb_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
     """ZB-V in its fixed order (arXiv 2401.10241, section 6; torch's ScheduleZBVZeroBubble).
 
-    Where forward pass, input gradients and weight gradients take the same, no stage ever waits between its first and
-    its last pass, with 2 pp chunk passes in flight at most, 1F1B's memory. It is made for 2 pp − 1 micro-batches or
-    more; of fewer, those that are missing are left out.
+    If forward pass, input gradients and weight gradients take the same time, no stage waits between its first and its
+    last pass, with at most 2 pp chunk passes in flight, the memory of 1F1B. The order is made for 2 pp − 1
+    micro-batches or more; with fewer, the missing ones are left out.
     """
     chunks = stage, 2 * pp - 1 - stage
     done = {(kind, side): 0 for kind in Kind for side in (0, 1)}
@@ -55,7 +55,7 @@ def dualpipe_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> 
 def dualpipe(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
     """DualPipe (arXiv 2412.19437, section 3.2.1): half of the micro-batches enter at either end.
 
-    Chunks from pp on are those of the second copy of the model, which begins on the last stage; the second half of the
+    Chunks from pp on are the second copy of the model, which begins on the last stage; the second half of the
     micro-batches runs through it. A stage and its mirror image do the same.
     """
     half = micro_batches // 2
@@ -110,7 +110,7 @@ def _folded(
         yield from forward(1)
     for index in range(micro_batches - 2 * stages + stage + 1):
         if index == 0 and not later:
-            # Not together: what the backward pass reads has just been computed on the same stage.
+            # Not together: the backward pass reads a tensor that this stage has just computed.
             yield from forward(0)
             yield from backward(1)
         else:

@@ -56,11 +56,11 @@ DEFAULT_BUCKET_ENTRIES = 1_260_000_000
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. Not given, it has `default`; where that is None, `otherwise` says in words what it is then.
+    """One field. Its default is `default`; if that is None, `otherwise` describes the default in words.
 
-    `old` are names that it had before (some of them the paper's), still accepted. `degree`: a parallel degree;
-    `replicates`: one whose devices hold the same parameters. `of_stack`: what the training software does, which all
-    layouts of a search have in common.
+    `old` are former names (some of them the paper's), still accepted. `degree`: a parallel degree; `replicates`: its
+    devices hold the same parameters. `of_stack`: a field of the training software, the same in all layouts of a
+    search.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Field:
 
     @property
     def is_required(self) -> bool:
-        """Whether nothing takes its place when it is not given."""
+        """Whether it must be given."""
         return self.default is None and not self.otherwise
 
     @property
@@ -92,10 +92,10 @@ class Field:
         return {**self.kind.schema, "description": described, **default}
 
     def check(self, value: object, name: str = "") -> None:
-        """Check a value of Python, TOML or JSON, perhaps under another name.
+        """Check a value of Python, TOML or JSON, reported as `name` if that is given.
 
         Raises:
-            UsageError: it is not accepted; names the field, what was found and what was expected.
+            UsageError: the value is refused; names the field, what was found and what was expected.
         """
         self.kind.check(name or self.name, value)
 
@@ -162,7 +162,7 @@ MODEL = table(
           otherwise="1 with a parallel residual, else 2"),
     Field("backward_syncs", _SYNCS, "All-reduces of a layer's backward pass.", otherwise="2"),
 )
-"""Fields of a model, those of `ModelConfig`."""
+"""Fields of a model (`ModelConfig`)."""
 
 LAYOUT = table(
     Field("pp", _DEGREE, "Pipeline stages.", 1, degree=True),
@@ -272,26 +272,26 @@ LAYOUT = table(
     Field("lora_linears", names(get_args(AdaptedKind), "one or more of attention, mlp"),
           "Linears with adapters; never routed experts.", get_args(AdaptedKind), of_stack=True),
 )
-"""Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
+"""Fields of a layout (`Parallelism`); the columns of a search in this order."""
 
 DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
 EXPERT_DEGREES = ("ep", "expert_tp")
 """How the devices of a stage share its experts."""
 EXPERT_LOAD = tuple(f"expert_{what}" for what in ("imbalance", "tokens", "capacity", "padding"))
-"""What decides how many rows experts have."""
+"""Fields that decide the number of rows per expert."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
 SAMPLES = ("dp", "micro_batch", "micro_batches")
 """Their product is the global batch."""
 STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
-"""What all layouts of a search have in common."""
+"""Fields of the software stack, the same in all layouts of a search."""
 SHARED: Mapping[str, Field] = {
     name: replace(LAYOUT[name], default="balanced") if name == "layer_split" else LAYOUT[name] for name in STACK
 }
-"""Those fields as a search has them: it spreads layers by time unless another split is asked for."""
+"""Fields of the software stack with the defaults of a search: it balances layers by time unless asked otherwise."""
 SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
-"""What a search chooses."""
+"""Fields that a search chooses."""
 
 SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Sequence length in tokens.", otherwise="the model's", unit="tokens")
 OPTIONS = table(
@@ -334,12 +334,12 @@ WISHES = table(
     Field("largest", choice(("global-batch", "sequence-length")),
           "Find the largest global batch or sequence length that fits into memory."),
 )
-"""What a layout is searched for, where a prediction does not give all of it."""
+"""Goals of a search, for a prediction that leaves parts of the layout open."""
 # fmt: on
 
 
 def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
-    """`values` with the names that their fields have now.
+    """`values` under the current names of their fields.
 
     Raises:
         UsageError: a field is given by two of its names.

@@ -36,7 +36,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
 _COUNT = whole(0, MAX_DEGREE)
-# What a model without experts does not accept.
+# Fields that a model without experts refuses.
 _OF_EXPERTS = tuple(name for name in (*EXPERT_DEGREES, *EXPERT_LOAD) if name != "expert_imbalance")
 # Layer counts are checked with the number of stages.
 _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
@@ -49,72 +49,74 @@ class Parallelism:
     `pp` pipeline stages, `tp` tensor-parallel degree, `dp` data-parallel degree, `cp` context-parallel degree;
     `micro_batch` samples per micro-batch (b), `micro_batches` per update (m).
 
-    - `ep` devices of the tp · dp · cp of a stage share the experts of a layer, and each expert is cut into
-      `expert_tp`; groups of ep · expert_tp of them hold copies (Megatron-LM's --expert-model-parallel-size).
-    - `context_exchange`: "ring" sends keys and values on while a device attends to what it has (arXiv 2310.01889),
-      "all_to_all" gives every device all tokens of some heads (DeepSpeed-Ulysses, arXiv 2309.14509), "all_gather"
-      gathers all keys and values (Llama 3, arXiv 2407.21783, section 3.3.2). Each device has an early and a late part
-      of the sequence, so that causal masks leave all of them the same work.
-    - `expert_imbalance`: the fullest device has so many times the mean of its group's tokens, in time and memory.
-    - `expert_tokens`: how many tokens of a measured batch went to each expert, of one layer for all, or of every layer
-      with experts, one after the other; which device is the fullest, and by how much, follows for every `ep`.
-    - `expert_capacity`: an expert takes at most so many times its mean, and drops the others; 0 drops nothing. With
-      `expert_padding` its rows are filled up to that (Megatron-LM's --moe-expert-capacity-factor,
+    - `ep`, `expert_tp`: of the tp · dp · cp devices of a stage, ep share the experts of a layer
+      (--expert-model-parallel-size of Megatron-LM), and each expert is cut into expert_tp. The groups of
+      ep · expert_tp devices hold copies of the experts.
+    - `context_exchange`: "ring" passes keys and values on, overlapped with attention (arXiv 2310.01889), "all_to_all"
+      gives every device all tokens of some heads (DeepSpeed-Ulysses, arXiv 2309.14509), "all_gather" gathers all keys
+      and values (Llama 3, arXiv 2407.21783, section 3.3.2). Each device has an early and a late chunk of the sequence,
+      which balances the work under a causal mask.
+    - `expert_imbalance`: tokens on the most loaded device of an expert-parallel group, as a multiple of the mean.
+    - `expert_tokens`: tokens per expert in a measured batch, for one layer or for all layers with experts in order.
+      The most loaded device and its load follow for every `ep`.
+    - `expert_capacity`: capacity factor; an expert drops tokens above this multiple of the mean, 0 drops none.
+      `expert_padding` pads its input to the capacity (Megatron-LM's --moe-expert-capacity-factor,
       --moe-pad-expert-input-to-capacity).
 
-    - `recompute`: the backward pass of every layer runs again its forward pass ("full") or what lies
-      between queries and attention output ("selective", arXiv 2205.05198).
+    - `recompute`: activation checkpointing. The backward pass recomputes every layer ("full"), or everything between
+      queries and attention output ("selective", arXiv 2205.05198).
     - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
       chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 and "zb_v" ZB-V (arXiv 2401.10241), "dualpipe" and
       "dualpipe_v" are DeepSeek's (arXiv 2412.19437, section 3.2.1).
-    - `zero`: what data parallelism shards: 0 nothing, 1 the optimizer's states, 2 gradients too, 3
-      parameters too (arXiv 1910.02054; 3 is also called FSDP).
-    - `sequence_parallel`: norms and residuals are cut along the sequence across the tp group
+    - `zero`: data parallelism shards nothing (0), optimizer states (1), gradients too (2), parameters too (3,
+      also called FSDP; arXiv 1910.02054).
+    - `sequence_parallel`: norms and residuals are sharded along the sequence across the tp group
       (arXiv 2205.05198).
-    - `layer_counts`: layers of each stage (with virtual stages: of each chunk, in the order of the
-      model); not given, they are spread as `layer_split` says.
-    - `layer_split`: "even" has the same layers on every chunk where their number divides them, as Megatron-LM and
-      others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5); "balanced" gives the ends of the
-      model fewer where that shortens the slowest chunk: by their predicted times, so that the estimate names them.
-    - `reduce_dtype`: element type in which gradients are accumulated and reduced across replicas: "same" as the
-      training's, or "float32", which is twice the bytes of 16 bits.
+    - `layer_counts`: layers of each stage, or with virtual stages of each chunk in the order of the model; by default
+      `layer_split` decides.
+    - `layer_split`: "even" gives every chunk the same number of layers if it divides the total, as in Megatron-LM,
+      else it follows "paper", the rule of GPT-NeoX (eq. 3–5). "balanced" gives the ends of the model fewer layers if
+      that shortens the slowest chunk by predicted time; the estimate has the resulting counts.
+    - `reduce_dtype`: element type of gradient accumulation and reduction: the "same" as in training, or "float32".
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
       writes the gradient over the logits.
-    - `recompute_modules`: what "selective" runs again: "core_attn" (between queries and attention output), "mlp",
-      "layernorm" (both norms).
-    - `recompute_layers`: recomputed are only the first of each chunk, 0 for all (Megatron-LM's method "block").
-    - `recompute_together`: so many layers are run again at once, from the first one's input (Megatron-LM's method
-      "uniform"); with `recompute_layers` each alone.
-    - `recompute_early_stop`: what follows the last tensor that the backward pass needs is not run again, as in
-      torch's non-reentrant checkpoints from 2.1 on; Megatron-LM runs all of a layer again.
-    - `dropout`: its probability after embedding, attention and MLP, and of attention's weights; 0 without.
-    - `vocabulary_multiple`: the vocabulary is padded to a multiple of this times tp; 1 where a framework pads nothing.
+    - `recompute_modules`: modules that "selective" recomputes: "core_attn" (between queries and attention output),
+      "mlp", "layernorm" (both norms).
+    - `recompute_layers`: number of first layers of each chunk that are recomputed, 0 for all (Megatron-LM's method
+      "block").
+    - `recompute_together`: layers per checkpoint, recomputed from the input of the first (Megatron-LM's method
+      "uniform"); with `recompute_layers` every layer has its own.
+    - `recompute_early_stop`: recomputation stops at the last tensor that the backward pass needs, as in torch's
+      non-reentrant checkpoints from 2.1 on; Megatron-LM recomputes the whole layer.
+    - `dropout`: probability after embedding, attention and MLP, and of attention weights; 0 for none.
+    - `vocabulary_multiple`: the vocabulary is padded to a multiple of this times tp; 1 for no padding.
     - `optimizer`, `optimizer_states`: its kind and the type of its moments (optimizers.py).
-    - `host_launch_us`: a pass takes at least this for each of its kernels: the host that launches them one by one is
-      not ahead of the device where they are short.
-    - `attention_kernel`: the kernel of fused attention. Where it is not the one that was measured, times are multiplied
-      by a published ratio of both (docs/hardware.md, Attention's kernel).
-    - `kept_by`: whose modules keep what the backward pass needs: "torch" has its own, "megatron" is Megatron-core with
-      TransformerEngine. Times do not depend on it.
-    - `exposed_share`: the part of the time of collectives beside computing that is added to it.
-    - `gradient_collective`: ZeRO-1 combines gradients by an "all_reduce", or scatters them as Megatron-LM's distributed
-      optimizer does ("reduce_scatter").
-    - `shard_group`: replicas that ZeRO shards over; groups of them hold copies, whose gradients are summed (0: all).
-    - `overlap_gradients`, `overlap_parameters`: buckets of `overlap_bucket` parameters are combined beside the last
-      backward pass, and gathered beside the next step's first forward pass (0: as many as Megatron-LM takes).
-    - `tensor_overlap`: tensor-parallel collectives beside the products that they belong to: "none", those of input
-      gradients beside weight gradients ("weight_gradients"), or those of all products too ("products").
-    - `fp8_recipe`: products of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
-      ("blockwise"); routers, logits and what lies between queries and attention output stay in 16 bit.
-    - `fp8_dispatch`: of an exchange with the experts, what is sent to them has 8 bits, what comes back 16, in either
-      pass (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
-    - `expert_overlap`: that exchange runs beside what a layer computes for another micro-batch (its section 3.2.1;
-      Megatron-LM's --overlap-moe-expert-parallel-comm).
-    - `offload_optimizer`: so much of the optimizer's states lies in the host's memory, and is updated there; the link
-      between device and host takes `host_link_gb_per_s`, the host's optimizer moves `host_memory_gb_per_s` per device.
-    - `offload_activations`: so much of what layers keep for the backward pass goes over that link behind the forward
-      pass and comes back before the backward pass.
-    - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
+    - `host_launch_us`: host time to launch a kernel, a lower bound of its time in a pass: with short kernels the host
+      does not run ahead of the device.
+    - `attention_kernel`: the kernel of fused attention. If another one was measured, times are multiplied by a
+      published ratio (docs/hardware.md, Attention's kernel).
+    - `kept_by`: modules that keep activations: PyTorch's ("torch"), or Megatron-core's with TransformerEngine
+      ("megatron"). Times do not depend on it.
+    - `exposed_share`: fraction of the time of overlapped collectives that is exposed.
+    - `gradient_collective`: ZeRO-1 reduces gradients by an "all_reduce", or by a "reduce_scatter" as Megatron-LM's
+      distributed optimizer does.
+    - `shard_group`: replicas per sharding group of ZeRO (HSDP); the groups hold copies and sum their gradients. 0 for
+      one group of all replicas.
+    - `overlap_gradients`, `overlap_parameters`: buckets of `overlap_bucket` parameters are reduced overlapped with the
+      last backward pass, and gathered overlapped with the next step's first forward pass (0: Megatron-LM's size).
+    - `tensor_overlap`: overlap of tensor-parallel collectives: "none", collectives of input gradients with the GEMMs
+      of weight gradients ("weight_gradients"), or also every collective with its own GEMM ("products").
+    - `fp8_recipe`: GEMMs of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
+      ("blockwise"); routers, logits and everything between queries and attention output stay in 16 bit.
+    - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
+      2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
+    - `expert_overlap`: dispatch and combination overlap with a layer's compute for another micro-batch (DeepSeek-V3,
+      section 3.2.1; Megatron-LM's --overlap-moe-expert-parallel-comm).
+    - `offload_optimizer`: fraction of the optimizer states kept and updated on the host. The link between device and
+      host moves `host_link_gb_per_s`, the host's optimizer `host_memory_gb_per_s` per device.
+    - `offload_activations`: fraction of the kept activations that goes to the host after the forward pass of their
+      layer and comes back before its backward pass.
+    - `lora_rank`: rank of the adapters of `lora_linears`; all other weights are frozen (arXiv 2106.09685).
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
@@ -172,7 +174,7 @@ class Parallelism:
     lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
     def __post_init__(self) -> None:
-        # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
+        # A search makes hundreds of thousands of layouts; most of their fields have defaults.
         for field in _CHECKED:
             value = getattr(self, field.name)
             if value is not field.default or (value is None and field.is_required):
@@ -211,7 +213,7 @@ class Parallelism:
         if tokens and len(tokens) not in (experts, experts * layers):
             raise UsageError(
                 f"expert_tokens are {len(tokens)} numbers, expected {experts}, the experts of model {model.name}, or "
-                f"those of its {layers} layers with experts, {experts * layers}",
+                f"{experts * layers}, for all of its {layers} layers with experts",
                 field="expert_tokens",
             )
         for first in range(0, len(tokens), max(1, experts)):
@@ -237,7 +239,7 @@ class Parallelism:
     def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
         """A layout of `global_batch` samples per update: micro_batches = global_batch / (micro_batch · dp).
 
-        The other fields are those of the class.
+        The other fields are the fields of the class.
 
         >>> Parallelism.from_global_batch(global_batch=512, pp=4, tp=4, dp=8, micro_batch=4).micro_batches
         16
@@ -315,7 +317,7 @@ class Parallelism:
         return self.micro_batch * self.micro_batches * self.dp
 
     def check(self, model: ModelConfig) -> None:
-        """Check that `model` can be cut so.
+        """Check that `model` can be cut in this way.
 
         Raises:
             UsageError: `tp` does not divide the attention heads, the key-value heads or the MLP width (with

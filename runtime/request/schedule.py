@@ -59,11 +59,11 @@ SCHEDULE_KINDS: dict[Schedule, ScheduleKind] = {
 }
 
 USUAL_SCHEDULES: tuple[Schedule, ...] = tuple(name for name, kind in SCHEDULE_KINDS.items() if not kind.is_v)
-"""Those that a search tries unless it is asked for others: few frameworks run V-shaped ones."""
+"""Schedules that a search tries by default: few frameworks run V-shaped ones."""
 
 
 def check_schedule(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
-    """Check that a schedule exists for these numbers, all of which are 1 or more.
+    """Check that a schedule exists for these numbers, each at least 1.
 
     Raises:
         UsageError: it does not; names the number.
@@ -87,7 +87,7 @@ def check_schedule(schedule: Schedule, pp: int, micro_batches: int, virtual_stag
 
 
 def stage_of(schedule: Schedule, chunk: int, pp: int) -> int:
-    """The stage that a chunk is on; those of a second copy of the model follow the first one's.
+    """The stage that a chunk is on; chunks of a second copy of the model follow the first copy's.
 
     >>> [stage_of("interleaved", chunk, 2) for chunk in range(4)], [stage_of("zb_v", chunk, 2) for chunk in range(4)]
     ([0, 1, 0, 1], [0, 1, 1, 0])

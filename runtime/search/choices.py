@@ -1,4 +1,4 @@
-"""What one field of a layout can be changed to, on the same devices with the same global batch, and what follows."""
+"""Alternative values of one field of a layout, on the same devices with the same global batch, and their layouts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 CHOSEN = ("tp", "pp", "dp", "cp", *EXPERT_DEGREES, "micro_batch")
 _REST = {"tp": "dp", "pp": "dp", "cp": "dp", "dp": "pp"}
-"""The degree that takes what a changed one leaves of the devices."""
+"""The degree that absorbs the devices that a changed degree leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Choice:
     fits: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; of the layout what a search chooses."""
+        """Plain values; of the layout only the searched fields."""
         layout = None if self.layout is None else values_of(self.layout, *SEARCHED)
         return {"value": self.value, "layout": layout, **values_of(self, "problem", "memory_bytes", "fits")}
 
@@ -43,10 +43,10 @@ class Choice:
 def choices(
     layout: Parallelism, model: ModelConfig, bundle: Bundle, *, usable_bytes: int | None, simulated: bool
 ) -> Mapping[str, tuple[Choice, ...]]:
-    """Every value of `CHOSEN`, those that divide the devices (micro_batch: the global batch).
+    """Every value of `CHOSEN` that divides the devices (micro_batch: the global batch).
 
-    A changed tp, pp or cp gives to dp or takes from it, a changed dp from pp. What no longer applies is dropped:
-    sequence parallelism without tensor parallelism, a schedule of pipelines without one. `usable_bytes` limits
+    A changed tp, pp or cp gives to dp or takes from it, a changed dp from pp. Fields that no longer apply are dropped:
+    sequence parallelism without tensor parallelism, a pipeline schedule without a pipeline. `usable_bytes` limits
     the memory of a device; with `simulated`, steps too long to be simulated are refused.
 
     Raises:
@@ -124,7 +124,7 @@ def _changed(field: str, value: int, layout: Parallelism, model: ModelConfig) ->
         micro_batch=micro_batch,
         micro_batches=layout.samples_per_update // together,
         layer_counts=None,
-        # Each device routes its own tokens, so that with experts a cut tensor means a cut sequence.
+        # Each device routes its own tokens, so tensor parallelism with experts needs sequence parallelism.
         sequence_parallel=several and (layout.sequence_parallel or bool(model.experts)),
         schedule=layout.schedule if exists else "1f1b",
         virtual_stages=layout.virtual_stages if exists else 1,

@@ -1,4 +1,4 @@
-"""What a search found as a table of numbers: ten thousand layouts in a document that a browser shows."""
+"""The result of a search as a table of numbers: ten thousand layouts in a document that a browser shows."""
 
 import time
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.request.fields import SEARCHED
-from kernelcast.runtime.search.found import nothing
+from kernelcast.runtime.search.partial_result import nothing
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import best_of
 from kernelcast.runtime.search.search import answer
@@ -24,8 +24,7 @@ def compact_search(
 ) -> dict[str, Any]:
     """Plain values, form `kernelcast.layouts/1` (docs/json.md): the best `question.top` layouts and the Pareto front.
 
-    Times are those of `predict`; interval and warnings are those of the best layout alone, which saves the others'
-    time. `report` as for `search`.
+    Times equal `predict`. To save time, only the best layout has interval and warnings. `report` as for `search`.
 
     Raises:
         DataError: a regressor answers nonsense.

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.step.layouts import Layouts
 

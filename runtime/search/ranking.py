@@ -1,4 +1,4 @@
-"""What a search keeps while millions of layouts stream by: the best few, and the Pareto front."""
+"""The best few of millions of layouts that stream by, and the Pareto front."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Ranked:
         return len(self.layouts)
 
     def take(self, rows: NDArray[Any]) -> "Ranked":
-        """Those at `rows` (positions or a mask)."""
+        """The layouts at `rows` (positions or a mask)."""
         return Ranked(self.layouts.take(rows), self.score[rows], self.step_us[rows], self.memory_bytes[rows])
 
     def with_others(self, others: "Ranked") -> "Ranked":
@@ -61,7 +61,7 @@ def front_of(ranked: Ranked) -> Ranked:
     memory = ranked.memory_bytes[order]
     if not len(memory):
         return ranked
-    # Best score first, a layout is on the front when it needs less than all before it.
+    # Best score first, a layout is on the front if it needs less memory than all before it.
     least_before = np.concatenate([[np.inf], np.minimum.accumulate(memory)[:-1]])
     return ranked.take(order[memory < least_before])
 
@@ -73,7 +73,7 @@ def is_dominated(front: Ranked, score: Floats, memory_bytes: Floats) -> NDArray[
     """
     if not len(front):
         return np.zeros(len(score), dtype=bool)
-    # The front's best-scored layout that fits into as much memory; its score is the least of all that do.
+    # The front's best-scored layout that fits into the same memory; no other fitting layout scores less.
     falling = front.memory_bytes[::-1]
     fits = len(front) - np.searchsorted(falling, memory_bytes, side="right")
     found = fits < len(front)

@@ -20,7 +20,7 @@ from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
 
 LIMITS: Mapping[str, Field] = {{"schedule": "schedules"}.get(name, name): LAYOUT[name] for name in SEARCHED}
-"""Fields of a layout as a question names them, where each says which values are allowed."""
+"""Fields of a layout as a question names them, each with its allowed values."""
 
 USUAL = {
     "tp": "within a node",
@@ -29,22 +29,21 @@ USUAL = {
     "schedules": ",".join(USUAL_SCHEDULES),
     "virtual_stages": "2-8",
 }
-"""Which values are allowed unless a question says it; of other fields all."""
+"""Allowed values by default; for other fields all."""
 
 MOST_ITEMS = 64
-"""Items of a list."""
+"""Most items of a list."""
 
 
 def few_values(field: Field) -> tuple[Any, ...]:
-    """The values of a field that has few, of which a limit is a list; of others it is a set of numbers and ranges."""
+    """The values of a field that has few; its limit is a list, that of other fields a set of numbers and ranges."""
     return tuple(field.kind.values) if len(field.kind.values) <= MOST_ITEMS else ()
 
 
 def read_question(
     values: Mapping[str, Any], *, model: ModelConfig, bundle: Bundle, fabric: FabricChoice | None = None
 ) -> Question:
-    """The question of `values` over `fabric`; devices per node and memory that are not given are those of the
-    fabric, else the bundle's.
+    """The question of `values` over `fabric`; devices per node and memory default to the fabric's, else the bundle's.
 
     A limit is a list of values, one of them, or a text (`1,2,4-8`). `gpu_memory_bytes` of None leaves nothing out.
 

@@ -1,4 +1,4 @@
-"""What a search answers, with a documented JSON form."""
+"""The answer of a search, with a documented JSON form."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.search.found import Counts
+from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals
 from kernelcast.runtime.step.partition import counts_text
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def memory_bytes(self) -> int:
-        """What its fullest device needs."""
+        """Memory needed on its fullest device."""
         return self.estimate.memory.largest_bytes
 
     @property
@@ -43,7 +43,7 @@ class Answer:
         return self.estimate.tokens_per_s / self.parallelism.world_size
 
     def to_dict(self, *, tokens: int | None = None) -> dict[str, Any]:
-        """Plain values; with `tokens` also what training on them takes."""
+        """Plain values; with `tokens` also the days of training on them."""
         interval = self.estimate.interval_s
         return {
             "parallelism": plain_layout(self.parallelism),
@@ -61,7 +61,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smallest:
-    """The layout that needs least memory on its fullest device."""
+    """The layout that needs the least memory on its fullest device."""
 
     parallelism: Parallelism
     memory_bytes: int
@@ -72,10 +72,10 @@ class Smallest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The best layouts, best first, and the Pareto front of what they are ranked by against memory per device.
+    """The best layouts, best first, and the Pareto front of their score against memory per device.
 
-    `problems` names, once per operator, what the bundle has no answer to; the layouts that need it are counted as
-    `unanswered`. `smallest` is None when there is no valid layout at all.
+    `problems` names every operator that the bundle cannot answer; `unanswered` counts the layouts that need one.
+    `smallest` is None if no layout is valid.
     """
 
     question: Question
@@ -93,13 +93,13 @@ class SearchResult:
         return self.top[0] if self.top else None
 
     def why_nothing(self) -> str:
-        """In one line why there is no answer; "" when there is one."""
+        """Why there is no layout, in one line; "" if there is one."""
         if self.top:
             return ""
         counts, question = self.counts, self.question
         devices = " or ".join(map(str, question.space.gpus))
         if counts.unanswered:
-            return f"every layout needs what the bundle has no answer to: {'; '.join(self.problems)}"
+            return f"every layout needs operators that the bundle cannot answer: {'; '.join(self.problems)}"
         if self.smallest is not None and question.usable_bytes is not None:
             of = question.reserved_memory_bytes
             reserved = (
@@ -129,7 +129,7 @@ class SearchResult:
         return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
 
     def to_pandas(self, *, front: bool = False) -> "DataFrame":
-        """The best layouts, or those of the Pareto front, a row each: figures, then the layout (docs/python.md).
+        """The best layouts, or with `front` the Pareto front, a row each: figures, then the layout (docs/python.md).
 
         Raises:
             UsageError: pandas is not installed.
@@ -137,7 +137,7 @@ class SearchResult:
         return data_frame(_row_values(one) for one in (self.front if front else self.top))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """HTML that a notebook shows."""
         # Pages are made of answers; this one import goes the other way, and only where a notebook asks.
         from kernelcast.runtime.views.notebook import search_html
 

@@ -3,7 +3,7 @@
 import time
 
 from kernelcast.runtime.estimate.estimator import Estimator
-from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.search.result import Answer, SearchResult, Smallest

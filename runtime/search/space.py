@@ -1,7 +1,7 @@
-"""Which layouts a search looks at: every valid one for so many devices and such a batch, within limits.
+"""The layouts of a search: every valid one for a number of devices and a batch, within limits.
 
-What is valid is not decided here but by `Parallelism`, its `check` and `partition`: a layout that they accept is in
-the space, and their refusals are counted.
+`Parallelism`, its `check` and `partition` decide validity: a layout that they accept is in the space, and their
+refusals are counted.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_simulated
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
-"""Chunks per device of an interleaved schedule that are looked at unless others are asked for."""
+"""Chunks per device of an interleaved schedule that are searched by default."""
 _BLOCK = 1 << 12
 _MAX_REMEMBERED = 1 << 14
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
@@ -52,14 +52,14 @@ _OF_UNIT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
 _VARIED = len(SEARCHED) - len(_OF_UNIT)
 """Columns that differ inside a unit."""
 _DECIDING = ("shard_group", "context_exchange", "attention_kernel")
-"""Of what all layouts have in common, what decides which degrees are valid."""
+"""Fields common to all layouts that decide which degrees are valid."""
 _LEAST_PART = 4096
-"""Tokens of a sequence's part below which context parallelism is not looked at unless it is asked for."""
+"""Tokens per part of a sequence: context parallelism with shorter parts is searched only if asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Combinations that are no valid layout: how many, and the first refusal in words."""
+    """Combinations that are no valid layout: their number, and the first refusal in words."""
 
     count: int
     example: str
@@ -89,15 +89,15 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The layouts of `model` that train `global_batch` samples per update on as many devices as one of `gpus`.
+    """The layouts of `model` that train `global_batch` samples per update on a number of devices in `gpus`.
 
     Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of
-    `SHARED`, with one value each. Not given, layers are spread by time (`layer_split`), `tp` stays within a node
+    `SHARED`, with one value each. By default layers are balanced by time (`layer_split`), `tp` stays within a node
     (`gpus_per_node`), schedules are not V-shaped, an interleaved one has 2 to 8 chunks per device, `cp` leaves a
-    device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and the others are free. With experts and tp
-    > 1, sequences are always cut (`sequence_parallel`). What makes no difference is looked at once: with dp = 1
+    device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and other fields are free. With experts and tp
+    > 1, sequences are always cut (`sequence_parallel`). Equivalent layouts are searched once: with dp = 1
     only the first of `zero`; with tp = 1 no sequence parallelism, with pp = 1 no schedule but 1f1b, and with one
-    micro-batch no gpipe beside it (it is the same then), each unless nothing else is asked for.
+    micro-batch no gpipe (it equals 1f1b then), each unless nothing else is asked for.
 
     Raises:
         UsageError: a field has a wrong type or value.
@@ -143,7 +143,7 @@ class Space:
         object.__setattr__(self, "common", usual | dict(self.common))
 
     def units(self, refusals: Refusals | None = None) -> Iterator[Unit]:
-        """Degrees and micro-batches, those with the same pp and micro_batches next to each other.
+        """Degrees and micro-batches, grouped by pp and micro_batches.
 
         A degree that no layout can have is counted in `refusals`.
         """
@@ -152,7 +152,7 @@ class Space:
         for gpus in self.gpus:
             for _, worlds in groupby(self._worlds(gpus, refusals), key=lambda degrees: degrees[0]):
                 same_stages = list(worlds)
-                # Many small micro-batches first: what fits into memory comes early, and raises the bar.
+                # Many small micro-batches first: layouts that fit into memory come early, and raise the bar.
                 for micro_batches in reversed(updates):
                     samples = self.global_batch // micro_batches
                     for degrees in same_stages:
@@ -175,7 +175,7 @@ class Space:
                     micro_batch=1,
                     micro_batches=1,
                     **{name: self.common[name] for name in _DECIDING},
-                    # The least that a layout with experts has to do.
+                    # A necessary condition of layouts with experts.
                     sequence_parallel=bool(self.model.experts) and values["tp"] > 1,
                 )
                 layout.check(self.model)
@@ -235,7 +235,7 @@ class Space:
         refusals = Refusals() if refusals is None else refusals
         parts = _Parts(self, simulated, refusals)
         like = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1, **self.common)
-        # What all parts go through is counted by the first alone.
+        # Every part visits these combinations; only the first counts them.
         of_degrees = refusals if shard == 0 else Refusals()
         rows: list[_Table] = []
         waiting = units = 0
@@ -278,7 +278,7 @@ class _Parts:
     def _alike(self, unit: dict[str, Any]) -> tuple[_Table, Refusals]:
         """Values of the other columns, int64 [layouts, columns], and refusals: the same for many units."""
         pp, micro_batches = unit["pp"], unit["micro_batches"]
-        # All that validity depends on once the degrees are valid, and whether there is something to shard.
+        # Validity depends on these values once the degrees are valid, and on whether there is anything to shard.
         key = (
             pp,
             unit["tp"],
@@ -288,7 +288,7 @@ class _Parts:
             micro_batches % pp == 0,
             micro_batches % 2 == 0,
             micro_batches >= 2 * pp,
-            # With more virtual stages a step has too many passes; no cut has more of them than so many layers.
+            # With more virtual stages a step has too many passes; no cut has more chunks than the model has layers.
             min(MAX_SIMULATED_PASSES // (micro_batches * pp), self.space.model.layers + 1),
         )
         if key not in self._known:
@@ -353,7 +353,7 @@ class _Parts:
         return allowed
 
     def _chunks_per_stage(self, pp: int) -> tuple[list[int], UsageError | None]:
-        """Allowed numbers of chunks, and the refusal of the next one where limits would allow it."""
+        """Allowed numbers of chunks, and the refusal of the next one if the limits allow it."""
         allowed: list[int] = []
         # `partition` refuses every cut that is finer than one that it refuses.
         for virtual_stages in range(1, MAX_DEGREE):
@@ -367,7 +367,7 @@ class _Parts:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors of a positive number, rising."""
+    """All divisors of a positive number, ascending."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return small + [number // n for n in reversed(small) if n * n != number]
 
@@ -390,7 +390,7 @@ def _schedules(asked: tuple[Schedule, ...], pp: int, micro_batches: int) -> tupl
 
 
 def _distinct(sequence_parallel: tuple[bool, ...], makes_a_difference: bool) -> tuple[bool, ...]:
-    # Without tensor parallelism there is no sequence to cut: both ask for the same calls.
+    # Without tensor parallelism no sequence is cut: both values give the same calls.
     if makes_a_difference or len(sequence_parallel) == 1:
         return sequence_parallel
     return (False,)

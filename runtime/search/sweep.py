@@ -1,4 +1,4 @@
-"""Goes through a space, or a part of it, and keeps what was found; memory stays flat."""
+"""Goes through a space, or a part of it, and keeps the best layouts; memory stays flat."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,17 +14,17 @@ from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory import precision_of
-from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.layouts import Layouts
 
 _PRICED_AT_ONCE = 1 << 14
-"""Layouts whose pieces are asked for together: what every structure costs is shared by as many of them."""
+"""Layouts whose pieces are asked for together, which spreads the cost of each structure."""
 _MOST_WAITING = 1 << 17
-"""Layouts that wait for what they are compared with, of about 200 bytes each."""
+"""Layouts that wait to be compared, of about 200 bytes each."""
 
 Report = Callable[[int, int, str], None]
 """Takes (done, total, what) now and then."""
@@ -56,7 +56,7 @@ class _Sweep:
         self.answers: list[BundleTimes] = []
         self.found = Found()
         self.prunes = question.timeline == "simulate" and question.prune
-        # Layouts whose bounds are known, the most promising of them, and the exact times of such.
+        # Layouts with known bounds, the most promising of them, and exact times of promising ones.
         self.waiting: list[tuple[Engine, Ranked]] = []
         self.promising, self.exact = Found(), Found()
         over = collective_source(predictor, question.fabric)
@@ -80,7 +80,7 @@ class _Sweep:
         self._settle()
         counts = self.found.counts
         if counts.layouts and counts.layouts == counts.out_of_memory:
-            # What the fullest stages need was not asked for.
+            # The memory of the fullest stages was not asked for.
             bundle, part = self.predictor.bundle, {"shard": self.shard, "shards": self.shards}
             self.found.smallest = look_for_fitting(bundle, self.question, **part).smallest
         for answers in self.answers:
@@ -104,14 +104,14 @@ class _Sweep:
             found.add(Ranked(own, question.score(own, times), times, memory[chosen]), question.top)
 
     def _may_matter(self, bounds: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which layouts whose scores are above these can be among the best, or on the front."""
+        """Whether layouts with these lower bounds of their scores can be among the best, or on the front."""
         by_exact = self.exact.may_matter(self.question, bounds, memory)
         return by_exact & self.found.may_matter(self.question, bounds, memory)
 
     def _wait(
         self, engine: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]
     ) -> None:
-        """Keep a group with its bounds: the most promising of all are simulated first."""
+        """Keep a group with its bounds; the most promising layouts are simulated first."""
         bounds = group.bound_us()
         bounded = Ranked(layouts, self.question.score(layouts, bounds), bounds, memory)
         self.promising.add(bounded, self.question.top)
@@ -121,9 +121,9 @@ class _Sweep:
             self.waiting.append((engine, bounded.take(chosen)))
 
     def _settle(self) -> None:
-        """Simulate the most promising of what waits, and then what may still be better than those."""
+        """Simulate the most promising of the waiting layouts, then the layouts that may still be better."""
         seeds = self.promising.best.with_others(self.promising.front)
-        # A layout can be among both; twice in the ranking it would take another's place.
+        # A layout can be in both groups; ranked twice it would take another's place.
         _, first = np.unique(seeds.layouts["index"], return_index=True)
         seeds = seeds.take(first)
         for engine, rows in self._engines(seeds.layouts):
@@ -144,7 +144,7 @@ class _Sweep:
         self.waiting, self.promising = [], Found()
 
     def _engines(self, layouts: Layouts) -> Iterator[tuple[Engine, NDArray[np.bool_]]]:
-        """Layouts that keep as many processes of a node busy, by what prices them."""
+        """Layouts by their engine: those with the same number of busy processes per node share one."""
         busy = np.minimum(layouts.devices, self.question.cluster.gpus_per_node)
         rows: dict[Predictor, NDArray[np.bool_]] = {}
         for processes in np.unique(busy).tolist():
@@ -176,7 +176,7 @@ class _Sweep:
     def _balanced(
         self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]
     ) -> tuple[Layouts, NDArray[np.float64]]:
-        """The layouts with their layers spread by time where that is asked for and still fits, and their memory."""
+        """The layouts with layers balanced by time, if asked for and if they still fit, and their memory."""
         question = self.question
         if layouts.like.layer_split != "balanced":
             return layouts, memory
@@ -199,13 +199,13 @@ class _Sweep:
         )
 
     def _fitting(self) -> Iterator[tuple[Engine, Layouts, NDArray[np.float64]]]:
-        """Layouts that fit into memory, some thousand at once, what prices them, and what memory they need."""
+        """Layouts that fit into memory, some thousand at once, with their engine and the memory they need."""
         for layouts, memory in _together(self._fitting_blocks()):
             for engine, rows in self._engines(layouts):
                 yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
 
     def _fitting_blocks(self) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
-        """Of every block those that fit into memory, and what memory they need; the others are counted."""
+        """The layouts of every block that fit into memory, and the memory they need; the others are counted."""
         question, found, counts = self.question, self.found, self.found.counts
         blocks = question.space.blocks(
             simulated=question.timeline == "simulate",
@@ -235,7 +235,7 @@ class _Sweep:
 def _together(
     blocks: Iterator[tuple[Layouts, NDArray[np.float64]]],
 ) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
-    """Blocks with what they need, joined until they are enough to be priced."""
+    """Blocks with the memory they need, joined until they are large enough to price."""
     waiting: list[tuple[Layouts, NDArray[np.float64]]] = []
     for block in blocks:
         waiting.append(block)

@@ -18,7 +18,7 @@ TRANSFERS = Path(__file__).resolve().parent / "transfers.toml"
 """How far operators were off that were carried from one device to another."""
 
 BUNDLES = Path(__file__).resolve().parent / "bundles"
-"""Those bundles; `make datasets` makes them from datasets/."""
+"""Shipped bundles; `make datasets` makes them from datasets/."""
 
 ATTENTION_KERNELS = Path(__file__).resolve().parent / "attention_kernels.toml"
 """Kernels of fused attention: where they run, which were measured, their published rates."""

@@ -49,13 +49,13 @@ class ChunkTimes:
 def chunk_times(
     runs: Sequence[tuple[BlockTimes, int]], *, sharded: bool, split: bool, exposed_share: float = 0.0
 ) -> ChunkTimes:
-    """Passes through the blocks of a chunk: `runs` of equal ones in the order of the model, of which some may be none.
+    """Passes through the blocks of a chunk: `runs` of equal blocks in the order of the model, perhaps empty ones.
 
     With `split`, the schedule cuts the backward pass into input and weight gradients. With `sharded`
     (ZeRO-2 and 3) communication overlaps computation: while a block computes, the parameters of the next one
     are gathered and the gradients of the one before are scattered. Collectives take multiprocessors and memory from
-    what computes meanwhile, which therefore takes `exposed_share` of their time longer. The longer of computing and
-    communicating counts; a block's own collectives on the same links wait for neither, and nothing is sent beside them.
+    the overlapped compute, which takes `exposed_share` of their time longer. The longer of compute and communication
+    counts; a block's own collectives on the same links wait for neither, and nothing else is sent at the same time.
     The first gather and the last scatter overlap with nothing.
     """
     blocks = [(block, count) for block, count in runs if count]
@@ -72,7 +72,7 @@ def chunk_times(
 
 
 def exposed_us(network_us: Times, compute_us: Times, exposed_share: float) -> Times:
-    """What a collective adds to what computes beside it: max(c + e · n, n) − c."""
+    """Time that a collective adds to the compute it overlaps with: max(c + e · n, n) − c."""
     return np.maximum(exposed_share * network_us, network_us - compute_us)
 
 

@@ -33,8 +33,8 @@ class StageKind:
 class Chunk:
     """A piece of the model that passes run through at once; without virtual stages it is the stage.
 
-    `counts` are its layers of each kind, `kept` those of them that are not recomputed where others are. A chunk sends
-    forward and backward unless the model, or its next chunk, is on the same stage.
+    `counts` are its layers of each kind, `kept` the layers among them without recomputation. A chunk sends forward and
+    backward unless the model, or its next chunk, is on the same stage.
     """
 
     index: int
@@ -48,7 +48,7 @@ class Chunk:
 
 
 def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]:
-    """The chunks of a layout in the order of the model, those of a second copy of it after those of the first.
+    """The chunks of a layout in the order of the model, first its first copy, then its second.
 
     Raises:
         UsageError: more chunks than the model's layers allow.

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Component(StrEnum):
-    """The part of a step that a call's time belongs to; those of an update have the name of their op."""
+    """The part of a step that a call's time belongs to; parts of an update have the name of their op."""
 
     LAYER_FORWARD = "layer_forward"
     LAYER_BACKWARD = "layer_backward"

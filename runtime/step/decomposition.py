@@ -66,8 +66,8 @@ class Decomposition:
 
     Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all but the
     first, unless the other chunk is on the same stage. Data-parallel collectives over more than `bucket_entries`
-    entries become full buckets and a remainder. Degrees of 1 call no collective. `element_bytes` are those of the type
-    that is trained in, which is that of the operators.
+    entries become full buckets and a remainder. Degrees of 1 call no collective. `element_bytes` is the size of an
+    element in the training's type, which is also the operators' type.
     """
 
     model: ModelConfig
@@ -147,7 +147,7 @@ class Decomposition:
         return (*gather, *(one for cast in casts for one in cast.forward())), scatter
 
     def _shares(self, held: HeldParameters) -> Iterator[tuple[int, DataParallel]]:
-        """Parameters that all replicas hold, and those of experts, with how each is sharded."""
+        """Parameters that all replicas hold, and parameters of experts, each with its sharding."""
         yield int(held.dense), self.data_parallel
         if held.experts:
             yield int(held.experts), self.expert_data_parallel
@@ -209,7 +209,7 @@ class Decomposition:
         return int(self._held(stage).total)
 
     def _held(self, stage: StageKind) -> HeldParameters:
-        # Those of experts depend on more than those of a dense layer.
+        # Parameters of experts depend on more sizes than parameters of a dense layer.
         kind = next((kind for kind in self.kinds.distinct if kind.has_experts), DENSE)
         parts = part_parameters(self.sizes.of_kind(kind))
         return parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last)

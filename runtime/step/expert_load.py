@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.remembering import remembered
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.request.layout import Parallelism
 
 

@@ -78,7 +78,7 @@ def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:
 
 
 def _replicas(parallelism: Parallelism, cluster: Cluster, replicas: int, most_per_node: int) -> Group:
-    """Replicas of one stage; those of a second copy of the model are far away, on other nodes if there are."""
+    """Replicas of one stage; a second copy of the model is far away, on other nodes if the job has several."""
     of_stage = _spread(replicas // parallelism.copies, most_per_node)
     if parallelism.world_size > cluster.gpus_per_node:
         return replace(of_stage, nodes=parallelism.copies * of_stage.nodes)

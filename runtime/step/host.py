@@ -19,7 +19,7 @@ class Host:
 
     @classmethod
     def of(cls, layout: Parallelism, link_bytes_per_s: float | None) -> "Host | None":
-        """That of a layout that offloads; the link's rate is the one asked for, else `link_bytes_per_s`.
+        """The host of a layout that offloads; the link's rate is the layout's, else `link_bytes_per_s`.
 
         Raises:
             UsageError: a rate that is needed is not known.
@@ -47,7 +47,7 @@ class Host:
     def update_us(
         self, layout: Parallelism, parameters: int, *, gradient_bytes: int, weight_bytes: int
     ) -> float:
-        """What an update takes of which `parameters` are updated by the host, in µs.
+        """Time in µs of the part of an update in which the host updates `parameters`.
 
         Their gradients come over the link, the optimizer reads and writes its states, weights and gradients in the
         host's memory with a copy of the weights in the training's type, and that copy goes back: one after the other.

@@ -1,4 +1,4 @@
-"""The kinds of transformer layers that a model has, and which of its layers is of which kind."""
+"""The kinds of transformer layers of a model, and the kind of each layer."""
 
 from collections import Counter
 from functools import lru_cache

@@ -42,7 +42,7 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Many layouts as a struct of arrays: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
+    """Many layouts as a struct of arrays: `table` is int64 [layouts, columns] with the columns `COLUMNS`.
 
     `like` is a layout whose other fields all of them share. `layers` are the model's, where a cut was chosen by time.
     """
@@ -64,8 +64,8 @@ class Layouts:
     def __getitem__(self, column: str) -> NDArray[np.int64]:
         """One column, int64 [layouts], or what follows from several.
 
-        "copies" are those of the model in a pipeline; "pairs" is 1 where a schedule runs passes in pairs that exchange
-        with experts.
+        "copies" counts the copies of the model in a pipeline; "pairs" is 1 if a schedule runs passes in pairs that
+        exchange with experts.
         """
         if column == "copies":
             return _COPIES[self["schedule"]]

@@ -97,12 +97,12 @@ class Op(NamedTuple):
     - `directions`: those that it runs of its operator's, all by default; a frozen weight has no gradient;
     - `collective`: the pass of a collective, or both; empty for ops that compute;
     - `overlaps`: what a collective runs under;
-    - `parameters` on the device, those of routed experts (`is_expert`) spread by expert parallelism, those of adapters
-      (`is_adapter`) trained where all others are frozen;
+    - `parameters` on the device; expert parallelism spreads parameters of routed experts (`is_expert`); with adapters
+      (`is_adapter`) all other parameters are frozen;
     - `weight`: the matrix of a linear that may run in 8 bit;
-    - `saves`: bytes kept for the backward pass, besides what another op of the list keeps;
-    - `needs`: what its gradient needs, its "input" or what it makes itself ("output"); empty where it needs nothing;
-    - `late`: bytes that a weight gradient that is computed later (zero-bubble) waits with;
+    - `saves`: bytes kept for the backward pass, without tensors that another op of the list keeps;
+    - `needs`: the tensor that its gradient needs, its "input" or its own "output"; empty if it needs none;
+    - `late`: bytes kept until a late weight gradient (zero-bubble);
     - `gradients`: bytes of gradients in use while its backward pass runs;
     - `module`: Megatron-LM's name of the module, for selective checkpointing (`--recompute-modules`);
     - `in_layer`: whether it belongs to a transformer layer, which full checkpointing runs again.
@@ -125,7 +125,7 @@ class Op(NamedTuple):
     in_layer: bool = False
 
     def times(self, count: int, prefix: str) -> "Op":
-        """The same op in a part that is there `count` times; names of that part begin with `prefix`."""
+        """The same op in a part that occurs `count` times; names of that part begin with `prefix`."""
         overlaps = self.overlaps
         if overlaps is not None:
             overlaps = overlaps._replace(ops=tuple(prefix + name for name in overlaps.ops))

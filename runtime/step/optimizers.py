@@ -47,5 +47,5 @@ def moved_bytes(kind: OptimizerKind, states: StateType) -> int:
 
 
 def moved_share(kind: OptimizerKind, states: StateType) -> float:
-    """Those bytes, as a multiple of what was measured."""
+    """`moved_bytes` as a multiple of the measured optimizer's."""
     return moved_bytes(kind, states) / moved_bytes(*MEASURED)

@@ -14,7 +14,7 @@ from kernelcast.runtime.step.sizes import Sizes
 
 
 class HeldParameters(NamedTuple):
-    """Trained parameters on one device: those that all replicas hold, and those of its experts; and frozen ones."""
+    """Parameters on one device: trained ones that all replicas hold, trained ones of its experts, and frozen ones."""
 
     dense: Number = 0
     experts: Number = 0
@@ -33,7 +33,7 @@ class HeldParameters(NamedTuple):
 
 
 def held_parameters(s: Sizes, ops: Ops) -> HeldParameters:
-    """Parameters of some ops; with LoRA all but those of adapters are frozen."""
+    """Parameters of some ops; with LoRA all but the adapters' are frozen."""
     dense: Number = 0
     experts: Number = 0
     adapters: Number = 0
@@ -52,10 +52,10 @@ def held_parameters(s: Sizes, ops: Ops) -> HeldParameters:
 
 
 class PartParameters(NamedTuple):
-    """Parameters on one device of the parts that stages are put together from: both ends, and a layer of each kind.
+    """Parameters on one device of the parts of stages: both ends, and a layer of each kind.
 
-    `tied` are those that both ends share where a stage is both, `copied` those of the first end that the last one needs
-    too where it is another stage.
+    `tied` parameters are shared by both ends if one stage holds both; `copied` parameters of the first end are needed
+    by the last end too if that is another stage.
     """
 
     first: HeldParameters
@@ -82,8 +82,8 @@ class PartParameters(NamedTuple):
     def of_stage(self, *, layers: Sequence[Number], first: Number, last: Number) -> HeldParameters:
         """Parameters of a stage; `first` and `last` (0 or 1) are the ends of the model that it holds.
 
-        `layers` are those of each kind. A single stage is both ends, and then holds tied embeddings once; else both
-        ends hold a copy, as pipelines do. Predictions of further tokens belong to the last end, and need a copy too.
+        `layers` counts layers of each kind. A single stage is both ends and holds tied embeddings once; else both ends
+        hold a copy. Predictions of further tokens belong to the last end, and need a copy too.
         """
         parts = [*zip((first, last, *layers), (self.first, self.last, *self.layers), strict=True)]
         sums = [sum(count * part[which] for count, part in parts) for which in range(4)]

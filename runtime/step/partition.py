@@ -2,8 +2,8 @@
 
 from itertools import groupby
 
+from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.remembering import remembered
 from kernelcast.runtime.request.fields import LAYOUT, LayerSplit
 from kernelcast.runtime.request.layout import Parallelism
 

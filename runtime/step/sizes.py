@@ -40,7 +40,7 @@ def padded_vocabulary(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sizes:
-    """The sizes of `model` on one device of a layout; `kind` is that of the layer.
+    """The sizes of `model` on one device of a layout; `kind` is the kind of the layer.
 
     `layout` holds a number in every field, or float64 [rows] in those that a search chooses: then only parameters and
     bytes are asked for, and no `cluster` says where the groups of collectives lie. Activations have `element_bytes` per
@@ -329,7 +329,7 @@ class _Remembered:
         return described
 
     def forget(self) -> None:
-        """Describe all layers anew."""
+        """Clear the cache of described layers."""
         for clear in self._known:
             clear()
 

@@ -25,9 +25,9 @@ def gradient_bytes(reduce_dtype: ReduceDtype, element_bytes: int) -> int:
 class DataParallel:
     """How data parallelism of a layout shards the parameters that `replicas` devices in `group` hold.
 
-    Of experts fewer devices hold copies. ZeRO shards over `shard_group`, without one over `group`; the devices of
-    `copy_group` hold copies of one shard. `role` is that of the collectives, which larger gradients than
-    `bucket_entries` take in buckets. Activations and weights have `element_bytes` per entry.
+    Fewer devices hold copies of experts. ZeRO shards over `shard_group`, by default over `group`; the devices of
+    `copy_group` hold copies of one shard. `role` is the role of the collectives; gradients larger than
+    `bucket_entries` are cut into buckets. Activations and weights have `element_bytes` per entry.
     """
 
     layout: Parallelism
@@ -59,7 +59,7 @@ class DataParallel:
     def of_experts(
         cls, layout: Parallelism, cluster: Cluster, bucket_entries: int, element_bytes: int
     ) -> "DataParallel":
-        """How those of experts are sharded."""
+        """The sharding of experts' parameters."""
         return cls(
             layout=layout,
             replicas=layout.expert_replicas,
@@ -193,7 +193,7 @@ def update_ops(shares: Sequence[tuple[int, DataParallel]], role: str, layers: in
     # A shard is a smaller stage: as many parameters per layer, fewer of both.
     own_layers = max(1, -(-layers * own // parameters)) if layers and parameters else layers
     zeroed = own if how.layout.zero >= 2 else parameters
-    # Megatron-core's buffers, those of experts too, in a pass of its own (`DistributedDataParallel.scale_gradients`).
+    # Megatron-core's buffers, including experts', in a pass of its own (`DistributedDataParallel.scale_gradients`).
     is_scaled = how.scatters_once and how.replicas > 1
     return (
         *_collectives(Component.ALL_REDUCE, (one for held, way in shares for one in way.combined(held))),

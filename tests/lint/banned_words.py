@@ -22,7 +22,16 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CHECKED = ("benchmarks", "docs", "release", "tests/docs", "tests/validate", "validate")
+CHECKED = (
+    "benchmarks",
+    "docs",
+    "release",
+    "runtime",
+    "tests/docs",
+    "tests/runtime",
+    "tests/validate",
+    "validate",
+)
 """Folders that `make lint` checks; a folder joins once it is clean, at the end "." is the only one."""
 
 EXCEPT = ("tests/lint/", "explore/assets/vendor/", "tests/data/", "tests/store/schemas/")

@@ -14,7 +14,7 @@ INPUT, WEIGHT = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
     [
         ("gemm", FORWARD, (2, 3, 5), 60, 6 + 15 + 10),
         ("gemm", INPUT, (2, 3, 5), 60, 10 + 15 + 6),
-        # The weight gradient is written, then read and added to what is there.
+        # The weight gradient is written, then read and accumulated.
         ("gemm", WEIGHT, (2, 3, 5), 60, 6 + 3 * 15 + 10),
         ("gemm", BACKWARD, (2, 3, 5), 120, 12 + 60 + 20),
         ("gemm", FORWARD, (8192, 6144, 4608), 463_856_467_968, 50_331_648 + 28_311_552 + 37_748_736),

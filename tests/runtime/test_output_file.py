@@ -61,7 +61,7 @@ def test_a_device_stays_a_device(tmp_path: Path) -> None:
 def test_a_pipe_is_written_on_where_somebody_reads(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(DataError, match=r"^x: is a pipe that nobody reads, expected a file$"):
+    with pytest.raises(DataError, match=r"^x: is a pipe without a reader, expected a file$"):
         write_bytes(path, b"content", "x")
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     write_bytes(path, b"content", "x")

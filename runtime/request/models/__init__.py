@@ -1,6 +1,6 @@
 """Models by name, from files, and from Hugging Face's `config.json`."""
 
-from kernelcast.runtime.request.models.found import FoundModel
+from kernelcast.runtime.request.models.found_model import FoundModel
 from kernelcast.runtime.request.models.library import (
     built_in_name,
     built_in_names,

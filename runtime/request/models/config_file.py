@@ -36,7 +36,7 @@ class Config:
         return None
 
     def needed(self, names: tuple[str, ...], kind: FieldType) -> Any:
-        """The value of a field that has to be there.
+        """The value of a required field.
 
         Raises:
             UsageError: it is not, or not of this kind.

@@ -1,8 +1,8 @@
 """Which field of a family's `config.json` gives which field of `ModelConfig`: one row per family.
 
-A row has, for every field that is not at its default, the names that it has there (`of`), a value that is the same in
-the whole family, or a reader that computes it. Names and defaults are those of the configuration classes of
-Hugging Face's transformers (src/transformers/models/*/configuration_*.py).
+For every field that differs from its default, a row has the names in config.json (`of`), a value that is the same in
+the whole family, or a reader that computes it. Names and defaults come from the configuration classes of Hugging Face's
+transformers (src/transformers/models/*/configuration_*.py).
 """
 
 from collections.abc import Mapping

@@ -22,7 +22,7 @@ from kernelcast.runtime.request.models.families import (
     Family,
     Given,
 )
-from kernelcast.runtime.request.models.found import FoundModel
+from kernelcast.runtime.request.models.found_model import FoundModel
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _STORED = ("fp8", "mxfp4")

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.model_file import model_file, read_document
-from kernelcast.runtime.request.models.found import FoundModel
+from kernelcast.runtime.request.models.found_model import FoundModel
 from kernelcast.runtime.request.models.huggingface import from_huggingface
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.spelling import alternatives

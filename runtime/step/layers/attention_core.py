@@ -45,7 +45,7 @@ def attention_core(s: Sizes) -> Ops:
 
 
 def core_gradient_bytes(s: Sizes, width: Number) -> Number:
-    """Gradients in use: the output's with those of `width` entries per token, or twice the scores where they exist."""
+    """Gradients in use: the output's, and `width` entries per token or twice the scores if they are materialised."""
     own = width if s.model.attention == "flash" else 2 * s.heads * s.length
     return s.element_bytes * s.tokens * (own + s.attention_width)
 

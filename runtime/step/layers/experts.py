@@ -33,8 +33,8 @@ def experts(s: Sizes) -> Ops:
 def _routed(s: Sizes) -> Ops:
     """Router, exchange, the device's experts, exchange, combination.
 
-    Parameters: router d·E, and E with sigmoid scores, whose choice has a bias, or with biases; those of the device's
-    experts (branches + 1)·d·f, with biases branches·f + d more, each E/ep / expert_tp.
+    Parameters: the router's d·E, and E more with biases or with sigmoid scores, which have a selection bias; for each
+    expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp) on a device.
     """
     model, element, width, branches = s.model, s.element_bytes, s.expert_width, s.branches
     # Rows of the fullest device's experts; devices that share an expert have each other's rows too.

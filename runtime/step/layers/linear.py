@@ -18,7 +18,7 @@ def linear(s: Sizes, kind: LinearKind, role: str, *shape: Number, bias: Number =
 
     A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
     it is added to; its products run in the training's type, and cut like the linear need no collective of their
-    own. `bias` are parameters besides the weight's, `others` fields of `Op`.
+    own. `bias` is the number of further parameters, `others` fields of `Op`.
     """
     *groups, m, k, n = shape
     operator = "grouped_gemm" if groups else "gemm"

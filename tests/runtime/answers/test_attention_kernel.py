@@ -210,7 +210,7 @@ def test_a_stack_that_holds_a_kernel_of_its_own_is_not_multiplied_again(h100: Es
 
 
 def own(make_bundle: Callable[..., Path], **software: Any) -> Bundle:
-    """A bundle that somebody measured on an A100."""
+    """A bundle measured on an A100."""
     bundle = read_bundle(make_bundle())
     a100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB", memory_gib=80)
     manifest = replace(bundle.manifest, compute=(a100,), software=(SoftwareFingerprint(**software),))

@@ -89,7 +89,7 @@ def test_a_role_that_was_not_measured_is_less_sure(regressor: Regressor) -> None
     assert added_half_width(replace(one, role_errors={}), (1, 1, 1), "mlp_gate_up") == 0
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # makes nothing anew
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the fixture has no state
 @given(
     vector=st.tuples(*[st.integers(1, 2**40)] * 3),
     below=st.floats(1, 1e4),

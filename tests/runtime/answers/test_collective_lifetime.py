@@ -1,4 +1,4 @@
-"""What an estimator has loaded goes with it: servers replace bundles."""
+"""Models that an estimator loaded are freed with it: servers replace bundles."""
 
 import gc
 import weakref

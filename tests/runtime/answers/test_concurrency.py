@@ -1,4 +1,4 @@
-"""Bundles that hold operators measured beside others: which regressors answer a step, a search, a page."""
+"""Bundles with operators measured under concurrent load: which regressors answer a step, a search, a page."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def layout(pp: int = 1, dp: int = 1) -> Parallelism:
 
 @pytest.fixture
 def levelled(make_bundle: Make, linear_model: Callable[..., bytes], tmp_path: Path) -> Callable[..., Path]:
-    """Writes a bundle with constant times: beside others every operator takes as many times longer as they are."""
+    """Writes a bundle with constant times: with n processes at once every operator takes n times longer."""
 
     def make(
         levels: tuple[int, ...], *, compute: ComputeFingerprint = CPU, without: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def test_a_search_asks_what_a_prediction_asks(levelled: Make, timeline: str) -> 
     assert {min(4, one.parallelism.world_size) for one in found.top} == {1, 2, 4}
     for one in found.top:
         assert one.estimate.processes_per_node == min(4, one.parallelism.world_size)
-    # The ranking is made of times for many layouts at once: it is that of the estimates, made one by one.
+    # The search prices many layouts at once: the ranking is the same as by single estimates.
     steps_s = [one.estimate.step_time_s for one in found.top]
     assert steps_s == pytest.approx(sorted(steps_s), rel=1e-9)
 

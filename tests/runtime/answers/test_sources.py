@@ -365,7 +365,7 @@ def test_a_linear_s_gradients_are_products_too(make_bundle: Make, linear_model: 
 def test_the_other_pass_is_asked_for_what_was_measured(
     make_bundle: Make, linear_model: Callable[..., bytes]
 ) -> None:
-    """A million µs per key-value head: where all rows have as many as query heads, that is what is asked.
+    """A million µs per key-value head: asked with one per query head if all measured rows have that.
 
     Five products instead of two, and a fifth longer for each.
     """

@@ -1,4 +1,4 @@
-"""The load that regressors state: in the manifest, in explanations, and beside a stack."""
+"""The load that regressors state: in the manifest, in explanations, and together with a stack."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -175,7 +175,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: model_of([node("F", "workload", domain="ai.onnx.ml")], change=_with_function),
         "the model has field 25",
     ),
-    "file beside": (
+    "external file": (
         lambda: model_of([node("Add", "workload", "a")], a=[1.0], change=_outside),
         "a constant has field 1[34]",
     ),

@@ -61,7 +61,7 @@ def calibration(factors: tuple[float, ...] = FACTORS, **changes: Any) -> Calibra
 
 
 def calibrated(path: Path, found: Calibration) -> Path:
-    """The bundle at `path` with a calibration, written beside it."""
+    """The bundle at `path` with a calibration, written next to it."""
     bundle = read_bundle(path)
     models = {entry.file: bundle.models[entry.key] for entry in bundle.manifest.regressors}
     target = path.with_name(f"calibrated-{path.name}")

@@ -52,15 +52,15 @@ def test_who_may_sign_is_a_choice_of_the_reader(signed: Path, tmp_path: Path) ->
     refused(signed, tmp_path / "allowed", r"does not hold for site-b \(", signer="site-b")
     other = (tmp_path / "other.pub").read_text()
     (tmp_path / "others").write_text(f"site-a {other}site-b {other}")
-    refused(signed, tmp_path / "others", r"is by nobody in .*others, expected one of the allowed signers$")
+    refused(signed, tmp_path / "others", r"is by no signer in .*others, expected one of the allowed signers$")
     refused(signed, tmp_path / "others", r"does not hold for site-a \(", signer="site-a")
     own = (tmp_path / "own.pub").read_text()
     (tmp_path / "git").write_text(f'site-a namespaces="git" {own}')
     refused(signed, tmp_path / "git", r"does not hold for site-a \(.*namespace")
     (tmp_path / "late").write_text(f'site-a valid-after="29990101" {own}')
-    refused(signed, tmp_path / "late", "is by nobody in|does not hold for site-a")
+    refused(signed, tmp_path / "late", "is by no signer in|does not hold for site-a")
     (tmp_path / "junk").write_bytes(b"\xff\x00 not a list\n")
-    refused(signed, tmp_path / "junk", "is by nobody in")
+    refused(signed, tmp_path / "junk", "is by no signer in")
     refused(signed, tmp_path / "none", r"cannot be verified \(allowed signers .*none: no such file\)$")
     refused(signed, tmp_path, r"cannot be verified \(allowed signers .*: is no regular file\)$")
 
@@ -74,7 +74,9 @@ def test_changed_bundles_and_signatures_are_refused(signed: Path, make_bundle: M
     for changed in (b"", b"junk", signature[:60] + b"A" * 9 + signature[69:], signature * 500):
         signature_path(signed).write_bytes(changed)
         refused(
-            signed, tmp_path / "allowed", "is not an SSH signature$|is by nobody in|does not hold|larger than"
+            signed,
+            tmp_path / "allowed",
+            "is not an SSH signature$|is by no signer in|does not hold|larger than",
         )
     # Made with the right key, but for another purpose.
     done = subprocess.run(
@@ -107,7 +109,7 @@ def test_what_cannot_be_signed_is_one_line(
     (tmp_path / "no-key").write_text("not a key")
     locked = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret phrase", "-f", locked], check=True)
-    # Nobody is there to be asked for the phrase.
+    # No one can be asked for the phrase.
     monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
     for key, message in (
@@ -153,7 +155,7 @@ def test_without_ssh_keygen_the_package_is_named(
     refused(signed, tmp_path / "allowed", expected)
     with pytest.raises(DataError, match=expected):
         sign_bundle(signed, tmp_path / "own")
-    # One that is there, but no program.
+    # The file exists, but is not a program.
     (tmp_path / "ssh-keygen").write_text("no program")
     (tmp_path / "ssh-keygen").chmod(0o755)
     refused(signed, tmp_path / "allowed", r"ssh-keygen cannot be run \(")

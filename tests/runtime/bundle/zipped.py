@@ -1,4 +1,4 @@
-"""Bundles with members that somebody changed."""
+"""Bundles with changed members."""
 
 import io
 import zipfile

@@ -13,7 +13,7 @@ from kernelcast.runtime import Cluster, Estimator, KernelcastError, ModelConfig,
 
 Make = Callable[..., Path]
 
-# Sound configurations, into some of which one field of nonsense is put.
+# Sound configurations; some get one field of nonsense.
 SIZE_FIELDS = ("hidden_size", "sequence_length", "attention_heads", "layers", "vocabulary_size")
 DEGREE_FIELDS = (
     "pp",

@@ -272,7 +272,7 @@ def test_the_same_question_is_answered_from_memory(make_bundle: Make) -> None:
     for micro_batches in range(1, 300):
         asked = Parallelism(**ONE | {"micro_batches": micro_batches})
         estimator.predict(model=model, parallelism=asked, interval=False, timeline="closed-form")
-    # What is remembered is bounded: the oldest answer is worked out anew, and comes out the same.
+    # The cache is bounded: the oldest answer is computed again, and is the same.
     again = estimator.predict(model=model, parallelism=layout)
     assert again is not first
     assert again == first
@@ -326,7 +326,7 @@ def test_threads_agree(make_bundle: Make) -> None:
     ]
     alone, shared = Estimator.load(path), Estimator.load(path)
     expected = [alone.predict(model=model, parallelism=layout) for layout in layouts]
-    # What is remembered for all estimators is made anew by many threads at once.
+    # Many threads fill the cache that estimators share at once.
     passes_of.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda layout: shared.predict(model=model, parallelism=layout), layouts))

@@ -1,4 +1,4 @@
-"""Steps whose collectives run beside computing, added up by hand."""
+"""Steps with collectives overlapped with compute, added up by hand."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +57,8 @@ def test_gradients_beside_the_last_backward_pass(make_bundle: Make, share: float
             predict(bundle, **overlapped, micro_batches=micro_batches, overlap_gradients=flag)
             for flag in (False, True)
         )
-        # Without overlap the gradients are one bucket, after the pass. Beside it run three of four, which it loses
-        # a share of; the last bucket is left.
+        # Without overlap the gradients are one bucket, after the pass. With it, three of four buckets overlap with the
+        # pass and lengthen it by a share of their time; the last bucket is exposed.
         assert us(alone.components.dp_all_reduce_s) == 30
         assert us(beside.components.dp_all_reduce_s) == 120
         assert us(beside.step_time_s - alone.step_time_s) == pytest.approx(share * 90 + 30 - 30)
@@ -69,8 +69,8 @@ def test_gradients_that_outlast_the_pass(make_bundle: Make) -> None:
     overlapped = {"overlap_bucket": -(-PARAMETERS // 4), "exposed_share": 0.5, "zero": 0}
     alone, beside = (predict(bundle, **overlapped, overlap_gradients=flag) for flag in (False, True))
     [stage] = beside.stages
-    # All of the pass after its first quarter is beside the network: d' = d + 0.5 · 3/4 · d'. The network starts when
-    # that quarter is over, and takes 16,000.
+    # All of the pass after its first quarter overlaps with the network: d' = d + 0.5 · 3/4 · d'. The network starts
+    # when that quarter is over, and takes 16,000.
     slowed = us(stage.backward_s) / (1 - 0.375)
     expected = us(alone.step_time_s) - 4000 - us(stage.backward_s) + slowed / 4 + 16000
     assert us(beside.step_time_s) == pytest.approx(expected)
@@ -142,7 +142,7 @@ def test_sums_of_input_gradients_beside_weight_gradients(make_bundle: Make) -> N
     alone, beside = (
         predict(bundle, **layout, tensor_overlap=overlap) for overlap in ("none", "weight_gradients")
     )
-    # Two in each of 4 layers and the logits' beside 7 µs: only a fifth of them is left.
+    # Two in each of 4 layers and the logits' overlap with 7 µs: only a fifth of them is exposed.
     assert us(alone.stages[0].backward_s - beside.stages[0].backward_s) == pytest.approx(9 * (5 - 1))
     assert alone.stages[0].forward_s == beside.stages[0].forward_s
     # An all-reduce of 20 µs outlasts the product: max(20 - 7, 0.2 · 20).
@@ -182,11 +182,11 @@ def test_products_in_pieces(
     def hidden(product_us: float) -> float:
         return min(network_us, product_us)
 
-    # Of two pieces the first has nothing beside it: half of a product of 10 hides 5, of two that share an input 10.
+    # Of two pieces the first overlaps with nothing: half of a product of 10 hides 5, of two that share an input 10.
     rounds = 4 * (hidden(10) + hidden(5) if parallel_residual else 4 * hidden(5))
     assert us(alone.forward_s - summed.forward_s) == 0
     assert us(summed.forward_s - cut.forward_s) == pytest.approx(rounds)
-    # Backward: sums beside weight gradients of 7, and gathers of the output's gradient beside half of 12.
+    # Backward: sums overlap with weight gradients of 7, gathers of the output's gradient with half of 12.
     assert us(alone.backward_s - summed.backward_s) == pytest.approx(9 * hidden(7))
     gathers = 4 * (1 if parallel_residual else 2) * hidden(6)
     again = rounds if recompute == "full" else 0

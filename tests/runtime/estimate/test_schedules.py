@@ -156,9 +156,9 @@ def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3, "exposed_share": 0})
     )
     (stage,) = estimate.stages
-    # Forward 10, 4 · 110, 30; a gather takes 150: the first alone, then beside embedding and 4 layers.
+    # Forward 10, 4 · 110, 30; a gather takes 150: the first alone, then overlapped with embedding and 4 layers.
     assert us(stage.forward_s) == 150 + 150 + 4 * 150 + 30
-    # Backward 60, 4 · 220, 20. Beside them 150; 150 + 100 four times; 100; and the last scatter alone.
+    # Backward 60, 4 · 220, 20, overlapped with 150; 150 + 100 four times; 100; then the last scatter alone.
     assert us(stage.backward_s) == 150 + 150 + 4 * 250 + 100 + 100
     assert stage.all_reduce_s == stage.all_gather_s == 0
 
@@ -166,7 +166,7 @@ def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
 def test_the_exposed_share_of_collectives_by_hand(make_bundle: Make) -> None:
     model, layout = ModelConfig(**TINY), ONE | {"dp": 2, "zero": 3}
     estimator = Estimator.load(make_bundle({"all_gather": 60.0, "reduce_scatter": 40.0}))
-    # Forward 10, 4 · 110, 30, backward 60, 4 · 220, 20; gathers of 60 beside, backward scatters of 40 too.
+    # Forward 10, 4 · 110, 30, backward 60, 4 · 220, 20; overlapped gathers of 60, backward scatters of 40 too.
     for share in (0.0, 0.25, 1.0):
         (stage,) = estimator.predict(
             model=model, parallelism=Parallelism(**layout, exposed_share=share)
@@ -190,7 +190,7 @@ def test_inputs_gathered_again_beside_their_gradients_product_by_hand(
         (stage,) = estimator.predict(model=ModelConfig(**TINY), parallelism=asked).stages
         return us(stage.backward_s)
 
-    # Two in each of 4 layers, and the logits': beside a product of 12.
+    # Two in each of 4 layers, and the logits': overlapped with a product of 12.
     hidden = 9 * min(gather_us, 12)
     exposed, half, none = (backward_us(exposed_share=share) for share in (1, 0.5, 0))
     assert exposed - none == pytest.approx(hidden)

@@ -1,4 +1,4 @@
-"""What the training software does beside the layout: each option's effect on a step, by hand."""
+"""Options of the training software next to the layout: each one's effect on a step, by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,7 +141,7 @@ def test_optimizers_take_as_long_as_the_bytes_that_they_move(
         assert found.known.assumed == pytest.approx(
             sum(one.optimizer_s for one in found.stages) / sum(found.times_s().values()), rel=0.01
         )
-        # Master weights of 4 bytes and the moments, beside 16-bit training.
+        # Master weights of 4 bytes and the moments, with 16-bit training.
         memory = stage_memory(MODEL, layout, dtype="bfloat16")[0]
         assert memory.optimizer_bytes == kept * memory.parameters
     alone = stage_memory(MODEL, replace(LAYOUT, optimizer="sgd"), dtype="float32")[0]

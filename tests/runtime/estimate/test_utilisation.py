@@ -92,7 +92,7 @@ def test_experts_by_hand(make_bundle: Make) -> None:
 def test_a_full_device_adds_time_but_no_work(
     make_bundle: Make, layout: dict[str, Any], load: dict[str, Any]
 ) -> None:
-    """The model's work is that of its tokens, wherever its experts are, and however uneven they are asked for."""
+    """The model's FLOPs depend on its tokens alone, wherever its experts are and however uneven their load."""
     bundle = make_bundle(compute=[H100], dtype="bfloat16")
     layout = layout | {"sequence_parallel": "tp" in layout}
     even = predict(bundle, MIXTURE, **layout)

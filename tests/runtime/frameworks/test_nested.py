@@ -86,7 +86,7 @@ def test_torchtitans_context_and_expert_degrees() -> None:
     found = fields(written.text)
     expected = {"dp": 4, "cp": 2, "ep": 4, "expert_tp": 2, "zero": 3, "context_exchange": "all_gather"}
     assert found.items() >= expected.items()
-    # Sharded over cp too: its groups of ranks that shard are those of both.
+    # Sharded over cp too: sharding groups span both degrees.
     assert "shard_group" not in found
     cut = replace(job, parallelism=replace(layout, ep=1))
     assert "expert_tp 2 with ep 1 (1, or tp with ep above 1)" in write_layout("torchtitan", cut).lost
@@ -177,7 +177,7 @@ def test_deepspeeds_states_in_the_hosts_memory() -> None:
         ("[parallelism]\nx = ", "file: not valid TOML"),
         (
             "{}",
-            "file: holds no setting of a layout, expected those of Megatron-LM or torchtitan or DeepSpeed",
+            "file: holds no setting of a layout, expected settings of Megatron-LM or torchtitan or DeepSpeed",
         ),
         (
             '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',

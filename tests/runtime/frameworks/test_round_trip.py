@@ -87,7 +87,7 @@ def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
         ),
         recompute_early_stop=layout.recompute_early_stop and layout.recompute != "none",
         layer_counts=layers_of_chunks(model.layers, layout),
-        # What frameworks do by default beside computing is not kernelcast's; see test_megatron.py and test_nested.py.
+        # Frameworks overlap by default, kernelcast does not; see test_megatron.py and test_nested.py.
         **{name: LAYOUT[name].default for name in STACK if name not in WRITTEN},
     )
 

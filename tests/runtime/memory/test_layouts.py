@@ -1,4 +1,4 @@
-"""The fullest stage of many layouts at once is that of each layout alone."""
+"""The fullest stages of many layouts at once equal the fullest stage of each layout alone."""
 
 from dataclasses import replace
 from typing import Any

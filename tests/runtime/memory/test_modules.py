@@ -1,4 +1,4 @@
-"""What Megatron-core's modules with TransformerEngine keep, by hand, and beside what torch's keep."""
+"""Activations kept by Megatron-core's modules with TransformerEngine, by hand and compared with torch's."""
 
 from dataclasses import replace
 from typing import Any

@@ -132,7 +132,7 @@ def test_stages_keep_what_table_2_says(model: ModelConfig, modules: ModuleKind) 
     # The layers' inputs, which sequence parallelism cuts too.
     assert kept("full", False) == pytest.approx(2 * s * h)
     assert kept("full", True) == pytest.approx(2 * s * h / t)
-    # What full recomputation dropped of one layer is there again, beside the gradients on their way.
+    # One layer is recomputed in full, and its activations are held together with the gradients in use.
     again = (32 + scores) / t * s * h
     assert found["full", True].working_bytes > again
 
@@ -155,7 +155,7 @@ def activations(model: ModelConfig, layout: Parallelism) -> tuple[StageMemory, .
 @BY_MODEL
 def test_ends_without_a_pipeline(model: ModelConfig) -> None:
     # Section 4.3: embedding mask sbh, last norm's and projection's inputs 2sbh each, logits in fp32 4sbv, over t.
-    # Here the 16-bit logits stay beside them, 2sbv.
+    # Here the 16-bit logits stay too, 2sbv.
     layout = Parallelism(pp=1, tp=8, dp=1, micro_batch=1, micro_batches=1, sequence_parallel=True)
     stage = activations(model, layout)[0]
     s, h, t = 2048, model.hidden_size, 8

@@ -282,7 +282,7 @@ def test_the_largest_sizes_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("dtype", "weight", "gradient", "optimizer"),
     [
-        # fp32 weights and Adam's two moments beside 16-bit weights; the two moments alone where weights are whole.
+        # With 16-bit weights: fp32 weights and Adam's two moments; with fp32 weights only the two moments.
         ("float16", 2, 2, 4 + 4 + 4),
         ("bfloat16", 2, 2, 4 + 4 + 4),
         ("float32", 4, 4, 4 + 4),

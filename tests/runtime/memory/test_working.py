@@ -1,4 +1,4 @@
-"""The fullest moment of a backward pass, by hand, where it is that of the embedding."""
+"""The peak memory of a backward pass, by hand, where the embedding makes it."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ MATRIX, INPUT, TABLES, IDS = 2 * 4096 * 32, 2 * 16 * 32, 2 * 4 * 16 * 8, 8 * 16
 @pytest.mark.parametrize(
     ("layout", "freed"),
     [
-        # Recomputed layers keep their input: those of three have been freed.
+        # Recomputed layers keep their input: three inputs have been freed.
         ({"layer_counts": (3, 3)}, 3 * INPUT),
         # Of its two chunks, of one layer and of two, the first has been.
         ({"schedule": "interleaved", "virtual_stages": 2, "layer_counts": (1, 2, 2, 1)}, INPUT),

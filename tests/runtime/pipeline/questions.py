@@ -17,7 +17,7 @@ few = settings(deadline=None, max_examples=40)
 
 @dataclass(frozen=True)
 class Question:
-    """A schedule's shape and durations; `arguments` are those of `simulate` and `step_timeline`."""
+    """A schedule's shape and durations; `arguments` are passed to `simulate` and `step_timeline`."""
 
     schedule: str
     pp: int

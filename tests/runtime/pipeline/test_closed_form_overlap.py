@@ -1,4 +1,4 @@
-"""Eq. 7 with collectives beside passes, by hand."""
+"""Eq. 7 with collectives overlapped with passes, by hand."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from kernelcast.runtime.pipeline.overlap import Overlap
 @pytest.mark.parametrize(
     ("first_backward_us", "link_us", "pipeline_us", "left_us"),
     [
-        # Four buckets of 3: three run beside the last pass of 20, which has room for 15.
+        # Four buckets of 3: three overlap with the last pass of 20, which has room for 15.
         (20, 0, (3 - 1 + 2) * (7 + 20), 3),
         # A pass of 8 has room for 6 of these 9.
         (8, 0, (3 - 1 + 2) * (7 + 9), 12 - 6),

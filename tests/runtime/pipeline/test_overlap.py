@@ -1,4 +1,4 @@
-"""Collectives of an update beside passes, by hand."""
+"""Collectives of an update overlapped with passes, by hand."""
 
 from dataclasses import replace
 
@@ -73,20 +73,20 @@ def test_all_reduces_of_later_stages_hide_behind_earlier_stages() -> None:
     assert found.all_reduce_end_us[0].tolist() == [19, 19, 19]
 
 
-def test_buckets_beside_a_pass_by_hand() -> None:
-    # 4 buckets of 8 µs in all beside a pass of 20: three of them run beside it, and it loses half of their 6 µs.
+def test_buckets_overlapped_with_a_pass_by_hand() -> None:
+    # 4 buckets of 8 µs in all and a pass of 20: three of them overlap with it, and it loses half of their 6 µs.
     def slowed(pass_us: float, network_us: float, buckets: float, share: float, link_us: float = 0) -> float:
         return float(slowed_us(*map(np.array, (pass_us, network_us, buckets)), share, np.array(link_us)))
 
     assert slowed(20, 8, 4, 0.5) == 3
     assert slowed(20, 8, 4, 0) == slowed(20, 8, 1, 1) == slowed(20, 0, 4, 1) == 0
-    # Beside a long collective a pass of 20 takes 32: it loses half of the three quarters that are beside the network.
+    # With a long collective a pass of 20 takes 32: it loses half of the three quarters that overlap with the network.
     assert slowed(20, 800, 4, 0.5) == pytest.approx(12)
     assert pytest.approx(32) == 20 + 0.5 * 0.75 * 32
-    # If it uses the links itself for 4 of its 32, nothing is beside those.
+    # If it uses the links itself for 4 of its 32, nothing overlaps with these.
     assert slowed(20, 800, 4, 0.5, 4) == pytest.approx((20 - 0.375 * 4) / (1 - 0.375) - 20)
     assert slowed(20, 8, 4, 0.5, 4) == 3
-    # With ever more buckets the law of blocks: max(c + e · n, n) of computing c beside n.
+    # With ever more buckets the law of blocks: max(c + e · n, n) for compute c overlapped with n.
     for network in (8.0, 30.0, 60.0):
         ends = 20 + slowed(20, network, 1e9, 0.25)
         assert max(ends, network) == pytest.approx(max(20 + 0.25 * network, network))
@@ -104,7 +104,7 @@ def test_parameters_that_arrive_in_buckets_by_hand() -> None:
         gathered(20, 80, 4) == 80 + 5 - 20
     )  # the network is the slower one: the last quarter of the pass is left
     assert gathered(20, 8, 4, 0.5) == 2 + 3
-    # Of its own 8 on the same links the last quarter of the pass has 2, when all parameters are there.
+    # Of its own 8 on the same links the last quarter of the pass has 2, after all parameters have arrived.
     assert gathered(20, 80, 4, link_us=8) == 80 + 6 + 5 - 20
     assert gathered(20, 8, 4, link_us=8) == 2
     assert gathered(20, 80, 1, link_us=8) == 80
@@ -125,8 +125,8 @@ def test_gathers_that_begin_together_by_hand() -> None:
         )
         return [float(value) for value in found[0]]
 
-    # The first chunk waits for a bucket of 4. At 15 the second one begins, where all is there since 8; the second
-    # chunks of both stages are through at 16, before the first micro-batch comes back.
+    # The first chunk waits for a bucket of 4. At 15 the second one begins, whose buckets arrived at 8; the second
+    # chunks of both stages are done at 16, before the first micro-batch comes back.
     assert longer([8.0] * 4) == [4, 0, 0, 0]
     # The first chunk's second half waits until 30. At 36 the second chunk has all; the third one begins at 47, and
     # waits for its second bucket from 52 to 60.

@@ -105,7 +105,7 @@ def test_zb_v_by_hand() -> None:
 
 
 def test_dualpipe_by_hand() -> None:
-    # Two stages, 4 micro-batches, of which 2 and 3 enter on the last stage: the authors' program on two ranks.
+    # Two stages, 4 micro-batches; 2 and 3 enter on the last stage: the authors' program on two ranks.
     def shown(stage: int) -> str:
         names = {Kind.FORWARD: "F", Kind.BACKWARD: "B", Kind.WEIGHT: "W"}
         return " ".join(
@@ -256,7 +256,7 @@ def test_the_bubble_of_dualpipe(
 
 
 def test_pairs_take_what_their_passes_do_not_hide() -> None:
-    # On two stages nobody ever waits: of 12 micro-batches 6 per copy, all but 3 backward passes are in pairs.
+    # On two stages neither ever waits: of 12 micro-batches 6 per copy, all but 3 backward passes are in pairs.
     exposed, hidden = (
         simulate(**shape("dualpipe", 2, 12), durations=uniform(2, 10, 12, 8, saved)).step_us[0]
         for saved in ((0.0, 0.0), (3.0, 4.0))

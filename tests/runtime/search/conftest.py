@@ -19,7 +19,7 @@ Model = Callable[..., bytes]
 
 
 def model_of(linear_model: Model, operator: str, direction: Direction, level: int = 1) -> bytes:
-    """Operator i takes i µs and something for every feature; beside others it takes longer, each by its own factor."""
+    """Operator i takes i µs and something for every feature; concurrent processes slow each by its own factor."""
     number = list(OPERATORS).index(operator) + 1
     turn = list(OPERATORS[operator].costs).index(direction)
     factor = 1 + (level - 1) * (0.3 + number / 100)

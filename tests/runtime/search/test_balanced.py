@@ -40,7 +40,7 @@ def test_a_heavy_loss_takes_layers_from_the_last_stage(heavy_loss: Estimator) ->
     assert layer_us == pytest.approx(350, abs=30)
     assert found.layer_counts == found.parallelism.layer_counts == (5, 5, 5, 1)
     assert found.step_time_s < 0.8 * even.step_time_s
-    # The estimate is that of the counts, whoever chose them.
+    # The estimate depends on the counts alone, not on who chose them.
     given = replace(LAYOUT, layer_counts=(5, 5, 5, 1))
     assert heavy_loss.predict(model=MODEL, parallelism=given, cluster=NODE).step_time_s == found.step_time_s
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search import Question, Space
-from kernelcast.runtime.search.found import Counts, Found
+from kernelcast.runtime.search.partial_result import Counts, Found
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
 from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 

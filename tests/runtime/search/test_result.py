@@ -9,7 +9,7 @@ from kernelcast.runtime import Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Question, Space, search
-from kernelcast.runtime.search.found import Counts
+from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.result import SearchResult, Smallest, layout_text, plain_layout
 from kernelcast.runtime.search.space import Refusals
@@ -76,7 +76,9 @@ def test_nothing_fits() -> None:
 def test_what_the_bundle_lacks_comes_first() -> None:
     smallest = Smallest(parallelism=Parallelism(**LAYOUT), memory_bytes=1)
     found = nothing(Counts(layouts=2, unanswered=1), smallest=smallest, gpu_memory_bytes=2**30)
-    assert found.why_nothing() == "every layout needs what the bundle has no answer to: no gemm; no gelu"
+    assert (
+        found.why_nothing() == "every layout needs operators that the bundle cannot answer: no gemm; no gelu"
+    )
     assert found.best is None
     document = found.to_dict()
     assert (document["best"], document["top"], document["front"]) == (None, [], [])

@@ -288,7 +288,7 @@ def test_what_the_bundle_has_no_answer_to(
     result = search(Estimator.load(path), Question(space=space))
     assert result.counts.unanswered == result.counts.layouts
     assert result.why_nothing() == (
-        "every layout needs what the bundle has no answer to: "
+        "every layout needs operators that the bundle cannot answer: "
         f"bundle {path} has no regressor for gelu (forward); bundle {path} has no regressor for gelu (backward)"
     )
     # A time below zero for large micro-batches alone.

@@ -13,8 +13,8 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search import Question, Space
-from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import needed_bytes
+from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step.layouts import SCHEDULES
@@ -95,7 +95,7 @@ def test_every_piece_is_asked_once(estimator: Estimator, monkeypatch: pytest.Mon
 
 
 def test_no_more_is_simulated_than_the_most_promising_leave_open(estimator: Estimator) -> None:
-    """Those with the best bounds come first: of the others only such whose bounds are not behind their times."""
+    """Layouts with the best bounds are simulated first, then only layouts whose bounds are not behind their times."""
     space = Space(model=MODEL, gpus=(8,), global_batch=16, gpus_per_node=4, common={"layer_split": "even"})
     question = Question(space=space, top=3)
     engine = Engine(

@@ -72,7 +72,7 @@ def named(call: Call) -> str:
 
 
 def listed(calls: Iterable[Call]) -> list[Call]:
-    """Those that the paper's Table I lists; the others are in answers/test_left_out.py."""
+    """The calls that the paper's Table I lists; the others are in answers/test_left_out.py."""
     return [call for call in calls if not OPERATORS[call.operator].is_optional]
 
 

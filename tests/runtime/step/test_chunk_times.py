@@ -60,37 +60,37 @@ def test_weight_gradients_apart() -> None:
     assert passes(block(1, 2), block(10, 20, 8), 3, block(100, 200, 50), split=True) == (131, 188, 74)
 
 
-def test_gathers_beside_computing() -> None:
-    # Forward: 4 alone, then embedding beside a layer's 7, layers beside 7, 7 and the logits' 50, logits.
+def test_gathers_overlapped_with_computing() -> None:
+    # Forward: 4 alone, then embedding | a layer's 7 ("|": overlapped with), layers | 7, 7 and the logits' 50, logits.
     first, layer, last = block(1, 2, 0, 4, 3), block(10, 20, 0, 7, 25), block(100, 200, 0, 50, 5)
-    # Backward: 50 alone; logits (200) beside 7; the layer after it beside 7 + 5, one beside 7 + 25 and one
-    # beside 4 + 25; the embedding (2) beside 25; its own 3 alone.
+    # Backward: 50 alone; logits (200) | 7; the layer after it | 7 + 5, one | 7 + 25 and one | 4 + 25; the embedding
+    # (2) | 25; its own 3 alone.
     expected = (4 + 7 + 10 + 10 + 50 + 100, 50 + 200 + 20 + 32 + 29 + 25 + 3, 0)
     assert passes(first, layer, 3, last, sharded=True) == expected
 
 
 def test_gathers_with_weight_gradients_apart() -> None:
     layer = block(10, 20, 8, 7, 25)
-    # Forward 7 + 10 + 10; input part 7 + 12 + 12; weight part 8 alone, 8 beside 25, 25 alone.
+    # Forward 7 + 10 + 10; input part 7 + 12 + 12; weight part 8 alone, 8 | 25, 25 alone.
     assert passes(None, layer, 2, None, sharded=True, split=True) == (27, 31, 58)
 
 
-def test_collectives_slow_down_what_computes_beside_them() -> None:
+def test_collectives_slow_down_the_compute_they_overlap() -> None:
     first, layer, last = block(1, 2, 0, 4, 4), block(10, 20, 0, 8, 24), block(100, 200, 0, 48, 8)
-    # A half of what runs beside a block is added to it, up to where only the network counts.
+    # A half of the time of overlapped collectives is added to a block, up to where only the network counts.
     forward = 4 + 8 + (10 + 4) + (10 + 4) + 48 + 100
     backward = 48 + (200 + 4) + (20 + 8) + (20 + 16) + (20 + 14) + 24 + 4
     assert passes(first, layer, 3, last, sharded=True, exposed_share=0.5) == (forward, backward, 0)
-    # Nothing runs beside blocks that are not sharded.
+    # Nothing overlaps with blocks that are not sharded.
     assert passes(first, layer, 3, last, exposed_share=0.5) == (131, 262, 0)
 
 
 def test_own_collectives_share_the_links_of_gathers() -> None:
     layer = block(10, 20, 8, 7, 25, forward_link=4, backward_link=6)
-    # Forward: 7 alone, 7 beside the 6 of 10 that use no link, 10. Backward: 7 alone, 7 beside 14 of 20, 25 beside 14
-    # and 6 by themselves, 25 alone.
+    # Forward: 7 alone, 7 | the 6 of 10 that use no link, 10. Backward: 7 alone, 7 | 14 of 20, 25 | 14 and 6 by
+    # themselves, 25 alone.
     assert passes(None, layer, 2, None, sharded=True) == (7 + 11 + 10, 7 + 20 + 31 + 25, 0)
-    # The input part has them all: 7 alone, 7 beside 6 of 12, 12; then weights, 8 alone, 25 beside 8, 25 alone.
+    # The input part has all of them: 7 alone, 7 | 6 of 12, 12; then weights, 8 alone, 25 | 8, 25 alone.
     assert passes(None, layer, 2, None, sharded=True, split=True) == (28, 7 + 13 + 12, 58)
 
 

@@ -102,7 +102,7 @@ def test_memory_is_that_of_the_fullest_device() -> None:
     [
         (
             {"expert_tokens": (1, 2, 3)},
-            "3 numbers, expected 4, the experts of model mixture, or .* 2 layers .* 8",
+            "3 numbers, expected 4, the experts of model mixture, or 8, for all of its 2 layers with experts",
         ),
         ({"expert_tokens": (1, 2, 3, 4, 0, 0, 0, 0)}, "expert_tokens of layer 1 are all 0"),
     ],

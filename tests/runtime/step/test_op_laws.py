@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.estimate.pieces import MICRO_BATCH, What
+from kernelcast.runtime.estimate.layout_pieces import MICRO_BATCH, What
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.decomposition import Decomposition, decompose

@@ -1,6 +1,6 @@
 """Every family of config.json: fields of released models, against the built-in models or published parameters.
 
-Only fields that matter are written here, as facts; values are those of the released configurations.
+Only fields that matter are written here, as facts, with the values of the released configurations.
 """
 
 import json
@@ -40,7 +40,7 @@ def sizes(
 
 
 def llama4(experts: int, step: int, positions: int) -> Values:
-    """Text model beside a vision encoder; every fourth layer has no positions."""
+    """Text model next to a vision encoder; every fourth layer has no positions."""
     text = sizes(
         "llama4_text", 5120, 48, 40, 8192, 202_048, positions, num_key_value_heads=8, head_dim=128,
         intermediate_size_mlp=16384, num_local_experts=experts, num_experts_per_tok=1, use_qk_norm=True,

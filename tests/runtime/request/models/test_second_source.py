@@ -113,7 +113,7 @@ WINDOWS = {
     "gpt-oss-20b": (128, 2),
     "gpt-oss-120b": (128, 2),
 }
-# Every so many-th layer has no rotary embedding.
+# Every n-th layer has no rotary embedding.
 UNROTATED = {"llama-4-scout": 4, "smollm3-3b": 4}
 BIASES = {"qwen2.5": "qkv", "glm-4.5": "qkv", "gpt-oss": "all", "starcoder2": "all"}
 

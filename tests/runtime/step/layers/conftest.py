@@ -70,7 +70,7 @@ def listed(calls: Iterable[Call]) -> Listed:
 
 
 def collectives(calls: Iterable[Call]) -> Listed:
-    """The collectives among calls, those of one shape together, sorted by name."""
+    """The collectives among calls, grouped by shape, sorted by name."""
     found: dict[tuple[str, tuple[int, ...]], int] = {}
     for name, shape, count in listed(one for one in calls if OPERATORS[one.operator].is_collective):
         found[name, shape] = found.get((name, shape), 0) + count

@@ -129,7 +129,7 @@ def test_keys_in_a_window(length: int, chunks: bool, visible: float) -> None:
     found = whole.of_kind(LayerKind(window=3))
     assert visible_keys(found) == visible
     assert visible_keys(whole) == (length + 1) / 2
-    # As a fraction of a causal query's, of the keys that there are, rounded.
+    # The visible keys of a causal query, as a fraction of all keys, rounded.
     shape = (3, length, length, round(visible), 8, 4, HEAD)
     assert listed(computing(attention_core(found))) == [("attention_block", shape, 1)]
 

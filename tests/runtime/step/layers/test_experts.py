@@ -97,7 +97,7 @@ def test_kept_bytes() -> None:
 
 
 def test_gradients_on_their_way() -> None:
-    # Rows' gradients with those of the last product's input and of its weights; then with those of gate and up.
+    # Gradients of rows with the last product's input and weights; then with gate and up.
     for modules, of_weights in (("torch", 2 * 20 * 32), ("megatron", 0)):
         found = [one.gradients for one in experts(sizes(kept_by=modules)) if one.gradients]
         assert found == [2 * (48 * 32 + 2 * 48 * 20), 2 * (48 * 32 + 48 * 20 + of_weights)]

@@ -46,7 +46,7 @@ def test_layers_without_positions_rotate_and_keep_nothing_for_it() -> None:
     rotated, other = attention(sizes), attention(sizes.of_kind(LayerKind(rotates=False)))
     assert ("rope", (3, 16, 2, 2, 8), 1) in listed(computing(rotated))
     assert not [name for name, *_ in listed(computing(other)) if name == "rope"]
-    # Rotated queries and keys are tensors of their own besides the QKV product: 2 heads of 8 each.
+    # Rotated queries and keys are tensors of their own next to the QKV product: 2 heads of 8 each.
     assert saved_bytes(rotated) - saved_bytes(other) == 2 * 3 * 16 * 2 * 16
 
 

@@ -82,7 +82,7 @@ def test_synchronisation_of_the_tensor_parallel_group(llama: Sizes, llama_cut: S
     assert calls(llama_cut) == cut
     # An entry per token is combined whole, also where the sequence is cut.
     assert calls(llama_cut, width=1) == [("all_reduce/tensor", (48, 1, 2), 2), *cut]
-    assert calls(gpt) == []  # one device has nobody to call
+    assert calls(gpt) == []  # one device needs no collective
     # Shards are rounded up, what is scattered is whole.
     for entries in (15, 16):
         model = replace(

@@ -1,4 +1,4 @@
-"""A model that was found, with notes about how its file was read."""
+"""A model with notes about how its file was read."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.intent.wish import Wish
+from kernelcast.runtime.intent.goals import Wish
 
 BATCH = {"global_batch": 64}
 BOTH = ("a100-sxm", "gh200")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelcast.runtime.remembering import Remembered, bytes_of, remembered
+from kernelcast.runtime.byte_cache import Remembered, bytes_of, remembered
 
 
 def test_what_was_not_used_for_longest_goes() -> None:

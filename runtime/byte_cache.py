@@ -1,4 +1,4 @@
-"""Remembers what was computed, up to so many bytes: `functools.lru_cache` counts answers, however large each is."""
+"""Caches bounded by bytes: `functools.lru_cache` counts answers, however large each is."""
 
 import sys
 import threading

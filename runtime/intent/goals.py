@@ -1,4 +1,4 @@
-"""Wishes in addition to a layout, and which of them go together."""
+"""Goals in addition to a layout, and which of them go together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

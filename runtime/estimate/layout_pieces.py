@@ -1,4 +1,4 @@
-"""The pieces that layouts share: which columns each kind depends on, the parts that it calls, and their prices."""
+"""The pieces that layouts share: the columns that each kind depends on, its calls by parts, and their prices."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from kernelcast.runtime.step.op import Calls, Overlap
 
 
 class What(StrEnum):
-    """What a part of a piece is the time of."""
+    """The work whose time a part of a piece is."""
 
     FORWARD = "forward pass"
-    BACKWARD = "backward pass, with what it runs again"
-    KEPT_BACKWARD = "backward pass of a layer of which nothing runs again"
+    BACKWARD = "backward pass with recomputation"
+    KEPT_BACKWARD = "backward pass without recomputation"
     FORWARD_INSIDE = "collectives of a forward pass on links inside nodes"
     FORWARD_BETWEEN = "collectives of a forward pass on links between nodes"
     BACKWARD_INSIDE = "collectives of a backward pass on links inside nodes"
@@ -38,9 +38,9 @@ class What(StrEnum):
 
 
 class Part(NamedTuple):
-    """A part of a piece: of which block, what, and for overlapped collectives what they overlap.
+    """A part of a piece: its block, its work, and for overlapped collectives the work that they overlap.
 
-    `is_compute`: what computes meanwhile instead of the collectives.
+    `is_compute`: the compute that overlaps, instead of the collectives.
     """
 
     block: str
@@ -85,7 +85,7 @@ def _passes(parts: Decomposition) -> Parts:
 
 
 def _on_links(parts: Decomposition) -> Parts:
-    """Collectives of every block's passes: those inside nodes, and those between them."""
+    """Collectives of every block's passes, inside nodes and between nodes."""
     found: dict[Part, Calls] = {}
     for name, block in parts.blocks.items():
         forward = block.passes.forward.collectives
@@ -127,7 +127,7 @@ SHARDS = Kind(
 
 @lru_cache(maxsize=1 << 12)
 def update_kind(stage: StageKind) -> Kind:
-    """What a stage of this kind does once per update: gradients, optimizer, parameters gathered."""
+    """Work of a stage of this kind once per update: gradients, optimizer, gather of parameters."""
 
     def parts(decomposition: Decomposition) -> Parts:
         found: dict[Part, Calls] = dict.fromkeys(_UPDATE_PARTS, ())

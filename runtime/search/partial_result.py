@@ -1,4 +1,4 @@
-"""What a search, or one part of it, has found so far: counts, the best layouts and the Pareto front."""
+"""Results so far of a search, or of one part of it: counts, the best layouts and the Pareto front."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
