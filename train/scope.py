@@ -111,7 +111,7 @@ class Scope:
 
 
 def measured_peaks(scope: Scope, tables: Iterable[Table]) -> tuple[Peak, ...]:
-    """The peak of the scope's CPU, which nobody publishes: the highest rate of its own measured matrix products.
+    """The peak of the scope's CPU, which is not published: the highest rate of its own measured matrix products.
 
     A lower bound of the real one, so utilization relative to it is an upper bound. Empty for a GPU, and without
     measured matrix products.

@@ -14,7 +14,7 @@ _MOST = 10_000_000
 def slurm_allocation(options: Mapping[str, str]) -> Allocation:
     """Nodes and GPUs that Slurm gives a job with these options, by their long names without dashes.
 
-    Values are those of the command line or of the plugins (where `1-0` nodes and negative numbers mean
+    Values come from the command line or from the plugins (where `1-0` nodes and negative numbers mean
     "not given"). Unknown is what Slurm decides later (a range of nodes, nodes for a number of tasks) and options that
     cannot be read.
     """
