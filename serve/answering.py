@@ -56,8 +56,8 @@ def find_model(
 ) -> FoundModel:
     """The model that a request asks for, on sequences of another length where one is given.
 
-    A text is the name of one of `known`, as `built_in_name` reads it. An object holds the fields of a model file:
-    ours, or those of a Hugging Face `config.json` (known by `model_type`).
+    A text is the name of one of `known`, as `built_in_name` reads it. An object holds the fields of a model file
+    or of a Hugging Face `config.json` (recognized by `model_type`).
 
     Raises:
         UsageError: no such model, wrong fields, or a length that it cannot have.

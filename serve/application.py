@@ -323,7 +323,7 @@ async def _refused(request: Request, error: HTTPException) -> Response:
 
 
 async def _gone(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=CLIENT_GONE)  # for the figures; nobody reads it
+    return Response(status_code=CLIENT_GONE)  # for the metrics; the client has left
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -11,8 +11,8 @@ from kernelcast.serve.limits import Limits
 class Connection(H11Protocol):
     """uvicorn's HTTP/1.1, which waits without end for a request's head and for a client that does not read.
 
-    A head has `head_s` from its first byte, and so has a new connection until that. Above `most` connections the one
-    that has been idle for longest goes: who asks nothing keeps nobody out. Where none is idle, the new one is refused.
+    A head has `head_s` from its first byte, and so has a new connection until that. Above `most` connections the
+    longest idle one is closed: idle clients do not keep others out. Where none is idle, the new one is refused.
     """
 
     most: int
@@ -58,7 +58,7 @@ class Connection(H11Protocol):
         """Wait for the next request."""
         self._wait(self.timeout_keep_alive)
         super().on_response_complete()
-        if not self.is_idle:  # it was there already
+        if not self.is_idle:  # the next request had already arrived
             self._stop_waiting()
 
     def pause_writing(self) -> None:
@@ -94,7 +94,7 @@ class Connection(H11Protocol):
         if self._is_asking and self.cycle is None:
             self._refuse(408, "Request Timeout", f"head did not come within {self.head_s:g} s")
         elif self.transport.get_write_buffer_size():
-            self.transport.abort()  # an answer that nobody reads
+            self.transport.abort()  # the client does not read its answer
         else:
             self.transport.close()
 

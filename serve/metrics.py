@@ -82,7 +82,7 @@ class RequestMetrics:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            # What the client sent behind its request may have ended the connection: nobody reads the answer.
+            # Bytes behind the request may have ended the connection: the answer cannot be sent.
             with suppress(LocalProtocolError):
                 await send(message)
 

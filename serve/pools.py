@@ -35,7 +35,7 @@ class Pool:
         future = self._executor.submit(work)
         self._change(1)
         loop = asyncio.get_running_loop()
-        # Counted until the thread is free again, even when nobody waits for the result any more.
+        # Counted until the thread is free again, even when the client has stopped waiting.
         future.add_done_callback(lambda _: _call(loop, lambda: self._change(-1)))
         try:
             async with asyncio.timeout(self._time_s):

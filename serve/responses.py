@@ -45,7 +45,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class Unread:
-    """Counts the bytes of answers from when they are there until they are sent. For one thread."""
+    """Counts the bytes of answers that are ready but not yet sent. Not thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes

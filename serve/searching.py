@@ -23,7 +23,7 @@ from kernelcast.serve.warm import Warm
 _MAX_UNITS = 50_000
 
 IsGone = Callable[[], bool]
-"""Whether nobody waits for the answer any more."""
+"""Whether the client has stopped waiting for the answer."""
 
 
 class NobodyWaits(Exception):

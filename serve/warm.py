@@ -27,7 +27,7 @@ class Warm:
 
     `models` are the built-in ones and the site's by name, `fabrics` the site's; `site` are its fields, without bundle
     and folder of models; `problems` are lines about models of the site that cannot be read. `hardware` answers for what
-    ships, where a request names it; `most_chunks` are those of layouts that it may have.
+    ships, where a request names it; `most_chunks` is the limit for the chunks of a layout.
     """
 
     name: str
