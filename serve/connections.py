@@ -1,4 +1,4 @@
-"""Connections of the server: how many there are, and how long one may take to ask and to read its answer."""
+"""Connections of the server: their number, and the time limits for sending a request and reading its answer."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection; make room for it where there are too many."""
+        """Accept a connection; close the longest idle one if there are too many."""
         super().connection_made(transport)
         self._wait(self.head_s)
         if len(self.connections) <= self.most:
@@ -62,18 +62,18 @@ class Connection(H11Protocol):
             self._stop_waiting()
 
     def pause_writing(self) -> None:
-        """Who does not read an answer has `read_s` to go on."""
+        """A client that stopped reading its answer has `read_s` to go on."""
         super().pause_writing()
         self._reader = self.loop.call_later(self.read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It was read."""
+        """The client reads on."""
         super().resume_writing()
         if self._reader is not None:
             self._reader.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No timer is left."""
+        """Cancel all timers."""
         self._stop_waiting()
         if self._reader is not None:
             self._reader.cancel()

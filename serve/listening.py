@@ -1,4 +1,4 @@
-"""Where requests come in: a Unix socket with permissions, or a port of this machine."""
+"""Sockets that the server listens on: a Unix socket with permissions, or a port of this machine."""
 
 import ipaddress
 import os
@@ -28,7 +28,7 @@ class Listener:
 
     @property
     def is_unix(self) -> bool:
-        """Whether only processes of this machine with permission get here."""
+        """Whether only processes of this machine with permission can connect."""
         return self.path is not None
 
     def close(self) -> None:

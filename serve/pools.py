@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Busy(Exception):
-    """No capacity: the queue is full, or this waited too long."""
+    """No capacity: the queue is full, or the work waited too long."""
 
 
 class Pool:
@@ -44,7 +44,7 @@ class Pool:
             raise Busy(f"no answer within {self._time_s:g} s, expected fewer or smaller questions") from None
 
     def close(self) -> None:
-        """Drop what waits; what runs ends by itself."""
+        """Drop queued work; running work ends by itself."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _change(self, by: int) -> None:

@@ -36,7 +36,7 @@ _NOWHERE = Path("/")
 
 
 def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
-    """How long a job takes. Fields of the request go before the script's, these before the site's.
+    """Predict a job's walltime. Fields of the request override the script's, and these the site's.
 
     Raises:
         UsageError: a field is unknown, missing or wrong; names request, line of the script, or site file.
@@ -99,7 +99,7 @@ def _script(values: dict[str, Any]) -> Job | None:
 
 
 def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | None]:
-    """The request's fields, and its model where that is given by its fields."""
+    """The request's fields, and its model if described by fields."""
     fields = {name: value for name, value in values.items() if name not in _NOT_FIELDS}
     fabric = fields.get("fabric")
     if isinstance(fabric, dict):

@@ -1,4 +1,4 @@
-"""What stays in memory: the bundle with all models loaded, and the site's settings; replaced as a whole."""
+"""Data kept in memory: the bundle with all models loaded, and the site's settings; replaced as a whole."""
 
 import os
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Warm:
         return replace(self, estimator=self.estimator.limited(most_chunks), most_chunks=most_chunks)
 
     def estimator_of(self, hardware: object) -> Estimator:
-        """The estimator of hardware that ships; that of the server's own bundle for None.
+        """The estimator of shipped hardware, or of the server's own bundle for None.
 
         Raises:
             UsageError: no such hardware ships.
