@@ -138,7 +138,7 @@ def measured_peaks(scope: Scope, tables: Iterable[Table]) -> tuple[Peak, ...]:
 def _collectives(
     where: str, database: Database, samples: Sequence[SampleRow], prefix: str
 ) -> tuple[FabricRow | None, list[SampleRow]]:
-    """The fabric named by `prefix`, or the only one, with its collectives; all collectives where no fabric is known.
+    """The fabric named by `prefix`, or the only one, with its collectives; all collectives if no fabric is known.
 
     Raises:
         UsageError: several fabrics, none that is named, or one measured with several sets of software.
