@@ -94,7 +94,7 @@ def _script(values: dict[str, Any]) -> Job | None:
         raise UsageError(field="script", found=script, expected="a batch script's text")
     job = script_job(script[:MAX_HEAD_BYTES], name="batch script", folder=None, environment=_NO_SITE_FILE)
     if job.off:
-        raise UsageError("script says #KERNELCAST off, expected a job that wants a prediction")
+        raise UsageError("script contains #KERNELCAST off, expected a job to predict")
     return job
 
 

@@ -187,7 +187,7 @@ def _check_nodes(given: Allocation, estimate: Estimate) -> None:
     if given.gpus is None and given.nodes not in (None, nodes):
         raise UsageError(
             f"layout {layout.degrees} needs {nodes} node(s) of {per_node} GPU(s) ({estimate.cluster_source}), "
-            f"expected {given.nodes}, as the job asks for ({given.origin}); gpus_per_node says how many a node has"
+            f"expected {given.nodes}, as the job asks for ({given.origin}); gpus_per_node sets the number per node"
         )
 
 
