@@ -89,7 +89,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str) -> Sho
 
     NAME is a description that ships; FILE is a description (.toml) or a bundle that holds one. range follows from the
     uncertainty of the efficiency; wire is the lower bound of the link rate; bus is nccl-tests' bus bandwidth. A message
-    size is that of the whole message: for an all-gather, of all shards together.
+    size counts the whole message: for an all-gather, all shards together.
 
     \b
     kernelcast fabric show h100-3200g --layouts 1x8,10x8 --size 256MiB --operator all_reduce
@@ -236,7 +236,7 @@ def new(
 ) -> None:
     """Write the description of a fabric as a small TOML file.
 
-    Latencies and efficiencies that are not given are those of measured fabrics of the same kind.
+    Defaults of latencies and efficiencies come from measured fabrics of the same kind.
 
     \b
     kernelcast fabric new ours --gpus-per-node 8 --inside NVSwitch --inside-gb-per-s 450 --cards 8 \\

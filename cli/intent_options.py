@@ -1,4 +1,4 @@
-"""Options of `kernelcast predict` that leave the layout open, and the wish they describe."""
+"""Options of `kernelcast predict` that leave the layout open, and the goal they describe."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

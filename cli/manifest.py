@@ -1,7 +1,7 @@
 """Kubernetes manifests as text: where a Job's time limit goes, leaving every other character as it is.
 
-Reading and writing YAML loses comments, quotes and `0644`, so limits are inserted into the text,
-at the places that PyYAML finds, and the result is read again to see that they are there. YAML 1.1, as kubectl reads.
+Reading and writing YAML loses comments, quotes and `0644`, so limits are inserted into the text at
+the positions that PyYAML reports. The result is parsed again to check that it contains them. YAML 1.1, like kubectl.
 """
 
 import copy

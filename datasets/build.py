@@ -2,7 +2,7 @@
 
     python datasets/build.py [NAME...]            # bundles of the named hardware, or of all, for runtime/shipped
     python datasets/build.py --check NAME...      # makes them in a temporary folder, and compares
-    python datasets/build.py --float8 NAME...     # makes only their operators in 8 bit anew
+    python datasets/build.py --float8 NAME...     # rebuilds only their operators in 8 bit
     python datasets/build.py --digests            # writes SHA256SUMS of the source tables
 
 Needs no network and no GPU; up to ten minutes for each bundle. The same tables, code and libraries give the same bytes.
@@ -131,8 +131,8 @@ def database_of(tables: Tables, path: Path) -> Database:
 def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
     """Import, train, and keep the operators that compute.
 
-    Measured collectives become a fabric of their own, in the folder `fabrics`, or beside the bundle; unfused operators
-    a bundle of their own, beside it.
+    Measured collectives become a fabric of their own, in the folder `fabrics` or next to the bundle. Unfused operators
+    become a bundle of their own next to it.
     """
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         trained = Path(folder) / "trained.kcast"
@@ -244,7 +244,7 @@ def pack_fabric(trained: Bundle, output: Path) -> Path:
 
 
 def pack(trained: Bundle, output: Path) -> Path:
-    """Write the operators of a bundle that compute, without unfused ones and those of its prior alone."""
+    """Write the compute operators of a bundle, without unfused operators and operators that only its prior has."""
     computing = tuple(
         entry
         for entry in trained.manifest.regressors
@@ -306,7 +306,7 @@ def write_or_check(path: Path, text: str) -> None:
     if sys.argv[1:] != ["--check"]:
         path.write_text(text, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != text:
-        sys.exit(f"{path}: made anew, it differs")
+        sys.exit(f"{path}: differs from the rebuilt table")
 
 
 def _progress(name: str) -> Callable[[int, int, str], None]:
@@ -334,8 +334,8 @@ def main(arguments: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
             anew = build(name, Path(folder) / shipped.name)
             if differing := differences(read_bundle(shipped), read_bundle(anew)):
-                sys.exit(f"{shipped}: made anew, these differ: {', '.join(differing)}")
-            print(f"{shipped}: made anew, the same regressors")
+                sys.exit(f"{shipped}: differs from the rebuilt bundle: {', '.join(differing)}")
+            print(f"{shipped}: rebuilt, the same regressors")
 
 
 if __name__ == "__main__":

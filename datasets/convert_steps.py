@@ -113,7 +113,7 @@ def _mpt(row: Mapping[str, str]) -> dict[str, Any]:
 def simumax(content: bytes) -> dict[str, str]:
     """Texts by file name, one for each kind of model, of SimuMax's measured B200 steps (JSON).
 
-    Virtual stages and transfers beside computing are left out.
+    Virtual stages and overlapped transfers are left out.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     left_out = []
@@ -242,7 +242,7 @@ MODELS = {
 
 
 def _fullest_gib(row: Mapping[str, Any], stages: int, devices: int) -> list[float]:
-    """Memory of the fullest rank of every stage; Megatron numbers all ranks of a stage before those of the next."""
+    """Memory of the fullest rank of every stage; Megatron numbers ranks stage by stage."""
     fullest = [0.0] * stages
     for rank, size in row["peak_memory_by_rank_mb"].items():
         stage = int(rank) * stages // devices

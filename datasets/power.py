@@ -1,7 +1,7 @@
 """What a device draws while it multiplies matrices: fits runtime/shipped/power.toml to tables that have power.
 
     python datasets/power.py            # writes the table
-    python datasets/power.py --check    # computes it anew, and compares
+    python datasets/power.py --check    # computes it again, and compares
 
 power = idle + a · share of peak FLOP/s + b · share of peak memory bandwidth, at most the limit; non-negative least
 squares.
@@ -20,7 +20,7 @@ _BYTES = 2
 _HEADER = """\
 # What devices draw, in W: idle + of_flops · share of peak FLOP/s + of_bandwidth · share of peak memory bandwidth, at
 # most limit. Fitted by `make datasets` to matrix products whose power was measured; energy_error is the error of the
-# energy of all rows, median_error the median error of a row's power, as fractions.
+# sum of all rows' energy, median_error the median error of a row's power, as fractions.
 """
 
 

@@ -1,7 +1,7 @@
 """Rates that devices hold: writes runtime/shipped/sustained.toml from tables of matrix products.
 
     python datasets/sustained.py            # writes the table
-    python datasets/sustained.py --check    # computes it anew, and compares
+    python datasets/sustained.py --check    # computes it again, and compares
 
 A short product runs at clocks that the power limit does not allow for long. Products of at least 20 ms were repeated
 for 180 ms and more, one after the other: their rates no longer depend on how long they take.
@@ -22,12 +22,12 @@ TABLES = {
     "b200-sxm": Tables(paths=("simumax/b200_bf16_ceperm.json",), dtype="bfloat16"),
     **{f"{name}-float8": FLOAT8[name] for name in ("h100-sxm", "b200-sxm")},
 }
-"""Of each device the table whose long products are the slowest. Not Perlmutter's and Vista's, which pause between a few
-repetitions; nor vLLM's on H200, whose weights are memory that nobody wrote, which draws less power."""
+"""Per device, the table whose long products are the slowest. Not Perlmutter's and Vista's, which pause between a few
+repetitions; nor vLLM's on H200, whose weights are uninitialized memory, which draws less power."""
 
 SETTLED_US = 20_000.0, 10_000.0
-"""The longest of these that a table has enough products of. Rates of the B200 still fall between 10 and 20 ms, from
-0.49 to 0.47 of the peak in the median; those of the A100 and the H100 do not."""
+"""Least duration of a product, the preferred one first: the first with enough products in the table. Rates of the B200
+still fall between 10 and 20 ms, from a median of 0.49 to 0.47 of the peak; rates of the A100 and the H100 do not."""
 FEWEST_ROWS = 10
 FEWEST_TOKENS = 1024
 """Of each side of a product: smaller ones are limited by memory."""

@@ -1,7 +1,7 @@
 """How far operators are off that one device's measurements answer for another: writes runtime/shipped/transfers.toml.
 
     python datasets/transfers.py            # writes the table
-    python datasets/transfers.py --check    # computes it anew, and compares
+    python datasets/transfers.py --check    # computes it again, and compares
 
 Every regressor of every measured device is asked for what was measured on the others, and on the same device by others.
 """

@@ -46,7 +46,7 @@ def open_material(paths: Sequence[Path], stack: ExitStack) -> Material:
         from kernelcast.collector.ingest.open_traces import is_database, opened_traces
         from kernelcast.store.trace_report import traced_runs
     has_database = len(paths) == 1 and is_database(paths[0])
-    # Every request opens the file anew: a connection belongs to one thread, and other processes may add rows.
+    # Every request opens the file again: a connection belongs to one thread, and other processes may add rows.
     database = stack.enter_context(opened_traces(paths))
     try:
         runs = traced_runs(database)

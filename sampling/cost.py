@@ -141,7 +141,7 @@ def cost_of_measuring(
 
 
 def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
-    """The cost of measuring on a device that is not installed here; overhead around the calls is that of this machine.
+    """The cost of measuring on a device that is not installed here; the overhead around calls is this machine's.
 
     Raises:
         UsageError: the table of devices does not have it.

@@ -21,7 +21,7 @@ from kernelcast.serve.warm import Warm
 
 
 def model_of(warm: Warm, values: dict[str, Any]) -> FoundModel:
-    """The model that a request names or describes, with its length of a sequence.
+    """The model that a request names or describes, and its sequence length.
 
     Raises:
         UsageError: it is missing, unknown or wrong.
@@ -32,7 +32,7 @@ def model_of(warm: Warm, values: dict[str, Any]) -> FoundModel:
 
 
 def of_request(warm: Warm, values: dict[str, Any]) -> tuple[Estimator, dict[str, Any]]:
-    """The estimator for the hardware and stack that a request names, and its other values with what the stack fills in.
+    """The estimator for a request's hardware and stack, and the other values, completed by the stack's defaults.
 
     Raises:
         UsageError: no such hardware or stack ships.
@@ -54,10 +54,10 @@ _INLINE = "model"
 def find_model(
     asked: object, known: Mapping[str, ModelConfig], *, sequence_length: int | None = None
 ) -> FoundModel:
-    """The model that a request asks for, on sequences of another length where one is given.
+    """The model that a request asks for, with the requested sequence length if given.
 
-    A text is the name of one of `known`, as `built_in_name` reads it. An object holds the fields of a model file:
-    ours, or those of a Hugging Face `config.json` (known by `model_type`).
+    A text is the name of one of `known`, as `built_in_name` reads it. An object holds the fields of a model file
+    or of a Hugging Face `config.json` (recognized by `model_type`).
 
     Raises:
         UsageError: no such model, wrong fields, or a length that it cannot have.
@@ -79,7 +79,7 @@ def _find(asked: object, known: Mapping[str, ModelConfig]) -> FoundModel:
 
 
 def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoice | None:
-    """The fabric that a request asks for; None where it asks for none.
+    """The requested fabric, or None.
 
     A text is the name of one of `known` (the site's) or of one that ships. An object holds the fields of a description.
 

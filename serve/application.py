@@ -64,7 +64,7 @@ Answers = Remembered[tuple[str, bytes], bytes]
 
 
 class Application:
-    """All that answers: the warm bundle, pools and figures. `asgi` is what a server runs.
+    """The warm bundle, pools and metrics behind all routes. A server runs `asgi`.
 
     `pages` are additional routes.
     """
@@ -160,12 +160,12 @@ class Application:
             _log(f"reloaded: {warm.name} {warm.digest[:12]}")
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop queued work."""
         for pool in self._pools.values():
             pool.close()
 
     def _asked(self, work: Callable[[Warm, Values], Values | bytes], *, media: str = JSON) -> Endpoint:
-        """Answers a question about one layout; the same question again with the same bytes."""
+        """Answers a question about one layout; a repeated question gets the same bytes."""
 
         async def endpoint(request: Request) -> Response:
             content, warm = await content_of(request, JSON, self.limits), self.warm
@@ -212,7 +212,7 @@ class Application:
     async def _again_or(
         self, path: str, content: bytes, warm: Warm, work: Work, *, media: str = JSON, pool: str = "answer"
     ) -> Response:
-        """The answer that the same question got before, or a new one."""
+        """The cached answer of the same question, or a new one."""
         remembered = self._remembered  # of the bundle that answers, also when another one has come at the end
         known = remembered.get((path, content))
         if known is not None:
@@ -250,7 +250,7 @@ class Application:
             return json_error(422, str(error))
 
     async def _run(self, pool: str, warm: Warm, work: Work) -> bytes:
-        """The work in its pool; a large layout, once that is known, behind other large ones."""
+        """Run work in its pool; large layouts queue in a pool of their own."""
         if pool == "answer":
             small = warm.limited(self.limits.small_chunks)
             try:
@@ -303,7 +303,7 @@ def _script_request(request: Request) -> dict[str, Any]:
 
 
 async def _watch(request: Request, gone: threading.Event) -> None:
-    """Say when the client of a request, whose body has been read, leaves."""
+    """Report when the client of a request leaves; the body has been read."""
     while not await request.is_disconnected():
         await asyncio.sleep(_WATCH_S)
     gone.set()
@@ -323,7 +323,7 @@ async def _refused(request: Request, error: HTTPException) -> Response:
 
 
 async def _gone(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=CLIENT_GONE)  # for the figures; nobody reads it
+    return Response(status_code=CLIENT_GONE)  # for the metrics; the client has left
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -16,11 +16,11 @@ from kernelcast.serve.responses import media_type
 
 
 class TooLarge(HTTPException):
-    """A body that is larger than it may be; it is answered while it is still being sent (`Lingering`)."""
+    """A body above the size limit; answered while the client still sends it (`Lingering`)."""
 
 
 async def content_of(request: Request, media: str, limits: Limits) -> bytes:
-    """The request's body; refused when it is of another type, too large or too slow.
+    """The request's body; refused if its content type is wrong, or if it is too large or too slow.
 
     Raises:
         HTTPException: 408, 413 or 415.
@@ -47,7 +47,7 @@ async def content_of(request: Request, media: str, limits: Limits) -> bytes:
 
 
 class BodyError(UsageError):
-    """A body that is no JSON object (400); other UsageErrors are about fields of one (422)."""
+    """A body that is not a JSON object (400); other UsageErrors concern its fields (422)."""
 
 
 def json_object(content: bytes) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def known_fields(
     values: Mapping[str, Any], known: Iterable[str], *, may_be_null: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The fields by the names that they have now; only known ones, none null that may not be.
+    """The fields by their present names; unknown fields and unexpected nulls are refused.
 
     Raises:
         UsageError: names the field.

@@ -1,4 +1,4 @@
-"""GET /catalogue and POST /model: what a question may name, and a model's file as the fields that it is read as."""
+"""GET /catalogue and POST /model: names that a question may use, and the fields read from a model file."""
 
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +22,7 @@ MODEL_REQUEST = ("model", "sequence_length")
 
 
 def catalogue(warm: Warm) -> dict[str, Any]:
-    """Hardware, fabrics, models and stacks that can be named, those that ship and the site's; `kernelcast.catalogue/1`.
+    """Hardware, fabrics, models and stacks by name, shipped ones and the site's; `kernelcast.catalogue/1`.
 
     `bundle` is the server's own, which answers where a question names no hardware.
     """

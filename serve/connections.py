@@ -1,4 +1,4 @@
-"""Connections of the server: how many there are, and how long one may take to ask and to read its answer."""
+"""Connections of the server: their number, and the time limits for sending a request and reading its answer."""
 
 import asyncio
 
@@ -11,8 +11,8 @@ from kernelcast.serve.limits import Limits
 class Connection(H11Protocol):
     """uvicorn's HTTP/1.1, which waits without end for a request's head and for a client that does not read.
 
-    A head has `head_s` from its first byte, and so has a new connection until that. Above `most` connections the one
-    that has been idle for longest goes: who asks nothing keeps nobody out. Where none is idle, the new one is refused.
+    A head has `head_s` from its first byte, and so has a new connection until that. Above `most` connections the
+    longest idle one is closed: idle clients do not keep others out. Where none is idle, the new one is refused.
     """
 
     most: int
@@ -29,7 +29,7 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection; make room for it where there are too many."""
+        """Accept a connection; close the longest idle one if there are too many."""
         super().connection_made(transport)
         self._wait(self.head_s)
         if len(self.connections) <= self.most:
@@ -58,22 +58,22 @@ class Connection(H11Protocol):
         """Wait for the next request."""
         self._wait(self.timeout_keep_alive)
         super().on_response_complete()
-        if not self.is_idle:  # it was there already
+        if not self.is_idle:  # the next request had already arrived
             self._stop_waiting()
 
     def pause_writing(self) -> None:
-        """Who does not read an answer has `read_s` to go on."""
+        """A client that stopped reading its answer has `read_s` to go on."""
         super().pause_writing()
         self._reader = self.loop.call_later(self.read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It was read."""
+        """The client reads on."""
         super().resume_writing()
         if self._reader is not None:
             self._reader.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No timer is left."""
+        """Cancel all timers."""
         self._stop_waiting()
         if self._reader is not None:
             self._reader.cancel()
@@ -94,7 +94,7 @@ class Connection(H11Protocol):
         if self._is_asking and self.cycle is None:
             self._refuse(408, "Request Timeout", f"head did not come within {self.head_s:g} s")
         elif self.transport.get_write_buffer_size():
-            self.transport.abort()  # an answer that nobody reads
+            self.transport.abort()  # the client does not read its answer
         else:
             self.transport.close()
 

@@ -1,4 +1,4 @@
-"""Hardware that a request may name: estimators of what ships, each loaded when it is first asked for."""
+"""Estimators of shipped hardware, which a request may name; each is loaded on first use."""
 
 import gc
 import threading
@@ -15,7 +15,7 @@ MOST_LOADED = 4
 
 
 class NamedHardware:
-    """Estimators of hardware that ships, loaded when they are first asked for; those used last stay."""
+    """Estimators of shipped hardware, loaded on first use; the most recently used ones stay."""
 
     def __init__(self, *, most: int = MOST_LOADED) -> None:
         self._most = most

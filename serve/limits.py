@@ -1,4 +1,4 @@
-"""How much one request may ask for, and how many are taken at once."""
+"""Limits of one request, and of concurrent requests."""
 
 import os
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ def usual_workers() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the server takes.
+    """Limits of the server.
 
-    - `max_body_bytes` of one request, which must have come within `body_s`.
-    - `max_search_layouts` that a search may have to look at.
-    - `time_s`: a request that waited so long is turned away, a search that took so long ends.
-    - `workers` threads compute, and one more searches; `waiting` requests for each of the two wait for their turn,
-      and what comes beyond is turned away.
-    - `connections` that are open at once; the head of a request must come within `head_s`.
-    - A layout of more than `small_chunks` pieces (pp · virtual stages) is computed apart from the others, and one of
-      more than `most_chunks` is refused: time and answer (10 kB a piece) grow with them.
+    - `max_body_bytes` of one request, which must arrive within `body_s`.
+    - `max_search_layouts` that a search may evaluate.
+    - `time_s`: a request that waits longer is refused, a search that takes longer ends.
+    - `workers` threads compute, and one more searches; up to `waiting` requests queue for each of the two, and
+      further ones are refused.
+    - `connections` that are open at once; the head of a request must arrive within `head_s`.
+    - A layout of more than `small_chunks` chunks (pp · virtual stages) is computed in a pool of its own, and a layout
+      of more than `most_chunks` is refused: time and answer (10 kB a chunk) grow with them.
     - `answer_bytes` of answers that clients have not read yet.
     """
 

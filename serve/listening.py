@@ -1,4 +1,4 @@
-"""Where requests come in: a Unix socket with permissions, or a port of this machine."""
+"""Sockets that the server listens on: a Unix socket with permissions, or a port of this machine."""
 
 import ipaddress
 import os
@@ -17,7 +17,7 @@ _BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """A socket that listens. `path` is that of a Unix socket; `name` is the address that clients use."""
+    """A listening socket. `path` is the path of a Unix socket, else None; `name` is the address that clients use."""
 
     socket: socket.socket
     name: str
@@ -28,7 +28,7 @@ class Listener:
 
     @property
     def is_unix(self) -> bool:
-        """Whether only processes of this machine with permission get here."""
+        """Whether only processes of this machine with permission can connect."""
         return self.path is not None
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ def _make_way(path: Path, name: str) -> None:
         try:
             client.connect(os.fspath(path))
         except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)  # nobody listens: its server was killed
+            path.unlink(missing_ok=True)  # stale: its server was killed
         except OSError as error:
             raise DataError(f"socket {name}: cannot be tried ({error.strerror or error})") from error
         else:

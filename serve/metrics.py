@@ -23,7 +23,7 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
 
 
 class Metrics:
-    """Requests by path and status, their times, what waits, reloads, the bundle; and the process itself."""
+    """Requests by path and status, their times, queued work, reloads, the bundle, and the process itself."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -54,12 +54,12 @@ class Metrics:
             self.reloads.labels(result)
 
     def answers_with(self, warm: Warm) -> None:
-        """Say which bundle answers from now on."""
+        """Record the bundle that answers from now on."""
         self._bundle.clear()
         self._bundle.labels(warm.digest).set(1)
 
     def text(self) -> bytes:
-        """The figures in Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
@@ -68,7 +68,7 @@ CLIENT_GONE = 499
 
 
 class RequestMetrics:
-    """Counts and times requests; paths that are not ours count as one."""
+    """Counts and times requests; all unknown paths count as one."""
 
     def __init__(self, inner: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
         self._inner, self._metrics, self._paths = inner, metrics, paths
@@ -82,7 +82,7 @@ class RequestMetrics:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            # What the client sent behind its request may have ended the connection: nobody reads the answer.
+            # Bytes behind the request may have ended the connection: the answer cannot be sent.
             with suppress(LocalProtocolError):
                 await send(message)
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Busy(Exception):
-    """No capacity: the queue is full, or this waited too long."""
+    """No capacity: the queue is full, or the work waited too long."""
 
 
 class Pool:
@@ -35,7 +35,7 @@ class Pool:
         future = self._executor.submit(work)
         self._change(1)
         loop = asyncio.get_running_loop()
-        # Counted until the thread is free again, even when nobody waits for the result any more.
+        # Counted until the thread is free again, even when the client has stopped waiting.
         future.add_done_callback(lambda _: _call(loop, lambda: self._change(-1)))
         try:
             async with asyncio.timeout(self._time_s):
@@ -44,7 +44,7 @@ class Pool:
             raise Busy(f"no answer within {self._time_s:g} s, expected fewer or smaller questions") from None
 
     def close(self) -> None:
-        """Drop what waits; what runs ends by itself."""
+        """Drop queued work; running work ends by itself."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _change(self, by: int) -> None:

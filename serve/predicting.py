@@ -28,7 +28,7 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def predict_pictures(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
-    """Its timeline and memory as SVG, and where its time goes; errors as `predict`."""
+    """An answer's timeline and memory as SVG, and where its time goes; errors as `predict`."""
     return pictures(_estimate(warm, values)[1])
 
 
@@ -38,7 +38,7 @@ def predict_page(warm: Warm, values: dict[str, Any]) -> bytes:
 
 
 def predict_trace(warm: Warm, values: dict[str, Any]) -> bytes:
-    """The Chrome trace of an answer, JSON; errors as `predict`, and UsageError of a step with too many passes."""
+    """The Chrome trace of an answer, JSON; errors as `predict`, and UsageError for a step with too many passes."""
     return "".join(trace_lines(_estimate(warm, values)[1])).encode()
 
 

@@ -1,4 +1,4 @@
-"""Responses: JSON, or text for shell scripts; unread ones are bounded in size, refusals outlast an upload."""
+"""Responses: JSON, or text for shell scripts; the bytes of unsent answers are bounded, refusals outlast an upload."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def json_bytes(values: Mapping[str, Any]) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """UTF-8; what is no character in it is escaped."""
+    """UTF-8; lone surrogates are escaped."""
     return text.encode("utf-8", errors="backslashreplace")
 
 
@@ -45,7 +45,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class Unread:
-    """Counts the bytes of answers from when they are there until they are sent. For one thread."""
+    """Counts the bytes of answers that are ready but not yet sent. Not thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -55,7 +55,7 @@ class Unread:
         """A response with this content.
 
         Raises:
-            Busy: clients have not read too much already.
+            Busy: the unsent answers are too large already.
         """
         if self._bytes and self._bytes + len(content) > self._most_bytes:
             raise Busy(f"{self._bytes} bytes of answers are not read yet, expected fewer")
@@ -89,7 +89,7 @@ _TIME_S = 5.0
 
 
 class Lingering(Response):
-    """Sends a refusal, then reads on for a while.
+    """Sends a refusal, then goes on reading the upload for a while.
 
     A connection that closes before the client has sent all is reset, and the client reads no answer (RFC 9112, section
     9.6).
@@ -101,7 +101,7 @@ class Lingering(Response):
         self._receive = receive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, then drop what comes, for at most 5 s and 64 MiB."""
+        """Answer, then discard incoming bytes for at most 5 s and 64 MiB."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         with suppress(TimeoutError):

@@ -19,22 +19,22 @@ from kernelcast.serve.listening import Listener
 from kernelcast.serve.warm import Warm
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
-# Threads that compute give way after this time, so that the one that answers /health need not wait longer.
+# Compute threads release the interpreter lock after this time, so that /health is answered in time.
 _SWITCH_S = 0.001
 _KEEP_ALIVE_S = 75
 _MAX_HEAD_BYTES = 16_384
-_MARGIN_S = 5  # what tasks take to end whose connections have ended
+_MARGIN_S = 5  # for tasks to end after their connections
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn's own handling ends the process by the signal that it caught.
+    """Leaves signals to `run`: uvicorn would end the process by the signal that it caught.
 
-    Clients that have not read their answer when it stops have the time of an answer to do so. uvicorn itself would then
-    cancel what is still being sent, and print a traceback of it.
+    When it stops, clients that are still reading their answer get the usual time for it. uvicorn itself would cancel
+    the sending tasks then, and print a traceback.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; connections that are still open after the time given end."""
+        """Stop; connections that are still open after the given time are closed."""
 
         def end() -> None:
             for connection in list(self.server_state.connections):
@@ -63,7 +63,7 @@ def run(
     started: Callable[[], None],
     pages: Sequence[BaseRoute] = (),
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT; what is being answered then is answered. SIGHUP reloads the bundle.
+    """Answer requests until SIGTERM or SIGINT, which let running requests finish. SIGHUP reloads the bundle.
 
     `started` is called when requests are answered from now on; `pages` are routes in addition to the server's own.
     """

@@ -34,7 +34,7 @@ def _one_or_several(field: Field, usual: str = "") -> Schema:
 
 
 def model_schemas(names: Iterable[str]) -> dict[str, Schema]:
-    """What a model may be, where these are known by name."""
+    """A model: one of these names, or its fields."""
     return {
         "ModelFields": {
             "type": "object",

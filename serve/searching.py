@@ -23,7 +23,7 @@ from kernelcast.serve.warm import Warm
 _MAX_UNITS = 50_000
 
 IsGone = Callable[[], bool]
-"""Whether nobody waits for the answer any more."""
+"""Whether the client has stopped waiting for the answer."""
 
 
 class NobodyWaits(Exception):
@@ -49,7 +49,7 @@ def search_layouts(
 def compact_layouts(
     warm: Warm, values: dict[str, Any], limits: Limits, is_gone: IsGone = lambda: False
 ) -> dict[str, Any]:
-    """Answer one question with many layouts in few words; errors as `search_layouts`."""
+    """Answer one question with many layouts in a compact form; errors as `search_layouts`."""
     check = _check(limits.time_s, is_gone)
     found, estimator, question = _question(warm, values, limits, check, most=MAX_LAYOUTS)
     return found.with_notes(compact_search(estimator, question, report=lambda done, total, what: check()))

@@ -1,4 +1,4 @@
-"""Requests to a port of this machine: only by this machine's own names."""
+"""Accepts requests to a port of this machine only under its own host names."""
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -9,7 +9,7 @@ from kernelcast.serve.responses import json_error
 
 
 class OfThisMachine:
-    """Refuses a Host that is another machine's name: a page in a browser could ask by it, and read the answer."""
+    """Refuses a Host that names another machine: with DNS rebinding, a web page could ask and read the answer."""
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner

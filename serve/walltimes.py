@@ -36,7 +36,7 @@ _NOWHERE = Path("/")
 
 
 def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
-    """How long a job takes. Fields of the request go before the script's, these before the site's.
+    """Predict a job's walltime. Fields of the request override the script's, and these the site's.
 
     Raises:
         UsageError: a field is unknown, missing or wrong; names request, line of the script, or site file.
@@ -94,12 +94,12 @@ def _script(values: dict[str, Any]) -> Job | None:
         raise UsageError(field="script", found=script, expected="a batch script's text")
     job = script_job(script[:MAX_HEAD_BYTES], name="batch script", folder=None, environment=_NO_SITE_FILE)
     if job.off:
-        raise UsageError("script says #KERNELCAST off, expected a job that wants a prediction")
+        raise UsageError("script contains #KERNELCAST off, expected a job to predict")
     return job
 
 
 def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | None]:
-    """The request's fields, and its model where that is given by its fields."""
+    """The request's fields, and its model if described by fields."""
     fields = {name: value for name, value in values.items() if name not in _NOT_FIELDS}
     fabric = fields.get("fabric")
     if isinstance(fabric, dict):

@@ -1,4 +1,4 @@
-"""What stays in memory: the bundle with all models loaded, and the site's settings; replaced as a whole."""
+"""Data kept in memory: the bundle with all models loaded, and the site's settings; replaced as a whole."""
 
 import os
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Warm:
 
     `models` are the built-in ones and the site's by name, `fabrics` the site's; `site` are its fields, without bundle
     and folder of models; `problems` are lines about models of the site that cannot be read. `hardware` answers for what
-    ships, where a request names it; `most_chunks` are those of layouts that it may have.
+    ships, where a request names it; `most_chunks` is the limit for the chunks of a layout.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Warm:
         return replace(self, estimator=self.estimator.limited(most_chunks), most_chunks=most_chunks)
 
     def estimator_of(self, hardware: object) -> Estimator:
-        """The estimator of hardware that ships; that of the server's own bundle for None.
+        """The estimator of shipped hardware, or of the server's own bundle for None.
 
         Raises:
             UsageError: no such hardware ships.

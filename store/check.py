@@ -22,7 +22,7 @@ _MOST_OF_ONE_KIND = 100  # a damaged file must not print a line per row
 def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> list[str]:
     """Findings, one line each; empty if the database is sound. The file is not written.
 
-    Checks application_id and version, tables and views (exactly those of schema.sql), SQLite's integrity check, foreign
+    Checks application_id and version, tables and views (exactly as in schema.sql), SQLite's integrity check, foreign
     keys, the features of operators, and every row's id against its content, repetitions and kernels included.
 
     Raises:

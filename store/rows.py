@@ -56,7 +56,7 @@ def insert(
 ) -> int | None:
     """Add a row unless its key exists; returns the new row's number, or None.
 
-    Table and columns are those of schema.sql; for values see `stored_value`.
+    Table and columns as in schema.sql; for values see `stored_value`.
     """
     # Not INSERT OR IGNORE, which would also ignore rows that break other constraints.
     columns, places = ", ".join(row), ", ".join("?" for _ in row)

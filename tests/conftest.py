@@ -125,8 +125,8 @@ def bundle_maker(folder: Path) -> Callable[..., Path]:
 
     A linear's backward is 10 µs for either gradient. `times` gives other operators (all directions) or (operator,
     direction) a constant time in µs or a model; `without` leaves operators or (operator, direction) out. Optional ones
-    take next to no time, so that steps can be added up by hand. The sum of a linear's gradients is there where `times`
-    names it.
+    take next to no time, so that steps can be added up by hand. The sum of a linear's gradients is included where
+    `times` names it.
     """
 
     def make(
@@ -146,7 +146,7 @@ def bundle_maker(folder: Path) -> Callable[..., Path]:
         table = tuple((operator.name, *operator.costs) for operator in OPERATORS.values())
         asked = (table, *map(tuple, (times.items(), without, fabric, compute)), dtype, largest)
         if asked in _written:
-            # Renamed as `write_bundle` does it: a file that somebody has open stays as it is.
+            # Renamed as in `write_bundle`: a file that is open elsewhere stays as it is.
             path.with_suffix(".new").write_bytes(_written[asked])
             return path.with_suffix(".new").rename(path)
         usual_us = dict.fromkeys(Direction, 10.0) | {Direction.BACKWARD: 20.0, Direction.ONCE: 5.0}

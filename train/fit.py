@@ -77,7 +77,7 @@ def train_bundle(
     Without `statistic`, the quiet time where every sample has one, else the middle five. Same rows and seed, same
     bytes, whatever `jobs` (processes that fit at once; 0: one per core, where that pays); the bundle is dated by its
     newest measurement. An existing output is replaced once everything else has worked. The database may be open for
-    reading only: it is opened anew at the end to record the errors.
+    reading only: it is opened again at the end to record the errors.
 
     Regressors of `earlier` that were fitted on the same rows in the same way are taken over, with the same bytes.
     `prior` is a bundle of another device: operators with few rows get its regressors corrected by them, operators

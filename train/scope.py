@@ -111,7 +111,7 @@ class Scope:
 
 
 def measured_peaks(scope: Scope, tables: Iterable[Table]) -> tuple[Peak, ...]:
-    """The peak of the scope's CPU, which nobody publishes: the highest rate of its own measured matrix products.
+    """The peak of the scope's CPU, which is not published: the highest rate of its own measured matrix products.
 
     A lower bound of the real one, so utilization relative to it is an upper bound. Empty for a GPU, and without
     measured matrix products.
@@ -138,7 +138,7 @@ def measured_peaks(scope: Scope, tables: Iterable[Table]) -> tuple[Peak, ...]:
 def _collectives(
     where: str, database: Database, samples: Sequence[SampleRow], prefix: str
 ) -> tuple[FabricRow | None, list[SampleRow]]:
-    """The fabric named by `prefix`, or the only one, with its collectives; all collectives where no fabric is known.
+    """The fabric named by `prefix`, or the only one, with its collectives; all collectives if no fabric is known.
 
     Raises:
         UsageError: several fabrics, none that is named, or one measured with several sets of software.

@@ -99,7 +99,7 @@ def screen(
 def _doubts(
     samples: Sequence[SampleRow], compute: ComputeFingerprint | None, fabric: FabricFingerprint | None
 ) -> dict[str, Doubt]:
-    """Doubts by sample id: as stored, else as found now."""
+    """Doubts by sample id: stored ones, else computed now."""
     found = {
         samples[position].sample_id: doubt
         for position, doubt in find_doubts(samples, compute, fabric).items()
@@ -140,7 +140,7 @@ def _called_variants(op: Operator | None) -> tuple[str, ...]:
 
 
 def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -> str:
-    """Why an operator and direction cannot train; empty where they can."""
+    """Why an operator and direction cannot train; empty if they can."""
     known = OPERATORS.get(operator)
     if known is None or direction not in known.costs:
         return "this version has no such operator and direction"

@@ -39,7 +39,7 @@ _Rows = npt.NDArray[np.int64]
 
 
 def why_unfit(table: Table) -> str:
-    """Why a table gets no regressor; empty where it does."""
+    """Why a table gets no regressor; empty if it gets one."""
     level = f" with {table.processes_per_node} processes per node" if table.processes_per_node > 1 else ""
     if len(table) < FEWEST_ROWS:
         return f"{len(table)} distinct workloads{level}, expected {FEWEST_ROWS} or more"

@@ -1,4 +1,4 @@
-"""From a job's description to the time that a scheduler should give it; what every scheduler's integration asks.
+"""From a job's description to its time limit; every scheduler's integration calls this package.
 
 >>> from kernelcast.walltime import format_slurm
 >>> format_slurm(3601)

@@ -1,4 +1,4 @@
-"""What a job gets from its scheduler, as far as it is known before it runs."""
+"""Nodes and GPUs that a scheduler gives a job, as far as known before it runs."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Allocation:
     origin: str = ""
 
     def check(self, layout: Parallelism) -> None:
-        """Check that the layout has as many GPUs as the job, where that is known.
+        """Check that layout and job have the same number of GPUs, if the job's is known.
 
         Raises:
             UsageError: it has more or fewer.

@@ -1,4 +1,4 @@
-"""The whole question and its answer: settings in, predicted walltime out, with its JSON form."""
+"""From a job's settings to its predicted walltime, with its JSON form."""
 
 import os
 from collections.abc import Callable
@@ -38,7 +38,7 @@ MAX_EXPECTED_S = 3_653 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a job holds for some time: hours of nodes and GPUs, and their price where one is given."""
+    """Resources that a job holds: hours of nodes and GPUs, and their cost if a price is given."""
 
     time_s: float
     node_hours: float
@@ -48,7 +48,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a scheduler asked for, and what it follows from. `warnings` are lines for the job's user."""
+    """The time limit for the scheduler, and what it follows from. `warnings` are lines for the job's user."""
 
     walltime: Walltime
     gpus: int
@@ -61,12 +61,12 @@ class Answer:
 
     @property
     def expected(self) -> Held:
-        """What the job is expected to hold."""
+        """Resources that the job is expected to use."""
         return self._held(self.walltime.expected_s)
 
     @property
     def requested(self) -> Held:
-        """What is asked for, and held at most: all jobs together."""
+        """Requested resources, an upper limit: all jobs together."""
         return self._held(self.walltime.requested_s)
 
     @property
@@ -181,13 +181,13 @@ def _check_sane(found: Walltime, estimate: Estimate) -> None:
 
 
 def _check_nodes(given: Allocation, estimate: Estimate) -> None:
-    """Nodes alone say how many GPUs a job gets once it is known how many a node has."""
+    """Check the job's number of nodes, if the number of GPUs is not known."""
     layout, per_node = estimate.parallelism, estimate.cluster.gpus_per_node
     nodes = -(-layout.world_size // per_node)
     if given.gpus is None and given.nodes not in (None, nodes):
         raise UsageError(
             f"layout {layout.degrees} needs {nodes} node(s) of {per_node} GPU(s) ({estimate.cluster_source}), "
-            f"expected {given.nodes}, as the job asks for ({given.origin}); gpus_per_node says how many a node has"
+            f"expected {given.nodes}, as the job asks for ({given.origin}); gpus_per_node sets the number per node"
         )
 
 
@@ -234,13 +234,13 @@ def _bundle(settings: Settings) -> str:
 
 
 def _fabric(settings: Settings) -> FabricChoice | None:
-    """The fabric by path or shipped name; None where none is given."""
+    """The fabric by path or shipped name; None if not given."""
     wanted = settings.text("fabric")
     return None if wanted is None else fabric_of(wanted)
 
 
 def _stack(settings: Settings) -> Stack | None:
-    """The software stack by path or shipped name; None where none is given."""
+    """The software stack by path or shipped name; None if not given."""
     wanted = settings.text("stack")
     return None if wanted is None else find_stack(wanted)
 

@@ -1,4 +1,4 @@
-"""From the time of a step to the time of a job: start-up, checkpoints, restarts, margin, and a job's longest time."""
+"""From the time of a step to the time of a job: start-up, checkpoints, restarts, margin, and the longest time limit."""
 
 import math
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Overheads:
             )
 
     def job_s(self, steps: int, step_s: float, *, lost: float) -> float:
-        """Time of a job of `steps`; `lost` is the part of a checkpoint's interval that each restart does again."""
+        """Time of a job of `steps`; `lost` is the fraction of a checkpoint's interval that each restart repeats."""
         every = self.checkpoint_every
         checkpoints = 0 if every is None else steps // every
         return (
@@ -59,7 +59,7 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walltime:
-    """How long a job takes, and what to ask a scheduler for.
+    """How long a job takes, and the time limit to request.
 
     `expected_s`, `low_s` and `high_s` follow the step's time and interval. `needed_s` is `high_s` and the margin.
     When that is longer than one job may take, the work goes on in further jobs from the last checkpoint: `jobs` of
@@ -79,7 +79,7 @@ class Walltime:
 
     @property
     def requested_s(self) -> float:
-        """What all jobs together may take."""
+        """Time limit of all jobs together."""
         return self.jobs * self.walltime_s
 
 
@@ -117,7 +117,7 @@ def device_hours(time_s: float, devices: int) -> float:
 
 
 def _jobs(needed_s: float, step: StepTime, overheads: Overheads, margin: float, max_time_s: float) -> int:
-    """Number of jobs of the longest time: each further one starts again and repeats up to a checkpoint's interval."""
+    """Number of jobs of the longest time: each further job starts up, and repeats up to a checkpoint's interval."""
     most, needed = format_time(max_time_s), format_time(needed_s)
     too_long = f"max_time is {most}, expected at least the {needed} that the job needs"
     if overheads.checkpoint_every is None:

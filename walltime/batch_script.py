@@ -1,4 +1,4 @@
-"""The head of a batch script: `#KERNELCAST` lines for us, `#SBATCH` lines for Slurm."""
+"""The head of a batch script: `#KERNELCAST` and `#SBATCH` lines."""
 
 import re
 import shlex
@@ -98,12 +98,12 @@ class BatchScript:
 
 
 def decoded(content: bytes) -> str:
-    """A script's text; bytes that are not UTF-8 stay what they are, since file names may be anything."""
+    """A script's text; bytes that are not UTF-8 are preserved, since file names may hold any bytes."""
     return content.decode("utf-8", errors="surrogateescape")
 
 
 def _comments(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Line number, line, and whether no command came before it; lines that are not blank and begin with #."""
+    """Lines that begin with #: line number, line, and whether it precedes the first command."""
     is_head = True
     # Not splitlines(), for which a form feed or U+2028 inside a comment would begin a new line.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -122,7 +122,7 @@ def _words(line: str, where: str) -> list[str]:
 
 
 def _sbatch(line: str) -> dict[str, str]:
-    """Options of one `#SBATCH` line that decide nodes and GPUs; what cannot be read is left to Slurm."""
+    """Options of one `#SBATCH` line that decide nodes and GPUs; unreadable ones are left to Slurm."""
     try:
         words = shlex.split(line, comments=False)[1:]
     except ValueError:

@@ -18,7 +18,7 @@ MAX_SLURM_S = 24_855 * _DAY_S
 
 
 def read_duration(text: str) -> float | None:
-    """Seconds, or None when `text` is no duration.
+    """Seconds, or None if `text` is not a duration.
 
     A bare number is seconds; units are `1d`, `2h`, `3m`, `4s` and their sums in this order (`1h30m`); with a
     colon or a dash it is what Slurm reads: `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`.
@@ -36,7 +36,7 @@ def read_duration(text: str) -> float | None:
 
 
 def read_time_limit(text: str) -> float | None:
-    """Seconds of a time limit that a job has: a duration from a second to what Slurm can express, or None."""
+    """Seconds of a job's present time limit: from a second to Slurm's longest, or None."""
     limit_s = read_duration(text)
     return limit_s if limit_s is not None and 1 <= limit_s <= MAX_SLURM_S else None
 
@@ -62,7 +62,7 @@ def whole_seconds(time_s: float) -> int:
 
 
 def format_time(time_s: float) -> str:
-    """`HH:MM:SS`, from a day on `D-HH:MM:SS`; to the next full second."""
+    """`HH:MM:SS`, or `D-HH:MM:SS` from one day; rounded up to a full second."""
     days, seconds = divmod(whole_seconds(time_s), _DAY_S)
     clock = f"{seconds // 3_600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return f"{days}-{clock}" if days else clock

@@ -25,7 +25,7 @@ _NAMES_A_FILE = ("bundle", "model", "fabric", "stack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job: its settings, what it asks of Slurm (long option names), and what to tell its user.
+    """One job: its settings, its Slurm options (long names), and notes for its user.
 
     `off`: the user wants no prediction for it.
     """
@@ -66,7 +66,7 @@ def script_job(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> Job:
-    """The job of a batch script that is given as text.
+    """The job of a batch script given as text.
 
     Relative paths start from `folder`, and its `kernelcast.toml` is read. Without a folder the script is untrusted:
     it may name models and fabrics (built-in ones and the site's), but neither bundles nor paths, and no
@@ -93,7 +93,7 @@ def annotated_job(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> Job:
-    """The job that fields describe which stand in something else than a script; `kernelcast.toml` in `folder` counts.
+    """The job described by fields from outside a script, completed by `kernelcast.toml` in `folder`.
 
     Raises:
         DataError, UsageError: as in `find_job`.
@@ -122,10 +122,10 @@ def _job(
 
 
 def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
-    """The fields of the site's file: the one that the environment names (an empty name: none), else the usual one.
+    """The fields of the site's file: named by the environment (an empty name: no file), else the default path.
 
     Raises:
-        DataError, UsageError: as in `find_job`; the usual file may be missing.
+        DataError, UsageError: as in `find_job`; the default file may be missing.
     """
     named = environment.get(SITE_VARIABLE)
     if named is not None:
@@ -134,7 +134,7 @@ def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
 
 
 def _in_folder(folder: Path) -> dict[str, Given]:
-    """The fields of a folder's job file, none without one."""
+    """The fields of a folder's job file; empty without a file."""
     job_file = folder / JOB_FILE
     return _read_toml(job_file) if job_file.exists() else {}
 

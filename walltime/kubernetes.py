@@ -35,7 +35,7 @@ class KubernetesJob:
 
     @classmethod
     def read(cls, manifest: object, *, where: str) -> "KubernetesJob | None":
-        """The Job, or None when the manifest is something else.
+        """The Job, or None if the manifest is another object.
 
         Raises:
             UsageError: it is a Job without metadata or spec.
@@ -86,11 +86,11 @@ class KubernetesJob:
         return found
 
     def asked_s(self) -> int | None:
-        """The time limit that it has already, in seconds; the shorter one of two."""
+        """The present time limit in seconds; the shorter one if there are two."""
         return min(self.limits(), default=None)
 
     def limits(self) -> list[int]:
-        """The time limits that it has, in seconds: the Job's own one, Kueue's label.
+        """The present time limits in seconds: the Job's own limit, Kueue's label.
 
         Raises:
             UsageError: what stands in its place is no time.

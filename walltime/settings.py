@@ -1,4 +1,4 @@
-"""Fields with where they were given, and what holds when several places give the same one."""
+"""Fields with their origins, and their precedence."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is known of a job: values by field name, of the types that `FIELDS` reads."""
+    """Known values of a job by field name, of the types that `FIELDS` reads."""
 
     given: Mapping[str, Given] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -56,7 +56,7 @@ class Settings:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Errors about a field begin with where it was given: `--tp: tp is 3, …`."""
+        """Errors about a field begin with its origin: `--tp: tp is 3, …`."""
         try:
             yield
         except UsageError as error:
@@ -74,7 +74,7 @@ def give(
     home: bool = False,
     earlier: Mapping[str, Given] | None = None,
 ) -> dict[str, Given]:
-    """Read fields that stand in one place, by the names that they have now; relative paths are relative to `folder`.
+    """Read the fields of one source, by their present names; relative paths are relative to `folder`.
 
     With `home`, paths may begin with ~; not in scripts, which a scheduler may read with its own rights.
     `earlier` are the fields before these of the same source, and are part of the answer.
@@ -107,7 +107,7 @@ def is_path(value: str, field: str = "model") -> bool:
 
 
 def merge(*sources: Mapping[str, Given]) -> Settings:
-    """One answer per field: that of the first source that has it.
+    """One value per field: the first source that gives it wins.
 
     `steps` and `tokens` exclude each other, and so do `micro_batches` and `global_batch`: the first source with either
     decides.

@@ -14,7 +14,7 @@ _MOST = 10_000_000
 def slurm_allocation(options: Mapping[str, str]) -> Allocation:
     """Nodes and GPUs that Slurm gives a job with these options, by their long names without dashes.
 
-    Values are those of the command line or of the plugins (where `1-0` nodes and negative numbers mean
+    Values come from the command line or from the plugins (where `1-0` nodes and negative numbers mean
     "not given"). Unknown is what Slurm decides later (a range of nodes, nodes for a number of tasks) and options that
     cannot be read.
     """
@@ -79,14 +79,14 @@ def _gpus(text: str) -> int | None:
 
 
 def _gres(text: str) -> int | None:
-    """GPUs of a `--gres` list: `gpu:4`, `gres:gpu:a100:4,lustre:1`; the other resources in it do not matter."""
+    """GPUs of a `--gres` list: `gpu:4`, `gres:gpu:a100:4,lustre:1`; other resources are ignored."""
     parts = (re.split("[:=]", re.sub("^gres[:/]", "", part)) for part in text.split(","))
     gpus = [words[1:] or ["1"] for words in parts if words[0] == "gpu"]
     return _sum(gpus) if gpus else None
 
 
 def _sum(parts: Iterable[list[str]]) -> int | None:
-    """Adds up numbers that may stand behind a kind; a kind alone is one GPU."""
+    """The sum of the numbers, each with or without a GPU type before it; a type alone is one GPU."""
     total = 0
     for *kinds, last in parts:
         count = _whole(last) if last.isdigit() else 1

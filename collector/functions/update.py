@@ -1,6 +1,6 @@
 """The tensor functions of an update: gradients clipped to a global L2 norm, then fused AdamW.
 
-Clipping is that of Megatron-LM's `--clip-grad` and `torch.nn.utils.clip_grad_norm_`. In 16 bit the optimizer has fp32
+Clipping follows Megatron-LM's `--clip-grad` and `torch.nn.utils.clip_grad_norm_`. In 16 bit the optimizer has fp32
 master weights (arXiv 1710.03740, section 3.1).
 """
 

@@ -78,7 +78,7 @@ class Companions(Closeable):
             self._stop()
             raise
         except BaseException:
-            # Interrupted: nobody waits for the companions.
+            # Interrupted: the companions' results are not awaited.
             self.close()
             raise
         if reason := self._stop():

@@ -3,8 +3,8 @@
 The thread `gloo_tcp_loop` receives data over TCP. When it wakes it preempts the thread on its core. If that thread
 holds the connection's lock, the loop spins on the lock, and the holder gets the core back only at the scheduler's next
 tick, milliseconds later: often, where a process has one core (benchmarks/bench_gloo.py). As a batch thread (sched(7))
-the loop preempts nobody; data that arrives while its process computes waits for the tick at most. The setting is part
-of the software fingerprint (`SETTING`).
+the loop preempts no other thread; data that arrives while its process computes waits until the next tick at most. The
+setting is part of the software fingerprint (`SETTING`).
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 SETTING = "gloo=its loop interrupts nobody"
-"""Its name in the software fingerprint."""
+"""Its name in the software fingerprint; with another text, new times would not join stored ones."""
 
 _THREADS = Path("/proc/self/task")
 _LOOP = "gloo_tcp_loop"

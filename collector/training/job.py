@@ -186,7 +186,7 @@ def _require_layout(layout: Parallelism) -> None:
             f"micro_batches is {layout.micro_batches}, real steps over {layout.pp} pipeline stages "
             f"need {layout.pp} or more (1F1B)"
         )
-    # The first stage has the embedding and the last one the loss; others have nothing but layers.
+    # The first stage has the embedding, the last one the loss; the other stages have only layers.
     counts = layout.layer_counts or ()
     for stage in range(1, layout.pp - 1):
         if counts and not any(counts[stage :: layout.pp]):

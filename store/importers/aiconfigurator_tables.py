@@ -79,7 +79,7 @@ def _attention(row: CsvRow) -> Workload:
     if row.cells.get("window_size", "0") not in ("0", "0.0"):
         raise LeftOut("of attention in a sliding window: no operator for it")
     if row.cells.get("step", "0") not in ("0", "0.0"):
-        raise LeftOut("of attention that goes on from a cache: no operator for it")
+        raise LeftOut("of attention with a prefix cache: no operator for it")
     heads, kv_heads = row.whole("num_heads"), row.whole("num_key_value_heads")
     if heads % kv_heads:
         raise Malformed(f"num_heads: found {heads}, expected a multiple of num_key_value_heads {kv_heads}")

@@ -11,7 +11,7 @@ from kernelcast.runtime.operators.attention import WITHOUT_MASK
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """The operator, role and variant that a function measures, and the raw parameters in its file besides tp."""
+    """The operator, role and variant that a function measures, and the raw parameters in its file other than tp."""
 
     operator: str
     role: str

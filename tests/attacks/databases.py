@@ -40,7 +40,7 @@ VALUES = (
 
 
 def readers(path: Path, sound: Path, folder: Path) -> dict[str, Callable[[], object]]:
-    """Every function that reads a database that somebody else made."""
+    """Every function that reads a database from elsewhere."""
 
     def opened(read: Callable[[Database], Any]) -> Callable[[], object]:
         def run() -> None:

@@ -195,7 +195,7 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
 
 
 def kills(until: float, generator: random.Random, folder: Path) -> Counts:
-    """Exports, merges and imports killed at any moment: what was there stays whole, and strays go."""
+    """Exports, merges and imports killed at any moment: earlier content stays whole, and stray files are removed."""
     from kernelcast.store.check import check_database
 
     counts, target, own = Counts(), folder / "killed.db", folder / "own.db"

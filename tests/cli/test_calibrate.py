@@ -50,7 +50,7 @@ def predicted_s(bundle: Path, folder: Path, pp: int, tp: int, dp: int, m: int, *
 
 
 def runs_file(bundle: Path, folder: Path, errors: list[float], name: str = "runs.toml") -> Path:
-    """Steps that take so many times as long as predicted."""
+    """A file of steps whose measured times are `errors` times the predicted times."""
     text = HEAD
     for (pp, tp, dp, m), error in zip(LAYOUTS, errors, strict=False):
         time_s = error * predicted_s(bundle, folder, pp, tp, dp, m)

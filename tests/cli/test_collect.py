@@ -154,7 +154,7 @@ def test_comm_outside_a_launcher_is_one_line(tmp_path: Path) -> None:
 
 
 def count(path: Path) -> int:
-    """Points that are stored so far; asked often, of a database that somebody else is writing."""
+    """The number of points stored so far; polled while another process writes the database."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             (points,) = connection.execute(

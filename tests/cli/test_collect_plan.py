@@ -105,7 +105,7 @@ def test_a_budget_measures_and_goes_on(tmp_path: Path) -> None:
     assert "20 measured" in first.stdout
     assert re.search(r"mean estimated error [\d.]+ % after \d+ s", first.stdout)
     again = invoke("compute", "--db", str(path), *TWO, "--budget", "1h")
-    # All 8 and 12 shapes are there.
+    # All 8 and 12 shapes are stored.
     assert without_next(again.stdout).splitlines()[-1] == f"{path}: 0 measured, 20 already there"
     with Database.open(path, read_only=True) as database:
         assert len({(row.operator, row.vector) for row in database.read_samples()}) == 20

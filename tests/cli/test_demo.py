@@ -140,7 +140,7 @@ def test_the_whole_loop(config: Path, tmp_path: Path) -> None:
     (stored,) = [p for p, s in ((p, s) for p in predictions for s in steps if s.id == p.step_id) if s.pp == 2]
     assert json.loads(answer.stdout)["step_time_s"] == pytest.approx(stored.predicted_s, rel=1e-6)
 
-    # And a second time everything is there already.
+    # A second run finds everything measured.
     command = [*kernelcast, "collect", "compute", "--device", "cpu", "--db", str(database)]
     command += ["--plan", str(tmp_path / "plan.toml")]
     again = subprocess.run(command, capture_output=True, text=True, check=True)

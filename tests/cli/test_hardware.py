@@ -44,13 +44,13 @@ def test_each_answers_with_its_memory_and_peak(name: str) -> None:
     assert estimate["memory"]["gpu_memory_bytes"] == devices()[all_hardware()[name].device].memory_bytes
     low_s, high_s = estimate["interval_s"]
     assert 1.2 < high_s / low_s < 3
-    # Collectives are those of the fabric that is named, whatever they were measured over.
+    # Collectives come from the named fabric, whatever they were measured over.
     assert estimate["provenance"]["collectives"]["name"] == all_hardware()[name].fabric
     assert estimate["provenance"]["collectives"]["kind"] == "described"
     # It says how much of it was measured where, and by whom.
     known = estimate["known"]
     assert sum(known.values()) == pytest.approx(1)
-    # Matrix products of the A100 PCIe are those of the SXM, corrected by a few rows.
+    # Matrix products of the A100 PCIe are the SXM's, corrected by a few rows.
     assert (known["measured"] > 0.2) == (name in measured_hardware() and name != "a100-pcie")
     assert any("github.com" in text or ": " in text for text in estimate["provenance"]["data"])
 

@@ -105,7 +105,7 @@ SEVERAL = {"--gpus", "--top", "--schedule", "--recompute", "--zero", "--sequence
 
 
 def test_one_option_has_one_name_and_one_form() -> None:
-    """What an option takes is the same in all commands, and units are those of sizes and times, not of names."""
+    """An option takes the same values in all commands; units stand in sizes and times, not in names of options."""
     forms: dict[str, dict[str, set[str]]] = {}
     for path, command in every_command():
         for option in command.params:

@@ -1,4 +1,4 @@
-"""`kernelcast predict --trace` and `--html`: the files are there and sound, and refusals come before the work."""
+"""`kernelcast predict --trace` and `--html`: the files exist and are sound, and refusals come before the work."""
 
 import json
 from collections.abc import Callable

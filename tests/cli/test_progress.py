@@ -1,4 +1,4 @@
-"""Progress: lines where nobody watches, a bar on a terminal."""
+"""Progress: a bar on a terminal, lines elsewhere."""
 
 import os
 import pty

@@ -26,7 +26,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def on_a_terminal(arguments: str, *, columns: int, **variables: str) -> str:
-    """What a command shows on a terminal of so many columns: a pseudo-terminal, its three streams."""
+    """Output of a command on a terminal `columns` wide; a pseudo-terminal is its three streams."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     left_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
@@ -55,7 +55,7 @@ def test_a_terminal_has_colours_and_its_width() -> None:
     shown = on_a_terminal(PREDICT, columns=132)
     assert shown.startswith("\x1b[1mstep ")  # bold
     lines = _ESCAPE.sub("", shown).split("\nnext:\n")[0].splitlines()
-    # Running text is easier to read in 100 columns, tables take what there is.
+    # Running text is easier to read in 100 columns, tables take the whole width.
     assert 60 < max(map(len, lines)) <= 132
 
 
@@ -72,7 +72,7 @@ def test_an_empty_no_color_is_none() -> None:
 def test_lines_are_as_wide_as_the_terminal(columns: int) -> None:
     text, commands = on_a_terminal(PREDICT, columns=columns, NO_COLOR="1").split("\nnext:\n")
     assert [line for line in text.splitlines() if len(line) > columns] == []
-    # But a command is never broken: it is there to be copied.
+    # A command is never broken, so that it can be copied.
     assert f"  kernelcast {PREDICT} --html step.html" in commands.splitlines()
 
 

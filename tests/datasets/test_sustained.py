@@ -1,4 +1,4 @@
-"""datasets/sustained.py: rates that ship are those of the tables."""
+"""datasets/sustained.py: shipped rates follow from the tables."""
 
 import subprocess
 import sys

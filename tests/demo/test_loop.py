@@ -1,4 +1,4 @@
-"""Predicted beside measured: what is compared, and what is stored of it."""
+"""Predicted next to measured: what is compared, and what is stored."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

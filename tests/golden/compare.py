@@ -147,7 +147,7 @@ def _show_options(console: Console, wrong: set[tuple[str, str]], tried: list[tup
     usual = len(wrong) / max(1, len(tried))
     # First what covers most differing cases and few others.
     ranked = sorted(there, key=lambda name: -there[name] / (everywhere[name] + len(wrong)))
-    table = Table("option", "differ", "of", title="What differing cases have in common")
+    table = Table("option", "differ", "of", title="Options that differing cases share")
     for name in [one for one in ranked if there[one] / everywhere[one] > 1.2 * usual][:12]:
         table.add_row(name, str(there[name]), str(everywhere[name]))
     if table.row_count:

@@ -10,14 +10,14 @@ from typing import Any
 FOLDER = Path(__file__).parent
 DEVICES = ("h100-sxm", "a100-sxm", "b200-sxm")
 FAST_PART = 16
-"""One case in so many is part of the fast test."""
+"""One case in `FAST_PART` is part of the fast test."""
 
 _OF_FIRST_DEVICE = ("hfu", "known", "warnings")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One layout of one model. `fields` are those of `Parallelism`, and options of `Estimator.predict`."""
+    """One layout of one model. `fields` of `Parallelism`, and options of `Estimator.predict`."""
 
     model: str
     layout: str
@@ -118,6 +118,6 @@ def golden_searches() -> dict[str, dict[str, Any]]:
 
 
 def fast_cases(model: str) -> tuple[Case, ...]:
-    """Those of the fast test: others for the next model, so that every layout is among them."""
+    """Cases of the fast test: every `FAST_PART`-th, shifted from model to model, so that every layout is among them."""
     turn = list(golden_models()).index(model)
     return tuple(case for case in golden_cases()[model] if (case.index + turn) % FAST_PART == 0)

@@ -1,10 +1,10 @@
 """Write the golden files from the code as it is.
 
-    python -m tests.golden.generate                          all answers anew, to the same cases: ten minutes
-    python -m tests.golden.generate --layout 'dualpipe*'     those of some layouts
+    python -m tests.golden.generate                          all answers, to the same cases: ten minutes
+    python -m tests.golden.generate --layout 'dualpipe*'     answers of some layouts
     python -m tests.golden.generate --new-cases              also the cases, from layouts.json and models.json
 
-After an error is mended, the answers are written anew and the size of the difference is told in the commit.
+After an error is fixed, the answers are written again, and the commit states the size of the difference.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def _write_device(
 
 
 def _answer(device: str, case: Case, sizes: dict[str, Any], operators: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what is in `sizes`, which has that of the first device."""
+    """An answer without what is in `sizes`, which comes from the first device."""
     found, calls = answer_to(device, case)
     answer: dict[str, Any] = rounded(reduced(device, found))
     if case.key in quick_cases()[device]:

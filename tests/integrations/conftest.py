@@ -37,7 +37,7 @@ def site(tmp_path: Path, make_bundle: Callable[..., Path], monkeypatch: pytest.M
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a shell program that notes its arguments beside itself, in `.calls`."""
+    """Writes a shell program that logs its arguments to `.calls` next to it."""
 
     def write(text: str) -> Path:
         path = tmp_path / "bin" / "kernelcast"

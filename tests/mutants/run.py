@@ -1,4 +1,4 @@
-"""`make mutate`: random one-token changes of the source, each of which some test should notice.
+"""`make mutate`: random one-token changes of the source; some test should notice each.
 
     python -m tests.mutants.run --tool .venv-mutate [--mutants 200] [--seed 1] [--near] [--number N]... [PATH]...
 
@@ -172,7 +172,7 @@ class _QuickestFirst:
 
 @cache
 def limit_s(tests: str) -> int:
-    """CPU seconds that a mutant may take: five times those of the source as it is, whose tests must pass."""
+    """CPU seconds that a mutant may take: five times the tests of the unchanged source, which must pass."""
     status, taken_s = run(tests, (), None, 1800)
     if status:
         print(_OUTPUT.read_text()[-2000:])

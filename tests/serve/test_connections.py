@@ -159,7 +159,7 @@ def test_who_does_not_read_ends_with_the_server_without_a_traceback(make_bundle:
         limited(make_bundle(), where, "Limits(time_s=3, small_chunks=1024)") as process,
         connected(where, head.encode() + body) as client,
     ):
-        assert client.recv(1)  # the answer is there
+        assert client.recv(1)  # the answer has arrived
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert where.with_suffix(".log").read_text() == ""

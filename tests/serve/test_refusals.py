@@ -63,7 +63,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/walltime", {**ASKED, "steps": 1, "hardware": "gh"}, "hardware is 'gh', expected one of a100-sxm, "),
     ("/walltime", {**ASKED, "steps": 1, "models": "/etc"}, "field 'models' is unknown"),
     ("/walltime", {**ASKED, "steps": 1, "script": 3}, "script is 3, expected a batch script's text"),
-    ("/walltime", {**ASKED, "steps": 1, "script": "#KERNELCAST off"}, "script says #KERNELCAST off"),
+    ("/walltime", {**ASKED, "steps": 1, "script": "#KERNELCAST off"}, "script contains #KERNELCAST off"),
     ("/walltime", {**ASKED, "steps": 1, "script": "#KERNELCAST pp"}, "batch script line 1: found 'pp', expected"),
     ("/walltime", {**ASKED, "steps": 1, "script": "#KERNELCAST model=/x"}, "batch script line 1: model is '/x'"),
     ("/walltime", {**ASKED, "steps": 1, "slurm": "nodes=1"}, "slurm is 'nodes=1', expected an object"),

@@ -32,7 +32,7 @@ SCRIPT = (
     b"#!/bin/bash\n#SBATCH --nodes=2 --gpus=8\n#KERNELCAST model=llama-2-7b micro_batch=1 steps=10 pp=2\n"
 )
 
-FOR_ALL_BUNDLES_BYTES = 80 << 20  # sent answers (16), and what layouts have in common (64), see docs/serve.md
+FOR_ALL_BUNDLES_BYTES = 80 << 20  # sent answers (16), and data shared by layouts (64), see docs/serve.md
 ALLOCATOR_BYTES = 64 << 20
 
 degrees = st.sampled_from([1, 1, 1, 2, 3, 4, 8, 16, 512, 1_000_000])
@@ -249,7 +249,7 @@ def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> N
                 fuzzed.post("/predict", body, "application/json")
 
     def load() -> None:
-        ask(list(all_hardware())[:MOST_LOADED], 400)  # as many as fill what a bundle remembers
+        ask(list(all_hardware())[:MOST_LOADED], 400)  # enough to fill the caches of a bundle
 
     ask(all_hardware(), 1)  # read once
     growth_bytes = FOR_ALL_BUNDLES_BYTES + ALLOCATOR_BYTES

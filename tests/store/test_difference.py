@@ -1,4 +1,4 @@
-"""`diff_databases`: what one has that the other lacks, and what an upgrade has made stale."""
+"""`diff_databases`: rows that only one database has, and rows that an upgrade made stale."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -16,7 +16,7 @@ NDR = FabricFingerprint(backend="nccl", gpus_per_node=1, nics=("400 Gb/s InfiniB
 
 def test_counts_by_source_operator_and_flag(tmp_path: Path, run: Run, software: SoftwareFingerprint) -> None:
     run = replace(
-        run, compute_id=A100.digest, fabric_id=NDR.digest, source=Source(kind="import", name="somebody")
+        run, compute_id=A100.digest, fabric_id=NDR.digest, source=Source(kind="import", name="a site")
     )
     product = Sample(
         run_id=run.id,
@@ -26,7 +26,7 @@ def test_counts_by_source_operator_and_flag(tmp_path: Path, run: Run, software: 
         vector=(4096,) * 3,
         time_us=600.0,
     )
-    # Three products in 1 to 3 µs are impossible, of which one was flagged as something else when it was stored.
+    # Three products in 1 to 3 µs are impossible; one was stored with another flag.
     products = [replace(product, time_us=float(us)) for us in (600, 610, 620, 1, 2)]
     stored = replace(product, time_us=3.0, flags=((OUTLIER, "as stored"), ("unstable", "30 %")))
     gather = replace(
@@ -42,7 +42,7 @@ def test_counts_by_source_operator_and_flag(tmp_path: Path, run: Run, software: 
         ("gemm", OUTLIER, 1, 6),
     ]
     assert found[2] == DoubtfulSamples(
-        source="somebody",
+        source="a site",
         hardware=A100.description,
         operator="gemm",
         direction="forward",
@@ -52,6 +52,6 @@ def test_counts_by_source_operator_and_flag(tmp_path: Path, run: Run, software: 
         example="as stored",
     )
     assert str(found[2]) == (
-        f"outlier: 1 of 6 samples of gemm (forward) on {A100.description}, from somebody (as stored)"
+        f"outlier: 1 of 6 samples of gemm (forward) on {A100.description}, from a site (as stored)"
     )
     assert found[0].to_dict()["example"] == found[0].example

@@ -173,14 +173,14 @@ def test_a_plateau_stays_impossible_where_it_is_far_from_the_others_too() -> Non
 
 
 def powers(count: int, **times: float) -> dict[int, str]:
-    """Flags of additions that take exactly 100 µs a row, but for some that take so many times as long."""
+    """Flags of additions that take exactly 100 µs a row, except that row N takes `rN` times as long."""
     factors = {int(row[1:]): factor for row, factor in times.items()}
     samples = adds([100.0 * (row + 1) * factors.get(row, 1) for row in range(count)])
     return {row: flag for row, (flag, _) in find_doubts(samples, UNKNOWN, None).items()}
 
 
 def test_how_far_is_far() -> None:
-    # Others fit exactly: a factor of ten either way, and the fewest rows of which something can be said.
+    # Others fit exactly: a factor of ten either way, and the fewest rows that can be judged.
     assert powers(30, r12=9.9) == {}
     far = adds([100.0 * (row + 1) * (20 if row == 12 else 1) for row in range(30)])
     assert find_doubts(far, UNKNOWN, None) == {12: (OUTLIER, "26000 µs, where the others suggest 1300 µs")}

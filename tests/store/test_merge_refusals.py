@@ -31,7 +31,7 @@ TraceAdder = Callable[..., IngestedTrace]
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    # SQLite leaves (empty) -wal and -shm files beside a database that was read without permission to write.
+    # SQLite leaves (empty) -wal and -shm files next to a database that was read without permission to write.
     return {path: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm"))}
 
 

@@ -1,4 +1,4 @@
-"""Reading: what need not be measured again, what to train on, what there is."""
+"""Reading: what need not be measured again, what to train on, what is stored."""
 
 import json
 from collections.abc import Callable

@@ -18,7 +18,7 @@ def test_the_parts_of_each_step(database: Database, add_trace: TraceAdder) -> No
     # 20 µs of product, of 30 µs of all-reduce the last 20 alone; the unknown launch leaves no idle time here.
     assert [first[part] for part in PARTS] == [0.02, 0.02, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert (first["device_ms"], first["communication_ms"], first["overlapped_percent"]) == (0.04, 0.03, 33.3)
-    # 10 µs of nothing, of which 8 before the launch, then a copy of 5 on another stream than the all-reduce before.
+    # 10 µs idle, including 8 before the launch, then a copy of 5 on another stream than the all-reduce before.
     assert [second[part] for part in PARTS] == [0.0, 0.0, 0.005, 0.008, 0.002, 0.0, 0.0]
     assert second["overlapped_percent"] is None
 

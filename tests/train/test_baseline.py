@@ -155,7 +155,7 @@ def test_monomials_are_those_of_the_operator_table(operator: str, direction: Dir
     found = monomial_powers(op, direction)
     assert len(set(found)) == len(found)
     assert of_table <= set(found)
-    # Beside them, only features that no cost mentions, each alone; never a collective's layout.
+    # The others are features that no cost mentions, each alone; never a collective's layout.
     used = {name for powers in of_table for name, power in zip(names, powers, strict=True) if power}
     unused = set() if op.is_collective else set(names) - used
     assert set(found) - of_table == {tuple(int(n == name) for n in names) for name in unused}

@@ -159,7 +159,7 @@ def test_onnx_answers_the_same(candidate: Candidate, operator: str) -> None:
 
 
 def test_trees_learn_in_units_of_each_layouts_spread() -> None:
-    """A quiet layout's sawtooth of 2 % is found beside one whose rows differ by factors."""
+    """A quiet layout's sawtooth of 2 % is found next to a layout whose rows differ by factors."""
     workloads = np.concatenate([workloads_of([(1, 2)], 400), workloads_of([(2, 1)], 400)])
     workloads[:, 0] = np.concatenate([np.arange(400) * 2**16 + 2**24] * 2)
     times_us = law_us("all_reduce", workloads)

@@ -70,7 +70,7 @@ def test_parity(
     regressor = fit(candidate, table, 3)
     model = to_onnx(regressor)
     assert check_parity(model, regressor, table, 3) <= PARITY_TOLERANCE
-    # Beside what the check itself asks: rows far beyond the samples, and rows with a feature of 0.
+    # More than the check itself asks: rows far beyond the samples, and rows with a feature of 0.
     odd = np.concatenate([30 * table.workloads, table.workloads])
     odd[20:, -1] = 0
     assert answers(model, odd) == pytest.approx(regressor.predict_us(odd), rel=PARITY_TOLERANCE)

@@ -1,4 +1,4 @@
-"""`train_bundle` with an earlier bundle: what has not changed is taken over, all else is fitted anew."""
+"""`train_bundle` with an earlier bundle: regressors of unchanged rows are taken over, others are fitted again."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ def test_what_has_not_changed_is_not_fitted_again(
     # Nothing new, and over itself.
     over = train_bundle(database, tmp_path / "full.kcast", earlier=read_bundle(tmp_path / "full.kcast"))
     assert (over.selections, over.digest) == ((), full.digest)
-    # Another seed, statistic or code: everything anew.
+    # Another seed, statistic or code: everything is fitted again.
     for options in ({"seed": 21}, {"statistic": "middle_five"}):
         other = train_bundle(database, tmp_path / "other.kcast", earlier=earlier, **options)  # type: ignore[arg-type]
         assert len(other.selections) == 3

@@ -1,4 +1,4 @@
-"""`train_bundle` on operators that were measured beside others."""
+"""`train_bundle` on operators that were measured with companion processes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("few_candidates")
 def beside(
     database: Database, measure: Measure, alone: list[Sample], *, every: int
 ) -> dict[tuple[int, ...], float]:
-    """Every so many workloads measured beside another process, a quarter slower; answers all times beside it."""
+    """Measure every `every`-th workload with a companion, a quarter slower; returns such times of all workloads."""
     times_us = {s.vector: 1.25 * (s.quiet_us or 0) for s in alone}
     chosen = dict(list(times_us.items())[::every])
     measure(database, "gelu", FORWARD, times_us=chosen, conditions=TWO)
@@ -31,7 +31,7 @@ def beside(
 def test_levels_have_regressors_of_their_own(database: Database, measure: Measure, tmp_path: Path) -> None:
     alone = measure(database, "gelu", FORWARD, 24, conditions=ALONE)
     times_us = beside(database, measure, alone, every=2)
-    measure(database, "rope", FORWARD, 10)  # an import: nothing is known of others beside it
+    measure(database, "rope", FORWARD, 10)  # an import: companions are not recorded
     measure(database, "rope", FORWARD, times_us={(1, 64, 8, 8, 64): 9.0}, conditions=TWO)
     trained = train_bundle(database, tmp_path / "here.kcast")
     bundle = read_bundle(tmp_path / "here.kcast")

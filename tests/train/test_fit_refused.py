@@ -1,4 +1,4 @@
-"""Every way in which `train_bundle` can fail: one line, and what was there stays as it was."""
+"""Every way in which `train_bundle` can fail: one line, and an existing output stays as it was."""
 
 import os
 import tempfile
@@ -111,7 +111,7 @@ def test_an_output_that_cannot_be_written_is_seen_before_the_long_work(
 
 @contextmanager
 def nobody() -> Iterator[None]:
-    """Root may write what it likes: it becomes somebody else for a while."""
+    """Root may write anywhere, so it becomes another user for a while."""
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(65534)

@@ -168,7 +168,7 @@ def test_the_graph_answers_what_python_does(
     regressor = fit(candidate, measured, 3)  # type: ignore[arg-type]
     model = to_onnx(regressor, interval, {})
     assert check_parity(model, regressor, interval, measured, 3) <= PARITY_TOLERANCE
-    # The interval of every group is there to be compared.
+    # The interval of every group is among the compared ones.
     assert len(np.unique(log_half_widths(interval, measured.workloads))) == len(interval.log_half_widths)
 
 

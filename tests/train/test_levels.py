@@ -1,4 +1,4 @@
-"""Operators measured beside others: rows of another level, regressors of their own, and which of them answers."""
+"""Operators measured with companions: rows of another level, regressors of their own, and which one answers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rows that leave something doubtful: named beside the errors, or not fitted at all, never in silence."""
+"""Doubtful rows: named next to the errors, or not fitted at all, never in silence."""
 
 from collections.abc import Callable
 from dataclasses import replace

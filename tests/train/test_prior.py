@@ -48,7 +48,7 @@ def new_database(tmp_path: Path) -> Iterator[Database]:
 def new_us(
     roofline_us: Callable[[str, Direction, Vector], float],
 ) -> Callable[[str, Direction, Vector], float]:
-    """Times of another device: 1.7 times those of the donor's, and faster the larger they are."""
+    """Times of another device: 1.7 times the donor's, relatively faster for larger workloads."""
 
     def time_us(operator: str, direction: Direction, vector: Vector) -> float:
         there = roofline_us(operator, direction, vector)

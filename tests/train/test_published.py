@@ -1,4 +1,4 @@
-"""The figures of the method's authors' own measurements: ours beside theirs."""
+"""Errors on the measurements that the method's authors published, next to their own."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "estimate-train-time" / "Perlmutter"
 pytestmark = [
     pytest.mark.skipif(
-        not PUBLISHED.is_dir(), reason="no ../shared/data/estimate-train-time beside the checkout"
+        not PUBLISHED.is_dir(), reason="no ../shared/data/estimate-train-time next to the checkout"
     ),
     pytest.mark.xdist_group("published"),  # trained once, by one worker
 ]

@@ -1,4 +1,4 @@
-"""Coverage of the intervals on the authors' published Perlmutter measurements, where those are beside the checkout."""
+"""Coverage of the intervals on the authors' published Perlmutter measurements, if these are next to the checkout."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ MOST_ROWS = 1500
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/estimate-train-time beside the checkout")
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/estimate-train-time next to the checkout")
 def test_nine_in_ten_rows_never_seen_lie_within(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of the rows takes no part in anything: neither fitted, nor chosen by, nor calibrated with."""
+    """A fifth of the rows is held out from fitting, selection and calibration."""
     # The coverage must not depend on how good the fit is: one quick candidate per form will do.
     boosted = [c for c in selection.CANDIDATES if c.algorithm == "xgboost" and c.form != "raw"]
     quick = {c.form: c for c in reversed(boosted)}

@@ -131,7 +131,7 @@ def test_a_collective_measured_in_one_way_only_trains_on_that(database: Database
 def test_the_quiet_time_of_a_collective_is_the_mean_of_its_inner_repetitions(
     database: Database, measure: Measure
 ) -> None:
-    """A step makes dozens of exchanges, many of which may stall; where few do, the fastest step has none of these."""
+    """A step makes dozens of exchanges, and many may stall; where few do, the fastest step has no stall."""
     stalled = (2.0, 3.0, 2.0, 13.0)
     measure(database, "all_reduce", Direction.ONCE, times_us={(64, 1, 2): 2.0}, repetitions_us=stalled)
     measure(database, "gelu", times_us={(1, 2, 3): 2.0}, repetitions_us=stalled)

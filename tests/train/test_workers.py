@@ -1,6 +1,6 @@
 """Tasks in processes of their own: results, errors, and workers that are killed.
 
-The tasks are expressions and their function is `eval`: the workers, started anew, cannot import this file.
+The tasks are expressions and their function is `eval`: the workers are fresh processes and cannot import this file.
 """
 
 import os

@@ -92,7 +92,7 @@ class OperatorFigures:
 
     @property
     def prior(self) -> str | None:
-        """The device whose regressor answers here, corrected or carried over; None for an own one."""
+        """The device whose regressor answers here, corrected or carried over; None for this device's own."""
         return None if self.entry.transfer is None else self.entry.transfer.origin.device
 
     @property

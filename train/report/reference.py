@@ -31,7 +31,7 @@ class Reference:
         return cls(directory=directory, errors=read_published_errors(directory))
 
     def error_of(self, entry: RegressorEntry, role: str, rows_of: Mapping[Layout, int]) -> float | None:
-        """Their error for a regressor in a role; None where they published none.
+        """Their error for a regressor in a role; None if not published.
 
         For a collective: the error of their regressor over all layouts; without one, the mean over single layouts
         weighted by `rows_of` (rows per layout of this training), if they published an error for each.
@@ -47,7 +47,7 @@ class Reference:
         return sum(by_layout[layout] * rows for layout, rows in rows_of.items()) / sum(rows_of.values())
 
     def error_of_layout(self, entry: RegressorEntry, role: str, layout: Layout) -> float | None:
-        """Their error for one layout of a collective in a role; None where they published none."""
+        """Their error for one layout of a collective in a role; None if not published."""
         return _by_layout(self._published(entry, role)).get(layout)
 
     def _published(self, entry: RegressorEntry, role: str) -> Sequence[PublishedError]:

@@ -3,7 +3,7 @@
 /** The server refused a question; the message is one line that names the field. */
 export class Refused extends Error {}
 
-/** Nobody answered. */
+/** The server did not answer. */
 export class Lost extends Error {}
 
 export async function ask(path, body, { signal, as = "json" } = {}) {

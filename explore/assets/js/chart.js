@@ -18,7 +18,7 @@ export class Pareto {
     new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(place);
   }
 
-  /** Rows as those of the table, best first; `limit` is what a device has, in bytes, or null. */
+  /** Rows in the table's form, best first; `limit` is the memory of a device in bytes, or null. */
   show(rows, limit) {
     this.#rows = rows;
     this.#limit = limit;
@@ -66,7 +66,7 @@ export class Pareto {
     this.#legend = h("ul", { class: "legend" },
       h("li", {}, h("span", { class: "dot cloud" }), ` ${rows.length.toLocaleString("en-US")} layouts`),
       h("li", {}, h("span", { class: "dot front" }), " Pareto front"), h("li", {}, h("span", { class: "dot chosen" }), " shown below"),
-      limit === null ? null : h("li", {}, h("span", { class: "rule" }), " what a GPU has"));
+      limit === null ? null : h("li", {}, h("span", { class: "rule" }), " memory of a GPU"));
     this.#place.replaceChildren(target, this.#legend, this.#tip);
     this.#plot = new window.uPlot({ ...options, ...this.#size() }, [null, points(rows), points(front)], target);
     target.addEventListener("pointermove", (event) => this.#hover(this.#near(event)));

@@ -143,7 +143,7 @@ function changed(name, value) {
   return refresh({ ofModel: name === "model" });
 }
 
-/** Tokens and price only multiply what is there. */
+/** Tokens and price only scale the present answer. */
 function shownAlone(name, value) {
   const isWrong = value !== "" && !(name === "tokens" ? counted(value) > 0 : Number(value) >= 0);
   byId(name).setAttribute("aria-invalid", String(isWrong));
@@ -159,7 +159,7 @@ function remember() {
 
 // Answers --------------------------------------------------------------------------------------------------------
 
-/** Everything anew: the model where it changed, a quick search, its best layout, then the whole search. */
+/** Refresh everything: the model if it changed, a quick search, its best layout, then the whole search. */
 function refresh({ ofModel = false } = {}) {
   searching?.abort();
   const mine = (searching = new AbortController());
@@ -256,7 +256,7 @@ function choose(row) {
   change(row.layout);
 }
 
-/** The user wants this layout. A slider that moves on asks again as soon as the last answer is there. */
+/** The user wants this layout. A slider that moves on asks again when the last answer has arrived. */
 function change(layout) {
   state.layout = layout;
   byId("problem").hidden = true;

@@ -27,7 +27,7 @@ function whole(text, name) {
   return Number(text);
 }
 
-/** What every question has. `model` are the fields of the state's model, which another attention kernel needs. */
+/** Fields of every question. `model` are the fields of the state's model, which another attention kernel needs. */
 function shared(state, catalogue, model) {
   const other = state.attention && state.attention !== model.attention;
   return {

@@ -128,7 +128,7 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
         assert len(times) >= 10
         assert sample.time_us == pytest.approx(sum(sorted(times[:10])[2:7]) / 5, abs=0.001)
         for repetition in sample.repetitions:
-            # The kernels are those of the process whose time counts.
+            # The kernels belong to the process whose time counts.
             ends = [kernel.start_us + kernel.duration_us for kernel in repetition.kernels]
             assert 0 < max(ends) <= repetition.time_us + 0.01
         names = {kernel.name for repetition in sample.repetitions for kernel in repetition.kernels}
@@ -193,7 +193,7 @@ def test_the_rest_of_the_groups_is_measured_later(tmp_path: Path, one_size: Path
             for row in database.read_samples()
         }
     assert found == {(name, (1, 2), 2) for name in ("all_reduce", "all_to_all")}
-    # The rest of what these processes can form; what is there is not measured again.
+    # The other groups that these processes can form; stored ones are not measured again.
     more = ("--operator", "all_reduce", "--operator", "all_to_all", "--operator", "all_gather")
     done = collect(*chosen, *more)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Embedding and loss on shards of the vocabulary are those of the whole, values and gradients."""
+"""Vocabulary-parallel embedding and loss equal the undivided ones in values and gradients."""
 
 import math
 import subprocess

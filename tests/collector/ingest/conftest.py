@@ -82,7 +82,7 @@ class Step:
 
 
 def training_step(start_us: float = 1000.0) -> Step:
-    """One layer, forward and backward, with an all-reduce beside the backward pass."""
+    """One layer, forward and backward, with an all-reduce overlapped with the backward pass."""
     step, t, d = Step(start_us), TOKENS, D
     step.forward("aten::embedding", [[50, d], [2, 2], [], []], ("gather", 3.0))
     norm = step.forward("aten::layer_norm", [[2, 2, d], [], [d], [d], []], ("norm", 4.0))

@@ -123,7 +123,7 @@ def test_recomputed_calls_are_forward(make_trace: TraceMaker, step: Any) -> None
 
 
 def test_a_node_takes_the_latest_call_of_its_name_and_number(make_trace: TraceMaker, step: Any) -> None:
-    # Another iteration begins its numbers anew, with another shape under the same number.
+    # Another iteration restarts its numbers, with another shape under the same number.
     again = step.forward("aten::layer_norm", [[3, 3, 8], [], [8], [8], []], ("norm", 4.0))
     step.events[-1]["args"]["External id"] = None
     for event in step.events:

@@ -39,7 +39,7 @@ def event(cat: str, name: str, start_us: float, time_us: float, tid: int = 1, **
 
 
 def deep(n: int, name: Callable[[int], str], kernel: str, **numbers: int) -> Events:
-    """Calls each inside the one before, with a launch of a kernel each; `numbers` are those of the outermost."""
+    """Nested calls that each launch a kernel; `numbers` belong to the outermost call."""
     events: Events = []
     for i in range(n):
         arguments = {name.replace("_", " "): number for name, number in numbers.items()} if i == 0 else {}

@@ -74,7 +74,7 @@ def test_without_one_hidden_size_there_are_no_roles() -> None:
     [
         ([0, 1], 8, (1, 2)),
         (range(16), 8, (2, 8)),
-        (range(0, 32, 8), 8, (4, 1)),  # data parallel beside tensor parallelism over a node
+        (range(0, 32, 8), 8, (4, 1)),  # data parallelism with tensor parallelism over a node
         ([0, 4, 8, 12], 8, (2, 2)),
         ([6, 7, 8], 8, None),  # two on one node, one on the next
         ([0, 1], 0, None),

@@ -75,7 +75,7 @@ def test_power_is_the_energy_of_all_packages_over_the_time(tmp_path: Path) -> No
     state(105_000_000, 41_000_000)
     assert sensors.read().power_w == 70.0  # 100 J and 40 J in 2 s
     state(1_000_000, 50_000_000)
-    assert sensors.read().power_w is None  # a counter began anew
+    assert sensors.read().power_w is None  # a counter restarted
     (tmp_path / "sys/class/powercap/intel-rapl:1/energy_uj").unlink()
     assert sensors.read().power_w is None  # one package alone is not the machine
 

@@ -1,4 +1,4 @@
-"""Processes that run an operator beside the one that measures it."""
+"""Processes that run an operator next to the process that measures it."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def companions(cpu: Place) -> Iterator[Companions]:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has computed so far."""
+    """CPU time of a process so far."""
     with open(f"/proc/{pid}/stat") as stat:
         cells = stat.read().rpartition(")")[2].split()
     return (int(cells[11]) + int(cells[12])) / os.sysconf("SC_CLK_TCK")

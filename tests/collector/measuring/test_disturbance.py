@@ -33,7 +33,7 @@ class Steady(Reference):
 
 
 def stat(folder: Path, monkeypatch: pytest.MonkeyPatch, stolen: int) -> None:
-    """The kernel's account of two cores, so many ticks of it stolen."""
+    """Linux's times of two cores, `stolen` ticks of it steal time."""
     (folder / "stat").write_text(
         f"cpu  10 0 10 900 0 0 0 {stolen} 0 0\ncpu0 5 0 5 450 0 0 0 0\ncpu1 5 0 5 450\n"
     )
@@ -128,7 +128,7 @@ def test_flagged_points_alone_are_measured_again(
         flagged = [s for s in database.samples_in_full() if s.flags]
         assert {s.operator for s in flagged} >= {"gelu"}
         assert all(flag in compute.WORTH_AGAIN for s in flagged for flag, _ in s.flags)
-        monkeypatch.setattr(disturbance, "_MOST_SLOWED", 1e9)  # other tests run beside this one
+        monkeypatch.setattr(disturbance, "_MOST_SLOWED", 1e9)  # other tests run in parallel
         again = collect_compute(database, plan, both)
         assert again.measured >= 2
         # What was sound, and what has become so, stays.

@@ -107,7 +107,7 @@ def test_a_linear_has_a_product_in_each_of_its_directions(cpu: Place, quick: Eff
         for repetition in found[direction]:
             names = [kernel.name for kernel in repetition.kernels]
             assert names.count("aten::mm") == 1
-            assert names.count("aten::add_") == added  # to the gradient that is there
+            assert names.count("aten::add_") == added  # accumulates into the existing gradient
     both = measure(built("gemm", cpu), cpu, (F, B), quick)
     for repetition in both[B]:
         assert [kernel.name for kernel in repetition.kernels].count("aten::mm") == 2

@@ -1,4 +1,4 @@
-"""The product timed beside every sample."""
+"""The reference product that is timed next to every sample."""
 
 import torch
 

@@ -38,7 +38,7 @@ def test_the_quick_plan_samples_every_compute_operator() -> None:
     assert quick.name == "quick"
     counts = Counter((point.operator, point.role) for point in compute_points(quick))
     assert set(counts) == set(COLUMNS)
-    assert min(counts.values()) >= 8  # as many as a regressor needs
+    assert min(counts.values()) >= 8  # a regressor needs 8
     assert max(counts.values()) == quick.shapes_per_operator
 
 
@@ -130,7 +130,7 @@ def test_limits_hold() -> None:
 def test_only_the_operators_asked_for(plan: Plan) -> None:
     points = compute_points(plan, ("gelu", "rope"))
     assert [point.operator for point in points] == ["gelu", "rope"] * 2
-    # They are those of the whole plan: what was measured with and without the choice is the same.
+    # The points belong to the whole plan: measured with or without the choice, they are the same.
     everything = compute_points(plan)
     assert all(point in everything for point in points)
 
@@ -155,12 +155,12 @@ def test_models_like_llama_can_be_said(plan_file: Path, tmp_path: Path) -> None:
     )
     points = compute_points(load_plan(str(path)))
     assert {point.operator for point in points} == {"rms_norm", "swiglu", "gemm"}
-    # 2.6875 · 32 is 86 columns, 43 on each of two devices; every combination is there.
+    # 2.6875 · 32 is 86 columns, 43 on each of two devices; no combination is missing.
     assert {point.vector[2] for point in of_role(points, "swiglu")} == {43, 86, 172}
     up = {point.vector[1:] for point in of_role(points, "gemm", "mlp_up")}
     gate_up = {point.vector[1:] for point in of_role(points, "gemm", "mlp_gate_up")}
     assert up == {(32, 43), (32, 86), (64, 86), (64, 172)}
-    assert gate_up == {(32, 172), (64, 344), (32, 86)}  # (64, 172) is that of the projection up, undivided
+    assert gate_up == {(32, 172), (64, 344), (32, 86)}  # (64, 172) is the undivided projection up
     # A head of keys and one of values for two of queries: as wide together.
     assert {(d, n) for _, d, n in (point.vector for point in of_role(points, "gemm", "qkv"))} == {
         (d, 2 * d // tp) for d in (32, 64) for tp in (1, 2)
@@ -207,7 +207,8 @@ def test_every_shape_of_the_ranges(plan: Plan) -> None:
     for point in compute_points(plan):
         assert point.vector in {p.vector for p in everything[point.operator]}
     assert distinct(plan, "rope") == distinct(plan, "rope")
-    assert [p.vector for p in everything["layer_norm"]] != vectors  # interrupted, some of all sizes are there
+    # Interrupted early, a run has small and large sizes.
+    assert [p.vector for p in everything["layer_norm"]] != vectors
 
 
 class TestThePaperPlan:
@@ -240,7 +241,7 @@ class TestThePaperPlan:
         tokens = {b * l for b in self.B for l in self.L}  # noqa: E741
         up = {(m, d, 4 * d // tp) for m in tokens for d in self.D for tp in self.MP}
         found = {point.vector: point.role for point in distinct(paper, "gemm")}
-        assert up <= set(found)  # those of other roles too are of their role
+        assert up <= set(found)  # shapes shared with other roles included
         assert {vector for vector, role in found.items() if role == "mlp_up"} <= up
         padded = [-(-50257 // (128 * tp)) * 128 for tp in self.MP]  # v/tp
         assert padded[:2] == [50304, 25216]

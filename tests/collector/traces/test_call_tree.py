@@ -126,7 +126,7 @@ def test_the_forward_call_of_a_node_has_its_number_and_its_name() -> None:
             numbered(node, 40, 4),
             numbered("AddmmBackward0", 45, 4),
             numbered(node, 50, 6),
-            numbered("aten::addmm", 60, 4),  # numbers that start anew
+            numbered("aten::addmm", 60, 4),  # numbers restart
             numbered(node, 70, 4, tid=2),
             numbered("aten::addmm", 80, 4),
         )

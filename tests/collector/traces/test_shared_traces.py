@@ -13,7 +13,7 @@ from kernelcast.runtime import DataError
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 HTA, TRACELENS, KINETO = "holistic-trace-analysis", "tracelens", "kineto"
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/traces beside the checkout")
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/traces next to the checkout")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Encoder(nn.Module):
         self.mlp_down = nn.Linear(model.mlp_size, d, bias=mlp_bias)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
+        """X [b, l, d] → [b, l, d]; the tables come from rotary_tables."""
         attended = x + self._attention(self.attention_norm(x), cosine, sine)
         mlp_input = x if self.parallel else attended
         return attended + self._mlp(self.mlp_norm(mlp_input))

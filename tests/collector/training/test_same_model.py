@@ -61,7 +61,7 @@ from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.worker import Trainer
 from kernelcast.runtime import ModelConfig, Parallelism
 
-NORM = 0.25  # well below what these gradients have
+NORM = 0.25  # well below the norm of these gradients
 
 def own(name, whole, model, index, parts, experts):
     def rows(block): return block.chunk(parts)[index]
@@ -84,8 +84,8 @@ def differences(model, options, cache, rank):
     if groups is None: return None
     cpu = torch.device("cpu")
     trainer = Trainer(TrainingJob(model=model, parallelism=layout, bucket_entries=1000), groups, device=cpu, seed=3)
-    nobody = Groups(stage=0, data_index=0, shard=Shard(), world=None, pipeline=None, data=None, expert_data=None)
-    whole = Trainer(TrainingJob(model=model, parallelism=alone), nobody, device=cpu, seed=3)
+    no_groups = Groups(stage=0, data_index=0, shard=Shard(), world=None, pipeline=None, data=None, expert_data=None)
+    whole = Trainer(TrainingJob(model=model, parallelism=alone), no_groups, device=cpu, seed=3)
     loss, expected = torch.tensor(trainer.passes()), whole.passes()
     dist.all_reduce(loss, group=groups.world)
     found = {"loss": [float(loss) / layout.tp, expected]}

@@ -109,7 +109,7 @@ def test_experts_and_parts_of_sequences_are_exchanged_as_often_as_predicted() ->
 
 
 def check_operators(job: TrainingJob, found: list[OperatorTime], *, most_others: float = 0.25) -> None:
-    """Forward calls and sums as many as the decomposition has; backward no other operators; hardly any others."""
+    """Forward calls and sums have the decomposition's counts; backward only its operators; others are rare."""
     parts = decompose(
         model=job.model,
         parallelism=job.parallelism,

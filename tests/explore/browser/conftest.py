@@ -45,7 +45,7 @@ class Tab:
         return [text for text in self.errors if not any(part in text for part in self.expected)]
 
     def open(self, address: str) -> None:
-        """Load an address anew, and wait for the whole answer."""
+        """Load an address in a fresh page, and wait for the whole answer."""
         self.page.goto("about:blank")
         self.page.goto(address)
         self.settle()

@@ -1,4 +1,4 @@
-"""An answer as a link, as files, as a job, and beside another one."""
+"""An answer as a link, as files, as a job, and next to another answer."""
 
 import json
 import shlex

@@ -80,7 +80,7 @@ def test_attributes_of_the_command_line(ingest: Ingest, real: Path, limit_s: Ask
     }
     asked = limit_s("model=tiny micro_batch=1 micro_batches=3 steps=2000")
     assert duration(ingest(job(tmp_path, script=None, fields=fields), userid=SOMEBODY, command=real)) == asked
-    # Beside lines of a script, whose line numbers stay what they are.
+    # With lines of a script, whose line numbers stay the same.
     script = SCRIPT.replace("steps=1e6", "steps=2000")
     found = ingest(job(tmp_path, script=script, fields={"margin": "50%"}), userid=SOMEBODY, command=real)
     assert duration(found) == pytest.approx(asked * 1.5 / 1.1, abs=120)

@@ -17,7 +17,7 @@ class Duration(int):
 
 
 class Resources:
-    """A job's Resource_List: what nobody asked for is None, and a walltime is a pbs.duration."""
+    """A job's Resource_List: a resource that was not requested is None, and a walltime is a pbs.duration."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self.asked = dict(asked)

@@ -130,7 +130,7 @@ class Slurm:
         return path.read_text(errors="replace").splitlines() if path.exists() else []
 
     def forget_calls(self) -> None:
-        """Start counting calls anew."""
+        """Reset the count of calls."""
         for side in ("client", "server"):
             (self.folder / f"{side}.calls").unlink(missing_ok=True)
 
@@ -346,14 +346,14 @@ def two_node_slurm() -> Iterator[Slurm]:
 
 @pytest.fixture
 def slurm(running_slurm: Slurm, make_bundle: Callable[..., Path], tmp_path: Path) -> Iterator[Slurm]:
-    """A Slurm whose clients ask the real kernelcast with a bundle of the test's; its server asks nobody."""
+    """A Slurm whose clients ask the real kernelcast with a bundle of the test; the predictor of its server fails."""
     site = tmp_path / "site.toml"
     site.write_text(f'bundle = "{make_bundle()}"\n')
     running_slurm.predictor("client", real(site))
     running_slurm.predictor("server", "exit 3\n")
     running_slurm.forget_calls()
     yield running_slurm
-    # Jobs that nobody waited for, or that could never start, stand in the way of the next test's.
+    # Jobs that were not awaited, or that could never start, would delay the next test's.
     running_slurm.run("scancel", "--user=root")
 
 

@@ -130,7 +130,7 @@ def test_a_burst_is_stored_and_not_counted_as_doubtful(tmp_path: Path) -> None:
         (ATTENTION | {"kv_cache_dtype": "fp8"}, "of attention with a cache in fp8"),
         (ATTENTION | {"attn_dtype": "fp8"}, "of attention in fp8"),
         (ATTENTION | {"window_size": 128}, "of attention in a sliding window"),
-        (ATTENTION | {"step": 5}, "of attention that goes on from a cache"),
+        (ATTENTION | {"step": 5}, "of attention with a prefix cache"),
         (NCCL | {"nccl_dtype": "int8"}, "of NCCL in int8"),
         (NCCL | {"num_gpus": 1}, "of one process alone"),
         (MOE | {"moe_dtype": "int4_wo"}, "of int4_wo: a precision"),

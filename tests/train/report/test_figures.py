@@ -99,7 +99,7 @@ def test_a_reference_is_compared_operator_by_operator(trained: Trained) -> None:
     found = figures(trained, Reference.read(PUBLISHED))
     by_name = {o.entry.operator: o.roles[0].reference_error for o in found.operators}
     assert by_name == {"all_reduce": None, "gelu": None, "gemm": 0.02}
-    # A mean over some would stand beside a mean over others.
+    # Means over different operators cannot be compared.
     assert found.mean_reference_error is None
 
 
