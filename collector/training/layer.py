@@ -35,15 +35,11 @@ Stack = tuple[Any, ...]
 Run = Callable[["Layer", Op, Stack], Stack]
 
 
-def random_weights(seed: int, prefix: str = "") -> Callable[..., Tensor]:
-    """The whole random tensor of a name and size; the caller cuts out its shard."""
-
-    def weights(name: str, *size: int) -> Tensor:
-        generator = torch.Generator()
-        generator.manual_seed(seed ^ zlib.crc32(f"{prefix}{name}".encode()))
-        return torch.randn(size, generator=generator) * _SCALE
-
-    return weights
+def random_weight(seed: int, prefix: str, name: str, *size: int) -> Tensor:
+    """The whole tensor of a name in a layer; the caller cuts out its shard."""
+    generator = torch.Generator()
+    generator.manual_seed(seed ^ zlib.crc32(f"{prefix}{name}".encode()))
+    return torch.randn(size, generator=generator) * _SCALE
 
 
 class Tables(nn.Module):
@@ -56,17 +52,12 @@ class Tables(nn.Module):
     def __init__(self, model: ModelConfig, context: Part) -> None:
         super().__init__()
         cpu, length = torch.device("cpu"), model.sequence_length
-        own = context.of(length)
-        cosine, sine = transformer.rotary_tables(length, model.head_size, device=cpu, dtype=torch.float32)
-        self.register_buffer("cosine", cosine[:, own], persistent=False)
-        self.register_buffer("sine", sine[:, own], persistent=False)
+        tables = transformer.rotary_tables(length, model.head_size, device=cpu, dtype=torch.float32)
+        for name, table in zip(("cosine", "sine"), tables, strict=True):
+            self.register_buffer(name, table[:, context.of(length)], persistent=False)
         if window := model.sliding_window:
             mask = transformer.windowed_mask(length, length, window, device=cpu)
             self.register_buffer("mask", mask, persistent=False)
-
-    def rotated(self, x: Tensor) -> Tensor:
-        """Queries or keys with their position embedding."""
-        return transformer.rotate(x, self.cosine, self.sine)
 
 
 def checkpointed(call: Callable[..., Any], *inputs: Any, when: bool) -> Any:
@@ -214,16 +205,13 @@ def _parameter_size(op: Op) -> tuple[int, ...]:
 def _fused_rows(s: Sizes) -> Mapping[str, Mapping[str, int]]:
     """The weights that lie above each other in one product, each cut by itself, and their rows on all devices."""
     model = s.model
-    heads, kv_heads = model.attention_heads * model.head_size, model.kv_heads * model.head_size
+    width, kv_width = model.attention_heads * model.head_size, model.kv_heads * model.head_size
     branches = dict.fromkeys(("gate", "up")[-s.branches :], model.mlp_size)
-    return {
-        "qkv": {"query": heads, "key": kv_heads, "value": kv_heads},
-        "mlp_up": branches,
-        "mlp_gate_up": branches,
-    }
+    heads = {"query": width, "key": kv_width, "value": kv_width}
+    return {"qkv": heads, "mlp_up": branches, "mlp_gate_up": branches}
 
 
-def _on_top(run: Callable[["Layer", Op, Any], Any]) -> Run:
+def on_top(run: Callable[["Layer", Op, Any], Any]) -> Run:
     """A row whose function takes the current tensor and gives the next."""
     return lambda layer, op, stack: (*stack[:-1], run(layer, op, stack[-1]))
 
@@ -234,6 +222,11 @@ def _norm(layer: Layer, op: Op, stack: Stack) -> Stack:
     if _operator(op) == "rms_norm":
         return *stack, F.rms_norm(stream, weight.shape, weight)
     return *stack, F.layer_norm(stream, weight.shape, weight, layer.weights[f"{op.name}_bias"])
+
+
+def _residual_add(layer: Layer, op: Op, stack: Stack) -> Stack:
+    """A branch is added to what lies below it: the residual stream, or another branch."""
+    return *stack[:-2], stack[-2] + stack[-1]
 
 
 def _linear(layer: Layer, op: Op, x: Tensor) -> Tensor:
@@ -278,55 +271,58 @@ def _embedding(layer: Layer, op: Op, ids: Tensor) -> Any:
 
 def _activation(run: Callable[[Tensor], Tensor]) -> Run:
     """An activation of hidden states, or of the rows of routed experts."""
-    return _on_top(lambda layer, op, x: (run(x[0]), *x[1:]) if isinstance(x, tuple) else run(x))
+    return on_top(lambda layer, op, x: (run(x[0]), *x[1:]) if isinstance(x, tuple) else run(x))
 
 
 ROWS: Mapping[str, Run] = {
-    "layer_norm": _norm,
-    "rms_norm": _norm,
-    "gemm": _on_top(_linear),
-    "bias_add": _on_top(lambda layer, op, x: transformer.add_bias(x, layer.weights[op.name])),
-    # A branch is added to what lies below it: the residual stream, or the other branch.
-    "residual_add": lambda layer, op, stack: (*stack[:-2], stack[-2] + stack[-1]),
-    "all_reduce": _on_top(
+    **dict.fromkeys(("input_norm", "pre_mlp_norm", "final_norm"), _norm),
+    **dict.fromkeys(
+        ("qkv", "attention_output", "mlp_up", "mlp_gate_up", "mlp_down", "logits"), on_top(_linear)
+    ),
+    "bias_add": on_top(lambda layer, op, x: transformer.add_bias(x, layer.weights[op.name])),
+    **dict.fromkeys((ATTENTION_RESIDUAL, "mlp_residual", "add_shared"), _residual_add),
+    "all_reduce": on_top(
         lambda layer, op, x: (enter if op.collective == "backward" else leave)(x, layer.shard.group)
     ),
     "gelu": _activation(F.gelu),
     "swiglu": _activation(transformer.swiglu),
-    "embedding": _on_top(_embedding),
-    "embedding_mask": _on_top(lambda layer, op, given: vocabulary_parallel.mask_rows(*given)),
+    "embedding": on_top(_embedding),
+    "embedding_mask": on_top(lambda layer, op, given: vocabulary_parallel.mask_rows(*given)),
     # Attention: queries, keys and values are one entry of the stack.
-    "qkv_split": _on_top(
+    "qkv_split": on_top(
         lambda layer, op, x: transformer.split_qkv(
             x, heads=int(layer.sizes.heads), kv_heads=int(layer.sizes.kv_heads)
         )
     ),
-    "rope": _on_top(
-        lambda layer, op, heads: (*(layer.tables.rotated(x) for x in heads[:2]), heads[2]),
+    "rope": on_top(
+        lambda layer, op, heads: (
+            *(transformer.rotate(x, layer.tables.cosine, layer.tables.sine) for x in heads[:2]),
+            heads[2],
+        )
     ),
-    "exchange_qkv": _on_top(lambda layer, op, heads: heads_for_tokens(heads, layer.shard.context)),
-    "flash_attention": _on_top(lambda layer, op, heads: transformer.causal_attention(*heads)),
-    "attention_block": _on_top(
-        lambda layer, op, heads: transformer.masked_attention(*heads, layer.tables.mask)
+    "exchange_qkv": on_top(lambda layer, op, heads: heads_for_tokens(heads, layer.shard.context)),
+    "flash_attention": on_top(lambda layer, op, heads: transformer.causal_attention(*heads)),
+    "attention_block": on_top(
+        lambda layer, op, heads: transformer.masked_attention(heads[0], heads[1], heads[2], layer.tables.mask)
     ),
     "reorder": lambda layer, op, stack: stack,  # both exchanges put their tensors in order
-    "exchange_output": _on_top(lambda layer, op, x: tokens_for_heads(x, layer.shard.context)),
-    "attention_scores": _on_top(_scores),
-    "causal_mask_fill": _on_top(_mask),
-    "softmax": _on_top(lambda layer, op, given: (torch.softmax(given[0], dim=-1), given[1])),
-    "attention_values": _on_top(_values),
+    "exchange_output": on_top(lambda layer, op, x: tokens_for_heads(x, layer.shard.context)),
+    "attention_scores": on_top(_scores),
+    "causal_mask_fill": on_top(_mask),
+    "softmax": on_top(lambda layer, op, given: (torch.softmax(given[0], dim=-1), given[1])),
+    "attention_values": on_top(_values),
     # Shared experts leave their output below what the router reads.
     "shared_gate_up": lambda layer, op, stack: (*stack, _linear(layer, op, stack[-1])),
     "shared_down": lambda layer, op, stack: (*stack[:-2], _linear(layer, op, stack[-1]), stack[-2]),
-    "router": _on_top(experts.router),
-    "routing": _on_top(experts.routing),
-    "permute": _on_top(experts.permuted),
-    "dispatch": _on_top(experts.dispatch),
+    "router": on_top(experts.router),
+    "routing": on_top(experts.routing),
+    "permute": on_top(experts.permuted),
+    "dispatch": on_top(experts.dispatch),
     "dispatch_probabilities": lambda layer, op, stack: stack,  # rows are weighted where they come back
-    "sort": _on_top(experts.sort),
-    "grouped_gemm": _on_top(experts.product),
-    "sort_back": _on_top(experts.returned),
-    "combine": _on_top(experts.returned),
-    "unpermute": _on_top(experts.unpermuted),
+    "sort": on_top(experts.sort),
+    "grouped_gemm": on_top(experts.product),
+    "sort_back": on_top(experts.returned),
+    "combine": on_top(experts.returned),
+    "unpermute": on_top(experts.unpermuted),
 }
 """How every op runs, by its name or else its operator."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kernelcast.collector.functions.vocabulary_parallel import vocabulary_parallel_cross_entropy
 from kernelcast.collector.training.groups import Shard
 from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.layer import Layer, Tables, checkpointed, random_weights
+from kernelcast.collector.training.layer import Layer, Tables, checkpointed, random_weight
 from kernelcast.collector.training.marks import operator_mark
 from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.embedding import embedding
@@ -34,9 +34,10 @@ class Chunk(nn.Module):
         super().__init__()
         layout, counts, kinds = job.parallelism, job.chunk_layers, kinds_of(job.model)
         first, count = sum(counts[:number]), counts[number]
-        # Sums that a model shares between attention and MLP only on paper; training needs all.
-        syncs = {"forward_syncs": 1 if job.model.parallel_residual else 2, "backward_syncs": 2}
-        sizes = Sizes(model=replace(job.model, **syncs), layout=layout)
+        # Attention and MLP share sums on paper only; training needs all of them.
+        forward_syncs = 1 if job.model.parallel_residual else 2
+        model = replace(job.model, forward_syncs=forward_syncs, backward_syncs=2)
+        sizes = Sizes(model=model, layout=layout)
         layer = partial(
             Layer,
             shard=shard,
@@ -44,25 +45,29 @@ class Chunk(nn.Module):
             recomputed=layout.recompute_modules if layout.recompute == "selective" else (),
             loss_scale=loss_scale,
         )
-        self.embedding = layer(embedding, sizes, weights=random_weights(seed)) if number == 0 else None
+        self.embedding = (
+            layer(embedding, sizes, weights=partial(random_weight, seed, "")) if number == 0 else None
+        )
         self.layers = nn.ModuleList(
             layer(
                 transformer_layer,
                 sizes.of_kind(kinds.distinct[kinds.of_layer[index]]),
-                weights=random_weights(seed, f"layer {index}."),
+                weights=partial(random_weight, seed, f"layer {index}."),
             )
             for index in range(first, first + count)
         )
         self.logits = (
-            layer(_logits, sizes, weights=random_weights(seed)) if number == len(counts) - 1 else None
+            layer(_logits, sizes, weights=partial(random_weight, seed, ""))
+            if number == len(counts) - 1
+            else None
         )
         self._recomputed = count - kept_layers(layout, count) if layout.recompute == "full" else 0
         self._group, self._first_row = shard.group, shard.of(job.vocabulary_size).start
 
-    def parameters_of(self, kind: Literal["replicated", "experts"]) -> list[Tensor]:
+    def parameters_of(self, kind: Literal["replicated", "experts"]) -> list[nn.Parameter]:
         """Parameters that every device of the tensor-parallel group has whole, or of this device's experts."""
         layers = (module for module in self.modules() if isinstance(module, Layer))
-        return [layer.weights[name] for layer in layers for name in getattr(layer, kind)]
+        return [layer.get_parameter(f"weights.{name}") for layer in layers for name in getattr(layer, kind)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Token ids [b, l] in the first chunk, else activations [b, l, d] → activations, or logits [b, l, v / tp]."""
