@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kernelcast.collector.training.groups import Part
 from kernelcast.collector.training.marks import operator_mark
 
 
 def _exchanged(
-    x: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup, role: str
+    x: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup | None, role: str
 ) -> Tensor:
     out = x.new_empty(sum(received), *x.shape[1:])
     with operator_mark("all_to_all", role):
@@ -26,7 +27,12 @@ def _exchanged(
 class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup, role: str
+        ctx: Any,
+        x: Tensor,
+        sent: Sequence[int],
+        received: Sequence[int],
+        group: dist.ProcessGroup | None,
+        role: str,
     ) -> Tensor:
         ctx.back = received, sent, group, role
         return _exchanged(x, sent, received, group, role)
@@ -37,39 +43,34 @@ class _Exchange(torch.autograd.Function):
 
 
 def exchange(
-    x: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup, role: str
+    x: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup | None, role: str
 ) -> Tensor:
     """Send rows of x [rows, …] to every process of the group, `sent` to each; gives the rows `received` from each."""
     return _Exchange.apply(x, sent, received, group, role)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def heads_for_tokens(
-    query: Tensor, key: Tensor, value: Tensor, parts: int, group: dist.ProcessGroup
-) -> tuple[Tensor, Tensor, Tensor]:
+def heads_for_tokens(heads: tuple[Tensor, Tensor, Tensor], part: Part) -> tuple[Tensor, ...]:
     """All heads of this process's tokens [b, l / parts, heads, s] → its heads of all tokens [b, l, heads / parts, s].
 
-    One message to each process holds queries, keys and values (DeepSpeed-Ulysses, arXiv 2309.14509, section 3.1).
+    `heads` are queries, keys and values: one message to each process holds all three (DeepSpeed-Ulysses, arXiv
+    2309.14509, section 3.1).
     """
-    heads = [x.shape[2] // parts for x in (query, key, value)]
     with operator_mark("copy"):
-        by_process = torch.cat(
-            [x.reshape(*x.shape[:2], parts, -1, x.shape[3]) for x in (query, key, value)], dim=3
-        )
+        by_process = torch.cat([x.reshape(*x.shape[:2], part.parts, -1, x.shape[3]) for x in heads], dim=3)
         sent = by_process.permute(2, 0, 1, 3, 4).contiguous()
-    ones = [1] * parts
-    got = exchange(sent, ones, ones, group, "context")
+    ones = [1] * part.parts
+    got = exchange(sent, ones, ones, part.group, "context")
     with operator_mark("copy"):
         whole = got.transpose(0, 1).flatten(1, 2)
-        found = whole.split_with_sizes(heads, dim=2)
-    return found[0], found[1], found[2]
+        return whole.split_with_sizes([x.shape[2] // part.parts for x in heads], dim=2)
 
 
-def tokens_for_heads(x: Tensor, parts: int, group: dist.ProcessGroup) -> Tensor:
+def tokens_for_heads(x: Tensor, part: Part) -> Tensor:
     """The way back: its heads of all tokens [b, l, width / parts] → all heads of its tokens [b, l / parts, width]."""
     with operator_mark("copy"):
-        sent = x.reshape(x.shape[0], parts, -1, x.shape[2]).transpose(0, 1).contiguous()
-    ones = [1] * parts
-    got = exchange(sent, ones, ones, group, "context")
+        sent = x.reshape(x.shape[0], part.parts, -1, x.shape[2]).transpose(0, 1).contiguous()
+    ones = [1] * part.parts
+    got = exchange(sent, ones, ones, part.group, "context")
     with operator_mark("copy"):
         return got.permute(1, 2, 0, 3).flatten(2)
 

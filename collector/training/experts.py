@@ -1,112 +1,102 @@
-"""Experts of a layer that train for real: routed without dropping a token, sent to the devices that hold them."""
+"""Ops of routed experts that train: routed without dropping a token, sent to the devices that hold the experts.
+
+Shared experts read what the router reads: their output waits below it on the stack.
+"""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from kernelcast.collector.functions.experts import (
-    by_expert,
-    grouped_linear,
-    permute,
-    reorder,
-    route,
-    unpermute,
-)
-from kernelcast.collector.functions.transformer import swiglu
+from kernelcast.collector.functions import experts as functions
 from kernelcast.collector.training.exchanges import exchange
-from kernelcast.collector.training.groups import Part
 from kernelcast.collector.training.marks import operator_mark
-from kernelcast.runtime.step.layers.mlp import activation_operator
-from kernelcast.runtime.step.sizes import Sizes
+from kernelcast.runtime.step.op import Op
+
+if TYPE_CHECKING:
+    from kernelcast.collector.training.layer import Layer
 
 
-class Experts(nn.Module):
-    """A layer's experts on one device, with the sizes of their ops (runtime/step/layers/experts.py).
+class Routed(NamedTuple):
+    """How the rows of a micro-batch with hidden states of `shape` [b, l, d] are sorted by expert and exchanged.
 
-    `loss_scale` scales the load-balancing loss, whose gradients are added in the backward pass.
+    `weights` and `pairs` are what `unpermute` takes, `counts` the rows of every expert, `from_each` the rows received
+    [devices, experts]; `back` returns results to where the rows came from, the last function first.
     """
 
-    def __init__(
-        self, sizes: Sizes, part: Part, weights: Callable[..., Tensor], *, loss_scale: float
-    ) -> None:
-        super().__init__()
-        model = sizes.model
-        d, width, branches = model.hidden_size, model.expert_width, sizes.branches
-        self.sizes, self.part, self.loss_scale = sizes, part, loss_scale
-        self.up_role = f"experts_{'gate_' if sizes.is_gated else ''}up"
-        own = part.of(model.experts)
-        self.router = nn.Parameter(weights("router", model.experts, d))
-        self.up = nn.Parameter(weights("experts_up", model.experts, branches * width, d)[own].clone())
-        self.down = nn.Parameter(weights("experts_down", model.experts, d, width)[own].clone())
-        shared = model.shared_expert_size
-        self.shared_up = nn.Parameter(weights("shared_up", branches * shared, d)) if shared else None
-        self.shared_down = nn.Parameter(weights("shared_down", d, shared)) if shared else None
+    shape: torch.Size
+    weights: Tensor
+    pairs: Tensor
+    counts: Tensor
+    from_each: Tensor | None = None
+    back: tuple[Callable[[Tensor], Tensor], ...] = ()
 
-    @property
-    def own(self) -> list[nn.Parameter]:
-        """Parameters that only this device of the expert-parallel group has."""
-        return [self.up, self.down]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """X [b, l, d] → [b, l, d]."""
-        tokens, model = x.flatten(0, 1), self.sizes.model
-        with operator_mark("gemm", "router"):
-            logits = F.linear(tokens, self.router)
-        with operator_mark("router"):
-            weights, chosen = route(logits, model.experts_per_token, model.router, loss_scale=self.loss_scale)
-            pairs, counts = by_expert(chosen, model.experts)
-        with operator_mark("permute"):
-            rows = permute(tokens, pairs // model.experts_per_token)
-        rows = self._computed(rows, counts) if self.part.group is None else self._sent(rows, counts)
-        with operator_mark("unpermute"):
-            out = unpermute(rows, pairs, weights)
-        return self._with_shared(out.view_as(x), x)
+Rows = tuple[Tensor, Routed]
 
-    def _sent(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Send rows to the devices of their experts, and get the results back."""
-        group, parts = self.part.group, self.part.parts
-        assert group is not None
-        received = torch.empty_like(counts)
-        with operator_mark("all_to_all", "expert_counts"):
-            dist.all_to_all_single(received, counts, group=group)
-        from_each = received.view(parts, -1)
-        sent, came = counts.view(parts, -1).sum(1).tolist(), from_each.sum(1).tolist()
-        rows = exchange(rows, sent, came, group, "expert")
-        local = from_each.shape[1]
-        if local == 1:
-            return exchange(self._computed(rows, from_each.sum(0)), came, sent, group, "expert")
-        # Received rows are in the order of the senders.
-        with operator_mark("copy"):
-            experts = torch.arange(local, device=rows.device).repeat(parts)
-            order = torch.argsort(experts.repeat_interleave(received), stable=True)
-            inverse = torch.argsort(order)
-            rows = reorder(rows, order, inverse)
-        rows = self._computed(rows, from_each.sum(0))
-        with operator_mark("copy"):
-            rows = reorder(rows, inverse, order)
-        return exchange(rows, came, sent, group, "expert")
 
-    def _computed(self, rows: Tensor, counts: Tensor) -> Tensor:
-        with operator_mark("grouped_gemm", self.up_role):
-            hidden = grouped_linear(rows, self.up, counts)
-        hidden = self._activated(hidden)
-        with operator_mark("grouped_gemm", "experts_down"):
-            return grouped_linear(hidden, self.down, counts)
+def router(layer: "Layer", op: Op, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of all experts; x [b, l, d] stays."""
+    return x, F.linear(x.flatten(0, 1), layer.weights[op.name])
 
-    def _activated(self, hidden: Tensor) -> Tensor:
-        with operator_mark(activation_operator(self.sizes)):
-            return swiglu(hidden) if self.sizes.is_gated else F.gelu(hidden)
 
-    def _with_shared(self, out: Tensor, x: Tensor) -> Tensor:
-        if self.shared_up is None or self.shared_down is None:
-            return out
-        with operator_mark("gemm", "shared_gate_up"):
-            hidden = F.linear(x, self.shared_up)
-        hidden = self._activated(hidden)
-        with operator_mark("gemm", "shared_down"):
-            shared = F.linear(hidden, self.shared_down)
-        with operator_mark("residual_add"):
-            return out + shared
+def routing(layer: "Layer", op: Op, scored: tuple[Tensor, Tensor]) -> Rows:
+    """The experts of every token, and the order of the experts."""
+    (x, scores), model = scored, layer.sizes.model
+    weights, chosen = functions.route(
+        scores, model.experts_per_token, model.router, loss_scale=layer.loss_scale
+    )
+    return x, Routed(x.shape, weights, *functions.by_expert(chosen, model.experts))
+
+
+def permuted(layer: "Layer", op: Op, given: Rows) -> Rows:
+    """A row [d] for every token and expert, in the order of the experts."""
+    x, routed = given
+    return functions.permute(x.flatten(0, 1), routed.pairs // layer.sizes.model.experts_per_token), routed
+
+
+def dispatch(layer: "Layer", op: Op, given: Rows) -> Rows:
+    """Rows to the devices of their experts."""
+    (rows, routed), part = given, layer.shard.experts
+    received = torch.empty_like(routed.counts)
+    with operator_mark("all_to_all", "expert_counts"):
+        dist.all_to_all_single(received, routed.counts, group=part.group)
+    sent, came = (counts.view(part.parts, -1).sum(1).tolist() for counts in (routed.counts, received))
+    from_each = received.view(part.parts, -1)
+    back = (lambda results: exchange(results, came, sent, part.group, "expert"),)
+    routed = routed._replace(counts=from_each.sum(0), from_each=from_each, back=back)
+    return exchange(rows, sent, came, part.group, "expert"), routed
+
+
+def sort(layer: "Layer", op: Op, given: Rows) -> Rows:
+    """Received rows from the order of the senders to that of this device's experts."""
+    rows, routed = given
+    assert routed.from_each is not None
+    parts, local = routed.from_each.shape
+    experts = torch.arange(local, device=rows.device).repeat(parts)
+    order = torch.argsort(experts.repeat_interleave(routed.from_each.flatten()), stable=True)
+    inverse = torch.argsort(order)
+    back = (*routed.back, lambda results: functions.reorder(results, inverse, order))
+    return functions.reorder(rows, order, inverse), routed._replace(back=back)
+
+
+def product(layer: "Layer", op: Op, given: Rows) -> Rows:
+    """A product per expert."""
+    rows, routed = given
+    return functions.grouped_linear(rows, layer.weights[op.name], routed.counts), routed
+
+
+def returned(layer: "Layer", op: Op, given: Rows) -> Rows:
+    """Results back to the order of the senders, or to the devices of their tokens."""
+    rows, routed = given
+    *before, back = routed.back
+    return back(rows), routed._replace(back=tuple(before))
+
+
+def unpermuted(layer: "Layer", op: Op, given: Rows) -> Tensor:
+    """The weighted sum of every token's results [b, l, d]."""
+    rows, routed = given
+    return functions.unpermute(rows, routed.pairs, routed.weights).view(routed.shape)

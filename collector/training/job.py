@@ -46,11 +46,8 @@ class TrainingJob:
     @property
     def vocabulary_size(self) -> int:
         """Padded rows of the whole vocabulary."""
-        return int(
-            padded_vocabulary(
-                self.model.vocabulary_size, self.parallelism.tp, self.parallelism.vocabulary_multiple
-            )
-        )
+        layout = self.parallelism
+        return int(padded_vocabulary(self.model.vocabulary_size, layout.tp, layout.vocabulary_multiple))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

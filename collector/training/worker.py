@@ -45,33 +45,21 @@ class Trainer:
     """One rank's part of one job, ready to step."""
 
     def __init__(self, job: TrainingJob, groups: Groups, *, device: torch.device, seed: int) -> None:
-        layout, model = job.parallelism, job.model
+        layout = job.parallelism
         dtype: torch.dtype = getattr(torch, job.dtype)
         self._job, self._groups, self._device = job, groups, device
         self._loss_scale = scale = _FLOAT16_LOSS_SCALE if dtype == torch.float16 else 1.0
         # The sum over micro-batches and replicas is then the mean.
         factor = scale / (layout.micro_batches * layout.replicas)
-        counts = job.chunk_layers
         self.chunks = [
-            Chunk(
-                model,
-                first_layer=sum(counts[:index]),
-                layers=counts[index],
-                vocabulary_size=job.vocabulary_size,
-                is_first=index == 0,
-                is_last=index == len(counts) - 1,
-                shard=groups.shard,
-                recompute=layout.recompute,
-                loss_scale=factor,
-                seed=seed,
-            ).to(device, dtype)
+            Chunk(job, index, groups.shard, loss_scale=factor, seed=seed).to(device, dtype)
             for index in range(groups.stage, layout.chunks, layout.pp)
         ]
         parameters = [p for chunk in self.chunks for p in chunk.parameters()]
         self.gradients = Gradients(
             parameters,
-            [p for chunk in self.chunks for p in chunk.replicated],
-            [p for chunk in self.chunks for p in chunk.experts],
+            [p for chunk in self.chunks for p in chunk.parameters_of("replicated")],
+            [p for chunk in self.chunks for p in chunk.parameters_of("experts")],
         )
         kind = stage_kinds(chunks_of(job.model, layout), layout.pp)[groups.stage]
         self._optimizer = Optimizer(

@@ -14,6 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.profiler import ProfilerActivity, profile
 
 from kernelcast.collector.training.groups import Shard
+from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.model import Chunk
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
@@ -218,15 +219,7 @@ def test_the_model_that_real_steps_train(fields: dict[str, Any]) -> None:
     model = ModelConfig(**fields)
 
     def steps() -> object:
-        stage = Chunk(
-            model,
-            first_layer=0,
-            layers=4,
-            vocabulary_size=int(padded_vocabulary(1000, 1)),
-            is_first=True,
-            is_last=True,
-            shard=Shard(),
-        )
+        stage = Chunk(TrainingJob(model=model, parallelism=Parallelism(**ONE)), 0, Shard())
         optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-4, fused=True)
         for _ in range(2):
             optimizer.zero_grad(set_to_none=True)

@@ -32,6 +32,9 @@ LAYOUTS = {
     "1-1-1, recomputed": {"recompute": "full"},
     "2-2-1, recomputed": {"pp": 2, "tp": 2, "recompute": "full"},
     "1-2-1, attention recomputed": {"tp": 2, "recompute": "selective"},
+    "1-1-1, MLP and norms recomputed": {"recompute": "selective", "recompute_modules": ["mlp", "layernorm"]},
+    "1-2-1, MLP recomputed": {"tp": 2, "recompute": "selective", "recompute_modules": ["mlp"]},
+    "2-1-1, some layers recomputed": {"pp": 2, "recompute": "full", "recompute_layers": 1},
     "1-1-1-cp2": CONTEXT,
     "1-1-1-cp2, recomputed": CONTEXT | {"recompute": "full"},
     "1-2-1-cp2": CONTEXT | {"tp": 2},
@@ -65,17 +68,17 @@ NORM = 0.25  # well below the norm of these gradients
 
 def own(name, whole, model, index, parts, experts):
     def rows(block): return block.chunk(parts)[index]
-    if name.endswith(("experts.up", "experts.down")):
+    if name.endswith((".experts_gate_up", ".experts_down")):
         return whole.chunk(experts[1])[experts[0]]
     if parts == 1: return whole
-    if ".qkv." in name:
+    if name.endswith((".qkv", ".qkv_bias")):
         h, k = model.attention_heads * model.head_size, model.kv_heads * model.head_size
         return torch.cat([rows(part) for part in whole.split([h, k, k])])
-    if ".mlp_up." in name:
+    if name.endswith((".mlp_up", ".mlp_up_bias", ".mlp_gate_up")):
         return torch.cat([rows(part) for part in whole.chunk(2 if model.activation == "swiglu" else 1)])
-    if name.endswith(("attention_output.weight", "mlp_down.weight")):
+    if name.endswith((".attention_output", ".mlp_down")):
         return whole.chunk(parts, dim=1)[index]
-    return rows(whole) if name in ("embedding", "logits.weight") else whole
+    return rows(whole) if name.startswith(("embedding.", "logits.weights.logits")) else whole
 
 def differences(model, options, cache, rank):
     layout = Parallelism(**{"pp": 1, "tp": 1, "dp": 1, "micro_batch": 2, "micro_batches": 4} | options)

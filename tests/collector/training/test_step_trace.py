@@ -33,16 +33,8 @@ def traced(norm: str, recompute: str, **fields: Any) -> tuple[TracedWork, dict[s
         norm=norm,  # type: ignore[arg-type]
         **fields,
     )
-    chunk = Chunk(
-        model,
-        first_layer=0,
-        layers=LAYERS,
-        vocabulary_size=128,
-        is_first=True,
-        is_last=True,
-        shard=Shard(),
-        recompute=recompute,  # type: ignore[arg-type]
-    )
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=2, micro_batches=1, recompute=recompute)  # type: ignore[arg-type]
+    chunk = Chunk(TrainingJob(model=model, parallelism=layout), 0, Shard())
     for parameter in chunk.parameters():
         parameter.grad = torch.zeros_like(parameter)
     ids = torch.randint(100, (2, 16))

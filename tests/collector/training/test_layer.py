@@ -1,0 +1,92 @@
+"""A list of ops that trains: all of its parameters, one row for a new op, one line for an op without a row."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from kernelcast.collector.training import layer as training
+from kernelcast.collector.training.groups import Part, Shard
+from kernelcast.collector.training.layer import Layer, Tables, random_weight
+from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime.step.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
+from kernelcast.runtime.step.op import Op, Ops, op
+from kernelcast.runtime.step.sizes import Sizes
+
+MODEL = ModelConfig(
+    name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, layers=2, vocabulary_size=100, experts=4,
+    experts_per_token=2, shared_expert_size=24, biases="none",
+)  # fmt: skip
+SCALED = ("attention_residual", "mlp_residual")
+
+
+def layer_of(describe: Callable[[Sizes], Ops], kind: LayerKind = DENSE) -> Layer:
+    sizes = Sizes.alone(MODEL, kind=kind)
+    return Layer(describe, sizes, Shard(), partial(random_weight, 1, ""), Tables(MODEL, Part()))
+
+
+def with_layer_scale(s: Sizes) -> Ops:
+    """A layer with a learned vector after attention and MLP."""
+    found: list[Op] = []
+    for one in transformer_layer(s):
+        if one.name in SCALED:
+            shape = (s.micro_batch, s.local_length, s.hidden)
+            scale = op(f"{one.name}_scale", "layer_scale", *shape, parameters=s.hidden)
+            found.append(scale._replace(in_layer=True))
+        found.append(one)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("kind", [DENSE, LayerKind(has_experts=True)])
+def test_it_has_the_parameters_of_its_ops(kind: LayerKind) -> None:
+    built = sum(p.numel() for p in layer_of(transformer_layer, kind).parameters())
+    assert built == sum(one.parameters for one in transformer_layer(Sizes.alone(MODEL, kind=kind)))
+
+
+def test_a_new_op_needs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError) as caught:
+        layer_of(with_layer_scale)
+    message = "model tiny: op attention_residual_scale has operator layer_scale, real steps train"
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    row = training.on_top(lambda layer, op, x: x * layer.weights[op.name])
+    monkeypatch.setattr(training, "ROWS", dict(training.ROWS) | {"layer_scale": row})
+    plain, scaled = layer_of(transformer_layer), layer_of(with_layer_scale)
+    x = torch.randn(2, 16, 32)
+    assert torch.equal(scaled(x), plain(x))  # it begins with ones
+    for name in SCALED:
+        torch.nn.init.zeros_(scaled.weights[f"{name}_scale"])
+    assert torch.equal(scaled(x), x)
+    scaled(x).sum().backward()
+    assert all(scaled.weights[f"{name}_scale"].grad.abs().sum() > 0 for name in SCALED)
+
+
+def test_parameters_that_a_row_lacks_are_refused() -> None:
+    def with_router_bias(s: Sizes) -> Ops:
+        return tuple(
+            one._replace(parameters=one.parameters + 4) if one.name == "router" else one
+            for one in transformer_layer(s)
+        )
+
+    with pytest.raises(UsageError, match="op router has 132 parameters, real steps train 128 only"):
+        layer_of(with_router_bias, LayerKind(has_experts=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout", "name"),
+    [
+        pytest.param({"post_norms": True}, {}, "post_attention_norm", id="norms of branches"),
+        pytest.param({"qk_norm": True}, {}, "query_norm", id="norms of heads"),
+        pytest.param({"attention_sinks": True}, {}, "sinks", id="sinks"),
+        pytest.param({}, {"lora_rank": 4}, "qkv_adapter_down", id="adapters"),
+        pytest.param({}, {"dropout": 0.1}, "attention_output_dropout", id="dropout"),
+    ],
+)
+def test_ops_without_a_row_are_refused(fields: dict[str, Any], layout: dict[str, Any], name: str) -> None:
+    sizes = Sizes.alone(replace(MODEL, **fields), **layout)
+    with pytest.raises(UsageError, match=f"^model tiny: op {name} has operator .*, real steps train"):
+        Layer(transformer_layer, sizes, Shard(), partial(random_weight, 1, ""), Tables(MODEL, Part()))
