@@ -5,7 +5,8 @@ of a search follow from it. A new field is a row here and the code that computes
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -110,6 +111,15 @@ def table(*rows: Field) -> Mapping[str, Field]:
     return MappingProxyType({row.name: row for row in rows})
 
 
+def stated(kind: FieldType, help: str, default: Any = None, *, required: bool = False, **others: Any) -> Any:
+    """A field of a dataclass with its row of the table, whose name is the field's.
+
+    `required`: in Python it has to be given, even where a request has a default.
+    """
+    own = {} if required else {"default": default}
+    return field(**own, metadata={"row": Field("", kind, help, default, **others)})
+
+
 _SIZE = whole(1, MAX_SIZE)
 _SIZE_OR_NONE = whole(0, MAX_SIZE)
 _DEGREE = whole(1, MAX_DEGREE)
@@ -117,161 +127,183 @@ _SYNCS = whole(0, 100)
 _TOKENS_OF_EXPERTS = counts(whole(0, MAX_SIZE), "whole numbers, one per expert, such as 96,120,80,88")
 _COUNTS = counts(whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11,12,12,9")
 
+
 # fmt: off
-MODEL = table(
-    Field("name", text("a text on one line", one_line=True), "Name of the model."),
-    Field("hidden_size", _SIZE, "Hidden size, d."),
-    Field("sequence_length", _SIZE, "Sequence length in tokens, l.", unit="tokens"),
-    Field("attention_heads", _SIZE, "Attention heads, h."),
-    Field("layers", whole(1, MAX_LAYERS), "Transformer layers, n.", old=("encoders",)),
-    Field("vocabulary_size", _SIZE, "Vocabulary size, unpadded.", unit="tokens"),
-    Field("kv_heads", _SIZE, "Key-value heads.", otherwise="attention_heads"),
-    Field("head_size", _SIZE, "Size of a head.", otherwise="hidden_size / attention_heads"),
-    Field("mlp_size", _SIZE, "Width of the MLP.", otherwise="4 · hidden_size"),
-    Field("value_head_size", _SIZE_OR_NONE, "Size of a value head; 0 for head_size.", 0),
-    Field("rotary_size", _SIZE_OR_NONE, "Part of a query or key head with rotary embedding; 0 for all of it.", 0),
-    Field("query_rank", _SIZE_OR_NONE, "Rank of the query down-projection (latent attention); 0 for none.", 0),
-    Field("kv_rank", _SIZE_OR_NONE, "Rank of the joint key-value down-projection (latent attention); 0 for none.", 0),
-    Field("experts", _SIZE_OR_NONE, "Routed experts per layer (mixture of experts); 0 for none.", 0),
-    Field("experts_per_token", _SIZE_OR_NONE, "Routed experts per token (top-k).", 0),
-    Field("expert_size", _SIZE_OR_NONE, "Width of a routed expert; 0 for mlp_size.", 0),
-    Field("shared_expert_size", _SIZE_OR_NONE, "Total width of the shared experts.", 0),
-    Field("dense_layers", whole(0, MAX_LAYERS), "Number of first layers with a dense MLP.", 0),
-    Field("expert_interval", whole(1, MAX_LAYERS), "Every n-th layer after the dense layers has experts.", 1),
-    Field("router", choice(get_args(Router)), "Score function of the router.", "softmax"),
-    Field("norm", choice(get_args(Norm)), "Normalization.", "layer_norm"),
-    Field("activation", choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
-    Field("attention", choice(get_args(Attention)), "Attention kernel.", "flash"),
-    Field("rotary", FLAG, "Rotary position embedding.", True),
-    Field("unrotated_interval", whole(0, MAX_LAYERS), "Every n-th layer has no rotary embedding; 0 for none.", 0),
-    Field("attention_sinks", FLAG, "Softmax of each head has an additional learned logit (gpt-oss).", False),
-    Field("parallel_residual", FLAG, "Attention and MLP read the same input.", False),
-    Field("biases", choice(get_args(Biases)), "Linears with a bias.",
-          otherwise="the attention's with LayerNorm, the MLP's with GeLU"),
-    Field("tied_embeddings", FLAG, "The output projection shares the embedding's weights.", False),
-    Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position embedding; 0 for none.", 0),
-    Field("sliding_window", _SIZE_OR_NONE, "Sliding-window size of attention; 0 for full attention.", 0, unit="tokens"),
-    Field("window_chunks", FLAG, "Attention is restricted to chunks of the window's size (Llama 4).", False),
-    Field("global_interval", whole(0, MAX_LAYERS), "Every n-th layer has full attention; 0 for none.", 0),
-    Field("qk_norm", FLAG, "Normalize queries and keys.", False),
-    Field("post_norms", FLAG, "Additional norms after attention and MLP.", False),
-    Field("visible_share", number(0, 1, "a number above 0 and at most 1", above=True),
-          "Fraction of the causal mask that remains with packed documents.", 1.0),
-    Field("extra_predictions", whole(0, 100), "Layers for multi-token prediction.", 0),
-    Field("forward_syncs", _SYNCS, "All-reduces of a layer's forward pass in the tensor-parallel group.",
-          otherwise="1 with a parallel residual, else 2"),
-    Field("backward_syncs", _SYNCS, "All-reduces of a layer's backward pass.", otherwise="2"),
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFields:
+    """Fields of a model, those of `ModelConfig`; one that is not given may follow from the others."""
+
+    name: str = stated(text("a text on one line", one_line=True), "Name of the model.", required=True)
+    hidden_size: int = stated(_SIZE, "Hidden size, d.", required=True)
+    sequence_length: int = stated(_SIZE, "Sequence length in tokens, l.", unit="tokens", required=True)
+    attention_heads: int = stated(_SIZE, "Attention heads, h.", required=True)
+    layers: int = stated(whole(1, MAX_LAYERS), "Transformer layers, n.", old=("encoders",), required=True)
+    vocabulary_size: int = stated(_SIZE, "Vocabulary size, unpadded.", unit="tokens", required=True)
+    kv_heads: int = stated(_SIZE, "Key-value heads.", otherwise="attention_heads")
+    head_size: int = stated(_SIZE, "Size of a head.", otherwise="hidden_size / attention_heads")
+    mlp_size: int = stated(_SIZE, "Width of the MLP.", otherwise="4 · hidden_size")
+    value_head_size: int = stated(_SIZE_OR_NONE, "Size of a value head; 0 for head_size.", 0)
+    rotary_size: int = stated(_SIZE_OR_NONE, "Part of a query or key head with rotary embedding; 0 for all of it.", 0)
+    query_rank: int = stated(_SIZE_OR_NONE, "Rank of the query down-projection (latent attention); 0 for none.", 0)
+    kv_rank: int = stated(
+        _SIZE_OR_NONE, "Rank of the joint key-value down-projection (latent attention); 0 for none.", 0)
+    experts: int = stated(_SIZE_OR_NONE, "Routed experts per layer (mixture of experts); 0 for none.", 0)
+    experts_per_token: int = stated(_SIZE_OR_NONE, "Routed experts per token (top-k).", 0)
+    expert_size: int = stated(_SIZE_OR_NONE, "Width of a routed expert; 0 for mlp_size.", 0)
+    shared_expert_size: int = stated(_SIZE_OR_NONE, "Total width of the shared experts.", 0)
+    dense_layers: int = stated(whole(0, MAX_LAYERS), "Number of first layers with a dense MLP.", 0)
+    expert_interval: int = stated(whole(1, MAX_LAYERS), "Every n-th layer after the dense layers has experts.", 1)
+    router: Router = stated(choice(get_args(Router)), "Score function of the router.", "softmax")
+    norm: Norm = stated(choice(get_args(Norm)), "Normalization.", "layer_norm")
+    activation: Activation = stated(choice(get_args(Activation)), "Activation of the MLP.", "gelu")
+    attention: Attention = stated(choice(get_args(Attention)), "Attention kernel.", "flash")
+    rotary: bool = stated(FLAG, "Rotary position embedding.", True)
+    unrotated_interval: int = stated(whole(0, MAX_LAYERS), "Every n-th layer has no rotary embedding; 0 for none.", 0)
+    attention_sinks: bool = stated(FLAG, "Softmax of each head has an additional learned logit (gpt-oss).", False)
+    parallel_residual: bool = stated(FLAG, "Attention and MLP read the same input.", False)
+    biases: Biases = stated(choice(get_args(Biases)), "Linears with a bias.",
+        otherwise="the attention's with LayerNorm, the MLP's with GeLU")
+    tied_embeddings: bool = stated(FLAG, "The output projection shares the embedding's weights.", False)
+    learned_positions: int = stated(_SIZE_OR_NONE, "Rows of a learned position embedding; 0 for none.", 0)
+    sliding_window: int = stated(
+        _SIZE_OR_NONE, "Sliding-window size of attention; 0 for full attention.", 0, unit="tokens")
+    window_chunks: bool = stated(FLAG, "Attention is restricted to chunks of the window's size (Llama 4).", False)
+    global_interval: int = stated(whole(0, MAX_LAYERS), "Every n-th layer has full attention; 0 for none.", 0)
+    qk_norm: bool = stated(FLAG, "Normalize queries and keys.", False)
+    post_norms: bool = stated(FLAG, "Additional norms after attention and MLP.", False)
+    visible_share: float = stated(number(0, 1, "a number above 0 and at most 1", above=True),
+        "Fraction of the causal mask that remains with packed documents.", 1.0)
+    extra_predictions: int = stated(whole(0, 100), "Layers for multi-token prediction.", 0)
+    forward_syncs: int = stated(_SYNCS, "All-reduces of a layer's forward pass in the tensor-parallel group.",
+        otherwise="1 with a parallel residual, else 2")
+    backward_syncs: int = stated(_SYNCS, "All-reduces of a layer's backward pass.", otherwise="2")
+
+
+MODEL = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass_fields(ModelFields)))
 """Fields of a model (`ModelConfig`)."""
 
-LAYOUT = table(
-    Field("pp", _DEGREE, "Pipeline stages.", 1, degree=True),
-    Field("tp", _DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",)),
-    Field("dp", _DEGREE, "Data-parallel degree.", 1, degree=True, replicates=True),
-    Field("cp", _DEGREE, "Context-parallel degree: shards of a sequence.", 1, degree=True,
-          replicates=True),
-    Field("ep", _DEGREE, "Expert-parallel degree: devices that share a layer's experts, within tp · dp · cp.", 1),
-    Field("expert_tp", _DEGREE, "Tensor-parallel degree of experts, within tp · dp · cp.", 1),
-    Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
-    Field("micro_batches", _DEGREE, "Micro-batches per update; alternatively give the global batch."),
-    Field("schedule", choice(get_args(Schedule)),
-          "Pipeline schedule (zero_bubble is ZB-H1; dualpipe_v is half of dualpipe, in V shape).", "1f1b"),
-    Field("virtual_stages", _DEGREE, "Model chunks per device, for interleaved; 2 with zb_v and dualpipe_v.", 1),
-    Field("sequence_parallel", FLAG, "Sequence parallelism: shard norms and residuals along the sequence.", False),
-    Field("recompute", choice(get_args(Recompute)), "Activation checkpointing; selective is by module.", "none"),
-    Field("zero", whole(0, 3), "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters (FSDP).", 1),
-    Field("layer_counts", _COUNTS, "Layers per stage, or per chunk.",
-          otherwise="chosen by layer_split", old=("encoder_counts",)),
-    Field("layer_split", choice(get_args(LayerSplit)),
-          "Layers per stage: equal counts, the paper's n + 5 blocks, or balanced by time.", "even",
-          of_stack=True),
-    Field("reduce_dtype", choice(get_args(ReduceDtype)),
-          "Dtype of stored and reduced gradients: that of training, or float32.", "same", of_stack=True),
-    Field("loss", choice(get_args(LossKind)),
-          "Tensors of the loss: logits, float32 copy and gradient; no copy; or the gradient in place.", "plain",
-          of_stack=True),
-    Field("recompute_modules", names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
-          "Modules that selective checkpointing recomputes.", ("core_attn",), of_stack=True),
-    Field("recompute_layers", whole(0, MAX_LAYERS), "Number of first layers per chunk to recompute; 0 for all.", 0,
-          of_stack=True),
-    Field("recompute_together", whole(1, MAX_LAYERS),
-          "Layers per checkpoint: only the input of the first is kept.", 1, of_stack=True),
-    Field("recompute_early_stop", FLAG,
-          "Stop recomputing at the last tensor that the backward pass needs, as torch.utils.checkpoint does.", False,
-          of_stack=True),
-    Field("dropout", number(0, 1, "a number from 0 to 1"),
-          "Dropout after embedding, attention and MLP, and of attention weights.", 0.0, of_stack=True),
-    Field("vocabulary_multiple", _SIZE, "Pad the vocabulary to a multiple of this times tp.", 128, of_stack=True),
-    Field("optimizer", choice(get_args(OptimizerKind)),
-          "Adam (fused, foreach or a loop over tensors), SGD with momentum, or Lion.",
-          "adam_fused", of_stack=True),
-    Field("optimizer_states", choice(get_args(StateType)), "Dtype of the optimizer's moments.", "float32",
-          of_stack=True),
-    Field("host_launch_us", number(0, 1_000, "µs from 0 to 1000"),
-          "Host time to launch a kernel in µs, a lower bound of kernel times; 0 if the host runs ahead.", 0.0,
-          of_stack=True),
-    Field("attention_kernel", choice(get_args(AttentionKernel)),
-          "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
-          AS_MEASURED, of_stack=True),
-    Field("kept_by", choice(get_args(ModuleKind)),
-          "Modules that save activations: PyTorch's, or Megatron-core's with TransformerEngine.", "torch",
-          of_stack=True),
-    Field("exposed_share", number(0, 1, "a number from 0 to 1"),
-          "Fraction of the time of overlapped collectives that is exposed.", 0.25, of_stack=True),
-    Field("gradient_collective", choice(get_args(GradientCollective)),
-          "Gradient reduction of ZeRO 1: the paper's all-reduce, or Megatron-LM's reduce-scatter.",
-          "all_reduce", of_stack=True),
-    Field("shard_group", whole(0, MAX_DEGREE),
-          "Replicas per sharding group (hybrid sharding, HSDP); 0 for all.", 0,
-          of_stack=True),
-    Field("overlap_gradients", FLAG, "Overlap gradient reduction with the last backward pass.", False,
-          of_stack=True),
-    Field("overlap_parameters", FLAG, "Overlap ZeRO 1's and 2's parameter gather with the first forward pass.", False,
-          of_stack=True),
-    Field("overlap_bucket", _SIZE_OR_NONE,
-          "Bucket size in parameters for both; 0 for Megatron-LM's 40 million, or 1 million per replica if larger.", 0,
-          of_stack=True),
-    Field("context_exchange", choice(get_args(ContextExchange)),
-          "Exchange of context parallelism: ring, all-to-all over heads, or all-gather of keys and values.",
-          "ring", of_stack=True),
-    Field("expert_imbalance", number(1, 1_000, "a number from 1 to 1000"),
-          "Tokens on the most loaded expert-parallel device, as a multiple of the mean.", 1.0, of_stack=True),
-    Field("expert_tokens", _TOKENS_OF_EXPERTS,
-          "Tokens per expert, of one layer, or of all layers with experts in order.",
-          otherwise="equal, times expert_imbalance", of_stack=True),
-    Field("expert_capacity", number(0, 1_000, "a number from 0 to 1000"),
-          "Capacity factor: tokens per expert above this multiple of the mean are dropped; 0 to drop none.", 0.0,
-          of_stack=True),
-    Field("expert_padding", FLAG, "Pad every expert's input to its capacity.", False, of_stack=True),
-    Field("tensor_overlap", choice(get_args(TensorOverlap)),
-          "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
-          "none", of_stack=True),
-    Field("fp8_recipe", choice(get_args(Float8Recipe)),
-          "FP8 linears, scaled per tensor or per block; none for the training dtype.", "none",
-          of_stack=True),
-    Field("fp8_linears", names(get_args(LinearKind), "one or more of attention, mlp, experts"),
-          "Linears in FP8, with fp8_recipe; never router and logits.", get_args(LinearKind), of_stack=True),
-    Field("fp8_dispatch", FLAG, "Send tokens to experts, and gradients of their outputs, in FP8.", False,
-          of_stack=True),
-    Field("expert_overlap", FLAG,
-          "Overlap all-to-alls of experts with another micro-batch's compute (always with dualpipe).", False,
-          of_stack=True),
-    Field("offload_optimizer", number(0, 1, "a number from 0 to 1"),
-          "Fraction of the optimizer states kept and updated on the host.", 0.0, of_stack=True),
-    Field("offload_activations", number(0, 1, "a number from 0 to 1"),
-          "Fraction of saved activations that is offloaded to the host.", 0.0,
-          of_stack=True),
-    Field("host_link_gb_per_s", number(0, 10_000, "GB/s from 0 to 10000"),
-          "Rate between device and host, in each direction; 0 for the device table's (PCIe, NVLink-C2C).",
-          0.0, of_stack=True),
-    Field("host_memory_gb_per_s", number(0, 100_000, "GB/s from 0 to 100000"),
-          "Host memory bandwidth per device for the optimizer; required with offload_optimizer.", 0.0,
-          of_stack=True),
-    Field("lora_rank", _SIZE_OR_NONE, "Rank of LoRA adapters on frozen weights; 0 to train all weights.", 0,
-          of_stack=True),
-    Field("lora_linears", names(get_args(AdaptedKind), "one or more of attention, mlp"),
-          "Linears with adapters; never routed experts.", get_args(AdaptedKind), of_stack=True),
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutFields:
+    """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
+
+    pp: int = stated(_DEGREE, "Pipeline stages.", 1, degree=True, required=True)
+    tp: int = stated(_DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",), required=True)
+    dp: int = stated(_DEGREE, "Data-parallel degree.", 1, degree=True, replicates=True, required=True)
+    cp: int = stated(_DEGREE, "Context-parallel degree: shards of a sequence.", 1, degree=True,
+        replicates=True)
+    ep: int = stated(_DEGREE, "Expert-parallel degree: devices that share a layer's experts, within tp · dp · cp.", 1)
+    expert_tp: int = stated(_DEGREE, "Tensor-parallel degree of experts, within tp · dp · cp.", 1)
+    micro_batch: int = stated(_DEGREE, "Samples per micro-batch.", unit="samples", required=True)
+    micro_batches: int = stated(
+        _DEGREE, "Micro-batches per update; alternatively give the global batch.", required=True)
+    schedule: Schedule = stated(choice(get_args(Schedule)),
+        "Pipeline schedule (zero_bubble is ZB-H1; dualpipe_v is half of dualpipe, in V shape).", "1f1b")
+    virtual_stages: int = stated(_DEGREE, "Model chunks per device, for interleaved; 2 with zb_v and dualpipe_v.", 1)
+    sequence_parallel: bool = stated(
+        FLAG, "Sequence parallelism: shard norms and residuals along the sequence.", False)
+    recompute: Recompute = stated(
+        choice(get_args(Recompute)), "Activation checkpointing; selective is by module.", "none")
+    zero: int = stated(
+        whole(0, 3), "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters (FSDP).", 1)
+    layer_counts: tuple[int, ...] | None = stated(_COUNTS, "Layers per stage, or per chunk.",
+        otherwise="chosen by layer_split", old=("encoder_counts",))
+    layer_split: LayerSplit = stated(choice(get_args(LayerSplit)),
+        "Layers per stage: equal counts, the paper's n + 5 blocks, or balanced by time.", "even",
+        of_stack=True)
+    reduce_dtype: ReduceDtype = stated(choice(get_args(ReduceDtype)),
+        "Dtype of stored and reduced gradients: that of training, or float32.", "same", of_stack=True)
+    loss: LossKind = stated(choice(get_args(LossKind)),
+        "Tensors of the loss: logits, float32 copy and gradient; no copy; or the gradient in place.", "plain",
+        of_stack=True)
+    recompute_modules: tuple[RecomputeModule, ...] = stated(
+        names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
+        "Modules that selective checkpointing recomputes.", ("core_attn",), of_stack=True)
+    recompute_layers: int = stated(
+        whole(0, MAX_LAYERS), "Number of first layers per chunk to recompute; 0 for all.", 0,
+        of_stack=True)
+    recompute_together: int = stated(whole(1, MAX_LAYERS),
+        "Layers per checkpoint: only the input of the first is kept.", 1, of_stack=True)
+    recompute_early_stop: bool = stated(FLAG,
+        "Stop recomputing at the last tensor that the backward pass needs, as torch.utils.checkpoint does.", False,
+        of_stack=True)
+    dropout: float = stated(number(0, 1, "a number from 0 to 1"),
+        "Dropout after embedding, attention and MLP, and of attention weights.", 0.0, of_stack=True)
+    vocabulary_multiple: int = stated(_SIZE, "Pad the vocabulary to a multiple of this times tp.", 128, of_stack=True)
+    optimizer: OptimizerKind = stated(choice(get_args(OptimizerKind)),
+        "Adam (fused, foreach or a loop over tensors), SGD with momentum, or Lion.",
+        "adam_fused", of_stack=True)
+    optimizer_states: StateType = stated(choice(get_args(StateType)), "Dtype of the optimizer's moments.", "float32",
+        of_stack=True)
+    host_launch_us: float = stated(number(0, 1_000, "µs from 0 to 1000"),
+        "Host time to launch a kernel in µs, a lower bound of kernel times; 0 if the host runs ahead.", 0.0,
+        of_stack=True)
+    attention_kernel: AttentionKernel = stated(choice(get_args(AttentionKernel)),
+        "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
+        AS_MEASURED, of_stack=True)
+    kept_by: ModuleKind = stated(choice(get_args(ModuleKind)),
+        "Modules that save activations: PyTorch's, or Megatron-core's with TransformerEngine.", "torch",
+        of_stack=True)
+    exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
+        "Fraction of the time of overlapped collectives that is exposed.", 0.25, of_stack=True)
+    gradient_collective: GradientCollective = stated(choice(get_args(GradientCollective)),
+        "Gradient reduction of ZeRO 1: the paper's all-reduce, or Megatron-LM's reduce-scatter.",
+        "all_reduce", of_stack=True)
+    shard_group: int = stated(whole(0, MAX_DEGREE),
+        "Replicas per sharding group (hybrid sharding, HSDP); 0 for all.", 0,
+        of_stack=True)
+    overlap_gradients: bool = stated(FLAG, "Overlap gradient reduction with the last backward pass.", False,
+        of_stack=True)
+    overlap_parameters: bool = stated(
+        FLAG, "Overlap ZeRO 1's and 2's parameter gather with the first forward pass.", False,
+        of_stack=True)
+    overlap_bucket: int = stated(
+        _SIZE_OR_NONE,
+        "Bucket size in parameters for both; 0 for Megatron-LM's 40 million, or 1 million per replica if larger.", 0,
+        of_stack=True)
+    context_exchange: ContextExchange = stated(choice(get_args(ContextExchange)),
+        "Exchange of context parallelism: ring, all-to-all over heads, or all-gather of keys and values.",
+        "ring", of_stack=True)
+    expert_imbalance: float = stated(number(1, 1_000, "a number from 1 to 1000"),
+        "Tokens on the most loaded expert-parallel device, as a multiple of the mean.", 1.0, of_stack=True)
+    expert_tokens: tuple[int, ...] | None = stated(_TOKENS_OF_EXPERTS,
+        "Tokens per expert, of one layer, or of all layers with experts in order.",
+        otherwise="equal, times expert_imbalance", of_stack=True)
+    expert_capacity: float = stated(number(0, 1_000, "a number from 0 to 1000"),
+        "Capacity factor: tokens per expert above this multiple of the mean are dropped; 0 to drop none.", 0.0,
+        of_stack=True)
+    expert_padding: bool = stated(FLAG, "Pad every expert's input to its capacity.", False, of_stack=True)
+    tensor_overlap: TensorOverlap = stated(choice(get_args(TensorOverlap)),
+        "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
+        "none", of_stack=True)
+    fp8_recipe: Float8Recipe = stated(choice(get_args(Float8Recipe)),
+        "FP8 linears, scaled per tensor or per block; none for the training dtype.", "none",
+        of_stack=True)
+    fp8_linears: tuple[LinearKind, ...] = stated(
+        names(get_args(LinearKind), "one or more of attention, mlp, experts"),
+        "Linears in FP8, with fp8_recipe; never router and logits.", get_args(LinearKind), of_stack=True)
+    fp8_dispatch: bool = stated(FLAG, "Send tokens to experts, and gradients of their outputs, in FP8.", False,
+        of_stack=True)
+    expert_overlap: bool = stated(FLAG,
+        "Overlap all-to-alls of experts with another micro-batch's compute (always with dualpipe).", False,
+        of_stack=True)
+    offload_optimizer: float = stated(number(0, 1, "a number from 0 to 1"),
+        "Fraction of the optimizer states kept and updated on the host.", 0.0, of_stack=True)
+    offload_activations: float = stated(number(0, 1, "a number from 0 to 1"),
+        "Fraction of saved activations that is offloaded to the host.", 0.0,
+        of_stack=True)
+    host_link_gb_per_s: float = stated(number(0, 10_000, "GB/s from 0 to 10000"),
+        "Rate between device and host, in each direction; 0 for the device table's (PCIe, NVLink-C2C).",
+        0.0, of_stack=True)
+    host_memory_gb_per_s: float = stated(number(0, 100_000, "GB/s from 0 to 100000"),
+        "Host memory bandwidth per device for the optimizer; required with offload_optimizer.", 0.0,
+        of_stack=True)
+    lora_rank: int = stated(_SIZE_OR_NONE, "Rank of LoRA adapters on frozen weights; 0 to train all weights.", 0,
+        of_stack=True)
+    lora_linears: tuple[AdaptedKind, ...] = stated(names(get_args(AdaptedKind), "one or more of attention, mlp"),
+        "Linears with adapters; never routed experts.", get_args(AdaptedKind), of_stack=True)
+
+
+LAYOUT = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass_fields(LayoutFields)))
 """Fields of a layout (`Parallelism`); the columns of a search in this order."""
 
 DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
@@ -298,15 +330,15 @@ OPTIONS = table(
     Field("global_batch", _SIZE, "Samples per update; determines the micro-batches.", unit="samples"),
     Field("gpus_per_node", _DEGREE, "Devices per node.", otherwise="the fabric's, else the bundle's, else one node"),
     Field("fabric", text("a shipped fabric's name, or the path of a .toml or .kcast file", one_line=True),
-          "Network: a name, a description (.toml) or a bundle of collectives (.kcast).",
-          otherwise="the bundle's"),
+        "Network: a name, a description (.toml) or a bundle of collectives (.kcast).",
+        otherwise="the bundle's"),
     Field("stack", text("a shipped stack's name, or the path of a .toml file", one_line=True),
-          "Software stack: corrections to sums of operators, fitted to measured steps (kernelcast stack list).",
-          otherwise="no correction"),
+        "Software stack: corrections to sums of operators, fitted to measured steps (kernelcast stack list).",
+        otherwise="no correction"),
     Field("bucket_entries", _SIZE, "Bucket size of gradient and parameter collectives.",
-          DEFAULT_BUCKET_ENTRIES, unit="entries"),
+        DEFAULT_BUCKET_ENTRIES, unit="entries"),
     Field("timeline", choice(get_args(TimelineKind)), "Simulation of the schedule, or the paper's closed form (eq. 7).",
-          "simulate"),
+        "simulate"),
 )
 REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS}
 """Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
@@ -330,9 +362,9 @@ WISHES = table(
     Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),
     TOKENS,
     Field("days", number(0, 36_600, "days, a number above 0 and at most 36600", above=True),
-          "Find the fewest devices that train on --tokens within this number of days."),
+        "Find the fewest devices that train on --tokens within this number of days."),
     Field("largest", choice(("global-batch", "sequence-length")),
-          "Find the largest global batch or sequence length that fits into memory."),
+        "Find the largest global batch or sequence length that fits into memory."),
 )
 """Goals of a search, for a prediction that leaves parts of the layout open."""
 # fmt: on

@@ -15,22 +15,7 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
-    AdaptedKind,
-    AttentionKernel,
-    ContextExchange,
-    Float8Recipe,
-    GradientCollective,
-    LayerSplit,
-    LinearKind,
-    LossKind,
-    ModuleKind,
-    OptimizerKind,
-    Recompute,
-    RecomputeModule,
-    ReduceDtype,
-    Schedule,
-    StateType,
-    TensorOverlap,
+    LayoutFields,
 )
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
@@ -43,7 +28,7 @@ _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_coun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parallelism:
+class Parallelism(LayoutFields):
     """Layout of one training job (docs/method.md, Symbols).
 
     `pp` pipeline stages, `tp` tensor-parallel degree, `dp` data-parallel degree, `cp` context-parallel degree;
@@ -121,57 +106,6 @@ class Parallelism:
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
     """
-
-    pp: int
-    tp: int
-    dp: int
-    micro_batch: int
-    micro_batches: int
-    cp: int = LAYOUT["cp"].default
-    ep: int = LAYOUT["ep"].default
-    expert_tp: int = LAYOUT["expert_tp"].default
-    recompute: Recompute = LAYOUT["recompute"].default
-    schedule: Schedule = LAYOUT["schedule"].default
-    virtual_stages: int = LAYOUT["virtual_stages"].default
-    zero: int = LAYOUT["zero"].default
-    sequence_parallel: bool = LAYOUT["sequence_parallel"].default
-    layer_counts: tuple[int, ...] | None = None
-    layer_split: LayerSplit = LAYOUT["layer_split"].default
-    reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
-    loss: LossKind = LAYOUT["loss"].default
-    recompute_modules: tuple[RecomputeModule, ...] = LAYOUT["recompute_modules"].default
-    recompute_layers: int = LAYOUT["recompute_layers"].default
-    recompute_together: int = LAYOUT["recompute_together"].default
-    recompute_early_stop: bool = LAYOUT["recompute_early_stop"].default
-    dropout: float = LAYOUT["dropout"].default
-    vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
-    optimizer: OptimizerKind = LAYOUT["optimizer"].default
-    optimizer_states: StateType = LAYOUT["optimizer_states"].default
-    host_launch_us: float = LAYOUT["host_launch_us"].default
-    attention_kernel: AttentionKernel = LAYOUT["attention_kernel"].default
-    kept_by: ModuleKind = LAYOUT["kept_by"].default
-    exposed_share: float = LAYOUT["exposed_share"].default
-    gradient_collective: GradientCollective = LAYOUT["gradient_collective"].default
-    shard_group: int = LAYOUT["shard_group"].default
-    overlap_gradients: bool = LAYOUT["overlap_gradients"].default
-    overlap_parameters: bool = LAYOUT["overlap_parameters"].default
-    overlap_bucket: int = LAYOUT["overlap_bucket"].default
-    tensor_overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
-    context_exchange: ContextExchange = LAYOUT["context_exchange"].default
-    expert_imbalance: float = LAYOUT["expert_imbalance"].default
-    expert_tokens: tuple[int, ...] | None = LAYOUT["expert_tokens"].default
-    expert_capacity: float = LAYOUT["expert_capacity"].default
-    expert_padding: bool = LAYOUT["expert_padding"].default
-    fp8_recipe: Float8Recipe = LAYOUT["fp8_recipe"].default
-    fp8_linears: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
-    fp8_dispatch: bool = LAYOUT["fp8_dispatch"].default
-    expert_overlap: bool = LAYOUT["expert_overlap"].default
-    offload_optimizer: float = LAYOUT["offload_optimizer"].default
-    offload_activations: float = LAYOUT["offload_activations"].default
-    host_link_gb_per_s: float = LAYOUT["host_link_gb_per_s"].default
-    host_memory_gb_per_s: float = LAYOUT["host_memory_gb_per_s"].default
-    lora_rank: int = LAYOUT["lora_rank"].default
-    lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts; most of their fields have defaults.

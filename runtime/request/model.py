@@ -6,26 +6,17 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from kernelcast.runtime.errors import UsageError, error_context, shown_name
-from kernelcast.runtime.request.fields import (
-    MODEL,
-    Activation,
-    Attention,
-    Biases,
-    Norm,
-    Router,
-    renamed,
-)
+from kernelcast.runtime.request.fields import MODEL, Activation, Biases, ModelFields, Norm, renamed
 from kernelcast.runtime.request.model_file import model_file, read_document
 from kernelcast.runtime.spelling import unknown_field
 
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
-DERIVED_BIASES = cast(Biases, None)
 _OF_EXPERTS = ("experts_per_token", "shared_expert_size", "dense_layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(ModelFields):
     """A decoder-only transformer (docs/method.md, Symbols and the paper's Table IV).
 
     `vocabulary_size` is the tokenizer's own (v_raw, unpadded). Not given, `kv_heads` is `attention_heads`,
@@ -54,46 +45,6 @@ class ModelConfig:
     Raises:
         UsageError: a field has a wrong type or value; the message names field, found and expected.
     """
-
-    name: str
-    hidden_size: int
-    sequence_length: int
-    attention_heads: int
-    layers: int
-    vocabulary_size: int
-    kv_heads: int = DERIVED
-    head_size: int = DERIVED
-    mlp_size: int = DERIVED
-    value_head_size: int = MODEL["value_head_size"].default
-    rotary_size: int = MODEL["rotary_size"].default
-    query_rank: int = MODEL["query_rank"].default
-    kv_rank: int = MODEL["kv_rank"].default
-    experts: int = MODEL["experts"].default
-    experts_per_token: int = MODEL["experts_per_token"].default
-    expert_size: int = MODEL["expert_size"].default
-    shared_expert_size: int = MODEL["shared_expert_size"].default
-    dense_layers: int = MODEL["dense_layers"].default
-    expert_interval: int = MODEL["expert_interval"].default
-    router: Router = MODEL["router"].default
-    norm: Norm = MODEL["norm"].default
-    activation: Activation = MODEL["activation"].default
-    attention: Attention = MODEL["attention"].default
-    rotary: bool = MODEL["rotary"].default
-    unrotated_interval: int = MODEL["unrotated_interval"].default
-    attention_sinks: bool = MODEL["attention_sinks"].default
-    parallel_residual: bool = MODEL["parallel_residual"].default
-    biases: Biases = DERIVED_BIASES
-    tied_embeddings: bool = MODEL["tied_embeddings"].default
-    learned_positions: int = MODEL["learned_positions"].default
-    sliding_window: int = MODEL["sliding_window"].default
-    window_chunks: bool = MODEL["window_chunks"].default
-    global_interval: int = MODEL["global_interval"].default
-    qk_norm: bool = MODEL["qk_norm"].default
-    post_norms: bool = MODEL["post_norms"].default
-    visible_share: float = MODEL["visible_share"].default
-    extra_predictions: int = MODEL["extra_predictions"].default
-    forward_syncs: int = DERIVED
-    backward_syncs: int = DERIVED
 
     def __post_init__(self) -> None:
         for field in MODEL.values():
