@@ -208,12 +208,12 @@ class LayoutFields:
     layer_counts: tuple[int, ...] | None = stated(_COUNTS, "Layers per stage, or per chunk.",
         otherwise="chosen by layer_split", old=("encoder_counts",))
     layer_split: LayerSplit = stated(choice(get_args(LayerSplit)),
-        "Layers per stage: equal counts, the paper's n + 5 blocks, or balanced by time.", "even",
+        "Layers per stage: even (as the paper where they do not divide), the paper's n + 5 blocks, or by time.", "even",
         of_stack=True)
     reduce_dtype: ReduceDtype = stated(choice(get_args(ReduceDtype)),
         "Dtype of stored and reduced gradients: that of training, or float32.", "same", of_stack=True)
     loss: LossKind = stated(choice(get_args(LossKind)),
-        "Tensors of the loss: logits, float32 copy and gradient; no copy; or the gradient in place.", "plain",
+        "Loss: plain in float32, fused without a float32 copy, or in_place with the gradient over the logits.", "plain",
         of_stack=True)
     recompute_modules: tuple[RecomputeModule, ...] = stated(
         names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
