@@ -61,7 +61,7 @@ def test_command_prints_every_size(found: FabricValidation) -> None:
 
 
 def test_a_folder_without_rows_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"vtrain/a100: no AR_GPU\*.csv in it"):
+    with pytest.raises(DataError, match=r"no vtrain/a100/AR_GPU\*.csv in it"):
         validate_fabrics(tmp_path)
 
 
