@@ -8,8 +8,8 @@ for 180 ms and more, one after the other: their rates no longer depend on how lo
 """
 
 import numpy as np
-
 from build import FLOAT8, Tables, write_or_check
+
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import SUSTAINED

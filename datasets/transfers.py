@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from build import TABLES, Tables, bundle_file, database_of, write_or_check
 from numpy.typing import NDArray
 
-from build import TABLES, Tables, bundle_file, database_of, write_or_check
 from kernelcast.runtime.answers.beyond_range import doublings_beyond
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import source_of

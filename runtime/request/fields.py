@@ -131,7 +131,7 @@ _COUNTS = counts(whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFields:
-    """Fields of a model, those of `ModelConfig`; one that is not given may follow from the others."""
+    """Fields of `ModelConfig`; one that is not given may follow from the others."""
 
     name: str = stated(text("a text on one line", one_line=True), "Name of the model.", required=True)
     hidden_size: int = stated(_SIZE, "Hidden size, d.", required=True)
@@ -184,7 +184,7 @@ MODEL = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutFields:
-    """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
+    """Fields of `Parallelism`; the columns of a search in this order."""
 
     pp: int = stated(_DEGREE, "Pipeline stages.", 1, degree=True, required=True)
     tp: int = stated(_DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",), required=True)
