@@ -25,7 +25,7 @@ DEFAULT_LIMIT = "01:00:00"
 """The partition's, in docs/deploy.md."""
 
 GPUS = 4
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 # What a call of the predictor was; the test's own one, or one that misbehaves, follows.
 _RECORD = '#!/bin/sh\nprintf "%s\\n" "$*" >> {calls}\n'
