@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.estimate.configurations import Configurations, Structure, structures
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, SAVED, Durations
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from tests.runtime.pipelines import pipelines
 
