@@ -172,7 +172,9 @@ def test_labels_say_in_what_configurations_differ(tmp_path: Path, of_here: Manif
     labels = {frozenset(run.label.split("), ")[-1].split(", ")) for run in stored_runs(path, of_here).runs}
     assert len(labels) == 11
     assert {frozenset({"tiny (1-1-1)"}), frozenset({"8 × 1"})} <= labels
-    assert {frozenset({"4 × 1", "schedule interleaved", f"virtual_stages {count}"}) for count in (2, 3)} <= labels
+    assert {
+        frozenset({"4 × 1", "schedule interleaved", f"virtual_stages {count}"}) for count in (2, 3)
+    } <= labels
     usual = {"4 × 1", "schedule 1f1b", "recompute none", "sequence_parallel false"}
     assert {"4 × 1", "schedule 1f1b", "sequence_parallel false", "recompute selective"} in labels
     assert {"4 × 1", "schedule 1f1b", "sequence_parallel true"} in labels
