@@ -135,6 +135,10 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     search = "search --gpus 2 --global-batch 64 --micro-batch 1 --top 2"
     yield _printed(search, "--hardware h200-sxm --fabric h200-3200g --tokens 1B --model", config)
     yield _printed(search, "--hardware v100-pcie-16gb --model llama-2-7b")
+    run = "--tokens 1B --storage-total 1TB/s"
+    yield _printed("plan", _H200, _LAYOUT, f"{run} --price 2 --spares 2 --elastic")
+    yield _printed("plan", _H200, _LAYOUT, f"{run} --failure-rate 0")
+    yield _printed("plan", _A100, f"--gpus 8,16 --global-batch 64 {run}")
     yield _printed("walltime", _H200, _LAYOUT, "--steps 1000 --price 2 --max-time 1h --asked 1h")
 
 
