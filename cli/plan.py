@@ -1,11 +1,12 @@
 """`kernelcast plan`: a whole training run on the calendar, and failures of one's own."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kernelcast.cli.lazy import DefaultGroup
+from kernelcast.cli.lazy import DefaultGroup, Verb
 from kernelcast.cli.options import (
     FILE,
     Shown,
@@ -21,9 +22,12 @@ from kernelcast.cli.options import (
 )
 from kernelcast.cli.plan_text import render_plan, render_plans
 from kernelcast.cli.terminal import is_quiet, print_next, typed_again
+from kernelcast.plan.failures import FailureRate
 from kernelcast.plan.fields import PLAN
 from kernelcast.plan.planning import plan
 from kernelcast.runtime import Estimator, UsageError
+from kernelcast.runtime.errors import needs_extra
+from kernelcast.runtime.estimate.step_spread import StepSpread
 from kernelcast.runtime.request.field_types import counts, whole
 from kernelcast.runtime.request.fields import MAX_SIZE, REQUEST, Field
 from kernelcast.runtime.request.models import find_model
@@ -36,12 +40,20 @@ _GPUS = Field(
 )
 
 
-@click.group("plan", cls=DefaultGroup, default="run")
+# fmt: off
+VERBS: Mapping[str, Verb] = {
+    "run": Verb("plan", "run", "", "Plan a run; may be left out."),
+    "fit-failures": Verb("plan_failures", "fit_failures", "store", "Fit how often nodes fail, from logs of jobs."),
+}
+# fmt: on
+
+
+@click.group("plan", cls=DefaultGroup, verbs=VERBS, default="run")
 def plan_() -> None:
     """Plan a whole training run: days on the calendar, failures, checkpoints, price and energy."""
 
 
-@plan_.command("run")
+@click.command("run")
 @bundle_option
 @model_option
 @field_options(*REQUEST.values(), _GPUS)
@@ -56,7 +68,10 @@ def plan_() -> None:
     most="3650d",
 )
 @click.option(
-    "--failures", "database", type=FILE, help="Database with own failures (kernelcast plan fit-failures)."
+    "--db",
+    "database",
+    type=FILE,
+    help="Database with own failures (plan fit-failures) and steps (import mlperf).",
 )
 @click.option("--picture", type=FILE, help="Draw calendar, fan chart and interval into a .png or .svg file.")
 @json_option
@@ -91,12 +106,13 @@ def run(
     model = find_model(model_name, sequence_length=given.pop("sequence_length", None)).require_length().model
     stack = given.pop("stack", None)
     estimator = Estimator.load(path, calibrated=not no_calibration, stack=stack)
-    rate = None
+    rate = spread = None
     if database is not None:
-        from kernelcast.cli.plan_failures import stored_rate  # sqlite is not needed otherwise
-
-        rate = stored_rate(database, estimator)
-    plans = [plan(estimator, model, gpus=size, deadline_s=deadline_s, rate=rate, **given) for size in sizes]
+        rate, spread = _facts(database, estimator, sizes[0])
+    plans = [
+        plan(estimator, model, gpus=size, deadline_s=deadline_s, rate=rate, spread=spread, **given)
+        for size in sizes
+    ]
     if picture is not None:
         from kernelcast.cli.plan_picture import draw_plan
 
@@ -112,3 +128,13 @@ def run(
             print_next((typed_again("--picture", "plan.svg"), "draw calendar, fan chart and interval"))
 
     return Shown(plans[0].to_dict(), show)
+
+
+def _facts(
+    database: Path, estimator: Estimator, gpus: int | None
+) -> tuple[FailureRate | None, StepSpread | None]:
+    """What a database says of the site's failures and steps."""
+    with needs_extra("--db", "store"):
+        from kernelcast.cli.plan_failures import stored_facts
+    device = estimator.bundle.manifest.compute[0].device_name if estimator.bundle.manifest.compute else None
+    return stored_facts(database, device, gpus or 8)

@@ -113,6 +113,12 @@ def stated_rate(per_1000_node_days: float) -> FailureRate:
     return FailureRate(events=math.inf, thousands=math.inf, mean=per_1000_node_days, origin="as given")
 
 
+def observed_rate(failures: int, node_days: float, gpus_per_node: int) -> FailureRate:
+    """The rate by counts alone: Jeffreys' prior of half an event."""
+    thousands = max(node_days * gpus_per_node / GPUS_OF_RATE / 1000, 1e-9)
+    return FailureRate.of(failures + 0.5, thousands, f"{failures} failures in {node_days:,.0f} node-days")
+
+
 def rate_of(architecture: str | None, *, without: Collection[str] = ()) -> FailureRate:
     """The rate of a site that is not in the table, by its devices' generation.
 

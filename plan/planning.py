@@ -42,12 +42,14 @@ def plan(
     gpus: int | None = None,
     deadline_s: float | None = None,
     rate: FailureRate | None = None,
+    spread: StepSpread | None = None,
     **fields: Any,
 ) -> Plan:
     """Plan a run of `tokens` or `steps`; `fields` are those of `kernelcast.runtime.predict`, and of `PLAN`.
 
     With `deadline_s` the fewest devices whose calendar time is within it in 90 % of simulated runs; else the layout of
-    `gpus` or of the fields. `rate` is how often nodes fail, None for that of published sites.
+    `gpus` or of the fields. `rate` is how often nodes fail, and `spread` how steps scatter; None for those of
+    published sites.
 
     >>> from kernelcast.runtime import Estimator
     >>> found = plan(Estimator.load("h100-sxm"), "llama-3-8b", gpus=64, global_batch=512, tokens="1T", seed=1)
@@ -71,7 +73,7 @@ def plan(
         return answer(estimator, wish, values, model=found, fabric=fabric).estimate
 
     if deadline_s is None:
-        return plan_of(estimator, estimated(Wish(gpus=gpus)), own, rate=rate, fabric=fabric)
+        return plan_of(estimator, estimated(Wish(gpus=gpus)), own, rate=rate, spread=spread, fabric=fabric)
     tokens = own.get("tokens")
     if gpus is not None or tokens is None:
         given = "gpus" if gpus is not None else "no tokens"
@@ -115,6 +117,7 @@ def plan_of(
     own: Mapping[str, Any],
     *,
     rate: FailureRate | None = None,
+    spread: StepSpread | None = None,
     fabric: FabricChoice | None = None,
 ) -> Plan:
     """Plan a run of steps as estimated; `own` are values of `read_plan`.
@@ -131,7 +134,7 @@ def plan_of(
     spares = own.get("spares", 0)
     if spares > nodes:
         raise UsageError(f"spares is {spares}, expected at most the {nodes} nodes of the run")
-    spread = spread_of(layout.world_size)
+    spread = spread or spread_of(layout.world_size)
     used = rate or _rate(estimate, own)
     checkpoint = checkpoint_of(
         estimate,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kernelcast.plan.answer import PLAN_FORMAT
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.compact import LAYOUTS_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
@@ -10,7 +11,15 @@ from kernelcast.runtime.views.pictures import PICTURES_FORMAT
 from kernelcast.serve.catalogue import CATALOGUE_FORMAT, MODEL_FORMAT, MODEL_REQUEST
 from kernelcast.serve.predicting import CHOICES_FORMAT
 from kernelcast.serve.responses import HTML, JSON, TEXT
-from kernelcast.serve.schemas import LAYOUTS_FIELDS, PREDICT, SEARCH_FIELDS, WALLTIME, Schema, model_schemas
+from kernelcast.serve.schemas import (
+    LAYOUTS_FIELDS,
+    PREDICT,
+    RUN_PLAN,
+    SEARCH_FIELDS,
+    WALLTIME,
+    Schema,
+    model_schemas,
+)
 from kernelcast.walltime.answer import WALLTIME_FORMAT
 
 _PROBLEMS: Mapping[str, str] = {
@@ -40,6 +49,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         ),
         "/catalogue": _get("What can be named.", JSON, _answer(CATALOGUE_FORMAT)),
         "/walltime": _walltime(),
+        "/plan": _post("Plan a whole run: failures, checkpoints, days.", "PlanRequest", _answer(PLAN_FORMAT)),
         "/health": _get("Whether the server answers, and with which bundle.", JSON, _HEALTH),
         "/metrics": _get("Figures for Prometheus.", TEXT, {"type": "string"}),
         "/openapi.json": _get("This description.", JSON, {"type": "object"}),
@@ -58,6 +68,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         "SearchRequest": _object(SEARCH_FIELDS, "model", "gpus", "global_batch"),
         "LayoutsRequest": _object(LAYOUTS_FIELDS, "model", "gpus", "global_batch"),
         "WalltimeRequest": _object(WALLTIME),
+        "PlanRequest": _object(RUN_PLAN, "model", "micro_batch"),
         "Error": {
             "type": "object",
             "properties": {"error": {"type": "string", "description": "One line."}},

@@ -7,9 +7,11 @@ A new run takes the medians over publishers of rows of a similar size: each row 
 import csv
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from kernelcast.runtime.shipped import STEP_SPREAD
 
@@ -114,6 +116,30 @@ def spread_of(gpus: int, without: Collection[str] = ()) -> StepSpread:
         start_range_s=(at(0.05, start, rows), at(0.95, start, rows)),
         publishers=len({row.publisher for row in timed}),
     )
+
+
+class Shares(NamedTuple):
+    """Percentiles, mean and standard deviation of steps over their median."""
+
+    p90: float
+    p99: float
+    mean: float
+    std: float
+
+
+def shares_of(times_s: Sequence[float]) -> Shares:
+    """Of the times of a run's steps."""
+    shares = np.asarray(times_s) / np.median(times_s)
+    p90, p99 = np.quantile(shares, (0.9, 0.99))
+    return Shares(float(p90), float(p99), float(shares.mean()), float(shares.std()))
+
+
+def own_spread(runs: Sequence[Sequence[float]], gpus: int) -> StepSpread:
+    """The spread of one's own runs, each once; start-up times are those of public runs of this size."""
+    found = [shares_of(one) for one in runs]
+    middle = Shares(*(float(np.median(column)) for column in zip(*found, strict=True)))
+    low, high = (float(one) for one in np.quantile([one.p99 for one in found], (0.05, 0.95)))
+    return replace(spread_of(gpus), **middle._asdict(), p99_range=(low, high), publishers=1)
 
 
 def _quantile(level: float, found: Sequence[tuple[SpreadRow, float]], gpus: int) -> float:
