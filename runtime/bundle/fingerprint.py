@@ -6,9 +6,9 @@ A fingerprint's `digest` is its key everywhere. Host names, serials, UUIDs, user
 
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.record import Record, record_values
 
 DIGEST_HEX_DIGITS = 32
