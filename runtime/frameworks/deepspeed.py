@@ -11,7 +11,6 @@ from kernelcast.runtime.frameworks.rows import (
     RecomputedPartly,
     Row,
     Settings,
-    table_rows,
 )
 from kernelcast.runtime.request.fields import OPTIONS
 
@@ -62,18 +61,17 @@ class Cut(Row):
 
 _OFFLOAD = "zero_optimization.offload_optimizer"
 
-ROWS = table_rows(
-    "deepspeed.toml",
-    Batches(),
-    OptimizerOffload(f"{_OFFLOAD}.device", "cpu", f"{_OFFLOAD}.ratio"),
-    Cut(),
-    RecomputedPartly(),
-)
 
 DEEPSPEED = Framework(
     name="deepspeed",
     title="DeepSpeed",
-    rows=ROWS,
+    table="deepspeed.toml",
+    own=(
+        Batches(),
+        OptimizerOffload(f"{_OFFLOAD}.device", "cpu", f"{_OFFLOAD}.ratio"),
+        Cut(),
+        RecomputedPartly(),
+    ),
     parse=parse_json,
     render=render_json,
     is_form_of=lambda text: text.lstrip().startswith("{"),

@@ -1,6 +1,5 @@
 """Megatron-LM: flags of pretrain_gpt.py and of torchrun (docs/frameworks.md)."""
 
-from functools import partial
 from math import gcd
 
 from kernelcast.runtime.errors import UsageError
@@ -20,7 +19,6 @@ from kernelcast.runtime.frameworks.rows import (
     Part,
     Row,
     Settings,
-    table_rows,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
@@ -177,35 +175,34 @@ class Dropout(Row):
 
 _USUAL_DROPOUT = 0.1
 
-ROWS = table_rows(
-    "megatron.toml",
-    Launch(),
-    ContextExchangeType(),
-    ExpertTensorParallel(),
-    Pipeline(),
-    DistributedOptimizer(),
-    Recompute(),
-    Positions(),
-    Heads(),
-    GroupedQueries(),
-    ExpertLayers(),
-    Dropout(),
-    OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
-)
 
-_SWITCHES = frozenset(
-    key
-    for row in ROWS
-    for option in getattr(row, "options", ())
-    for key, value in (*option.settings.items(), *option.extra.items())
-    if value is True
-) | {"--tp-comm-overlap", GroupedQueries.keys[0], Recompute.activations, Heads.latent}
+def _parse(text: str) -> Settings:
+    options = (option for row in MEGATRON.rows for option in row.options)
+    settings = (item for one in options for item in (*one.settings.items(), *one.extra.items()))
+    switches = {key for key, value in settings if value is True}
+    switches |= {GroupedQueries.keys[0], Recompute.activations, Heads.latent}
+    return parse_shell(text, switches=switches, lists=(Recompute.modules, ContextExchangeType.key))
+
 
 MEGATRON = Framework(
     name="megatron-lm",
     title="Megatron-LM",
-    rows=ROWS,
-    parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute.modules, ContextExchangeType.key)),
+    table="megatron.toml",
+    own=(
+        Launch(),
+        ContextExchangeType(),
+        ExpertTensorParallel(),
+        Pipeline(),
+        DistributedOptimizer(),
+        Recompute(),
+        Positions(),
+        Heads(),
+        GroupedQueries(),
+        ExpertLayers(),
+        Dropout(),
+        OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
+    ),
+    parse=_parse,
     render=render_shell,
     is_form_of=lambda text: True,
 )

@@ -2,11 +2,12 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST
@@ -41,6 +42,7 @@ class Row:
 
     keys: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
+    options: "tuple[Option, ...]" = ()
 
     def write(self, facts: Facts) -> Part:
         """The settings of a layout."""
@@ -132,7 +134,8 @@ class Beyond(Row):
     """A row that counts only where a degree is above 1."""
 
     def __init__(self, degree: str, row: Row) -> None:
-        self.degree, self.row, self.keys, self.fields = degree, row, row.keys, row.fields
+        self.degree, self.row = degree, row
+        self.keys, self.fields, self.options = row.keys, row.fields, row.options
 
     def write(self, facts: Facts) -> Part:
         """The row's settings."""
@@ -222,12 +225,8 @@ class OptimizerOffload(Row):
         return Found({"offload_optimizer": part})
 
 
-def table_rows(file: str, *own: Row) -> tuple[Row, ...]:
-    """The rows of a framework's table in this folder; it names `own` rows by their class.
-
-    A row with `key` is `Same`, with `options` a `Choice`, with `lacks` or `lost` a loss; `beyond` names the degree
-    that it counts above 1 of.
-    """
+@cache
+def _table_rows(file: str, own: tuple[Row, ...]) -> tuple[Row, ...]:
     by_name = {type(row).__name__: row for row in own}
     table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
     return tuple(_row(values, by_name) for values in table["rows"])
@@ -250,18 +249,26 @@ def _row(values: dict[str, Any], own: Mapping[str, Row]) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """`name` as on the command line, `title` as people write it.
+    """`name` as on the command line, `title` as people write it. `table` is a file of this folder.
 
-    Rows are written and read in their order: a row may rely on the fields of earlier rows. `parse` reads settings from
-    a text and `render` writes them; `is_form_of` tells whether a text has the framework's form.
+    A row of the table with `key` is `Same`, with `options` a `Choice`, with `lacks` or `lost` a loss; `own` names a row
+    of its own kind by its class, and `beyond` the degree that a row counts above 1 of. Rows are written and read in
+    their order: a row may rely on the fields of earlier rows. `parse` reads settings from a text and `render` writes
+    them; `is_form_of` tells whether a text has the framework's form.
     """
 
     name: str
     title: str
-    rows: tuple[Row, ...]
+    table: str
+    own: tuple[Row, ...]
     parse: Callable[[str], Settings]
     render: Callable[[Settings], str]
     is_form_of: Callable[[str], bool]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The table, read when it is first asked for."""
+        return _table_rows(self.table, self.own)
 
     @property
     def keys(self) -> frozenset[str]:

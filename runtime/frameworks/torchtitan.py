@@ -16,7 +16,6 @@ from kernelcast.runtime.frameworks.rows import (
     RecomputedPartly,
     Row,
     Settings,
-    table_rows,
 )
 from kernelcast.runtime.request.field_types import FLAG, choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
@@ -229,23 +228,21 @@ class ExpertTensors(Row):
         return Part(lost=() if is_known else (f"expert_tp {cut} with ep {ep} (1, or tp with ep above 1)",))
 
 
-ROWS = table_rows(
-    "torchtitan.toml",
-    ExpertTensors(),
-    DataParallel(),
-    Pipeline(),
-    SequenceParallel(),
-    Batches(),
-    NoPadding(),
-    RecomputedPartly(),
-)
-
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
 TORCHTITAN = Framework(
     name="torchtitan",
     title="torchtitan",
-    rows=ROWS,
+    table="torchtitan.toml",
+    own=(
+        ExpertTensors(),
+        DataParallel(),
+        Pipeline(),
+        SequenceParallel(),
+        Batches(),
+        NoPadding(),
+        RecomputedPartly(),
+    ),
     parse=parse_toml,
     render=render_toml,
     is_form_of=lambda text: _TABLE.search(text) is not None,
