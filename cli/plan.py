@@ -127,7 +127,7 @@ def run(
         if picture is None:
             print_next((typed_again("--picture", "plan.svg"), "draw calendar, fan chart and interval"))
 
-    return Shown(plans[0].to_dict(), show)
+    return Shown(plans[0].to_dict, show)
 
 
 def _facts(

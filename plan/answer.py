@@ -1,7 +1,6 @@
 """A plan: the run on the calendar, with its JSON form."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,7 @@ from kernelcast.plan.checkpoint import Checkpoint
 from kernelcast.plan.failures import FailureRate
 from kernelcast.plan.run import Expected, Run, daly_interval_s, expected, with_best_interval
 from kernelcast.plan.simulation import Draws, Simulated, quantiles, simulate
+from kernelcast.runtime.dataclass import asdict, dataclass, field, replace
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.step_spread import StepSpread
 from kernelcast.runtime.json_text import values_of

@@ -1,9 +1,9 @@
 """Checkpoints: their bytes from the memory model, and how long they take to copy, write and load."""
 
-from dataclasses import dataclass
 from math import ceil
 
 from kernelcast.plan.fields import NODE_STORAGE_BYTES_PER_S
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 

@@ -8,7 +8,6 @@ Poisson counts); few events leave it wide.
 import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.record import WITH_DEFAULT, Record, above, at_least, read_record
 

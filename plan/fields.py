@@ -1,8 +1,8 @@
 """Fields of a plan besides those of a prediction: one table for options, JSON bodies and OpenAPI."""
 
 import re
-from dataclasses import replace
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.request.field_types import FLAG, FieldType, choice, number, read_decimal, whole
 from kernelcast.runtime.request.fields import TOKENS, Field, table
 from kernelcast.walltime.fields import SHARE, duration

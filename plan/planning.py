@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from kernelcast.plan.fields import DETECTION_S, PLAN, REPAIR_S, REPLACEMENT_S
 from kernelcast.plan.run import Run, with_best_interval
 from kernelcast.plan.simulation import Draws
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import KernelcastError, UsageError
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.estimate import Estimate

@@ -9,9 +9,9 @@ the complete model of Daly (2006, doi 10.1016/j.future.2004.11.016, eq. 13).
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.views.formatting import seconds
 

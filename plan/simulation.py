@@ -5,12 +5,12 @@ is how uncertain rates and step times become quantiles.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.plan.run import Run, jobs_of, maintenances_of
+from kernelcast.runtime.dataclass import dataclass
 
 Floats = NDArray[np.float64]
 _MOST_FAILURES = 200_000

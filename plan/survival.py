@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from kernelcast.runtime.dataclass import dataclass
 
 _LEAST_EVENTS = 5
 _SHAPES = (0.05, 20.0)

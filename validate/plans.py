@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ from kernelcast.plan import Plan, plan_of, rate_of, read_plan
 from kernelcast.plan.fields import PLAN
 from kernelcast.plan.simulation import quantiles
 from kernelcast.runtime import Estimator, predict
+from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.record import WITH_DEFAULT, Record, above, between, read_record
 

@@ -7,12 +7,12 @@ A new run takes the medians over publishers of rows of a similar size: each row 
 import csv
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.shipped import STEP_SPREAD
 
 _WIDTH = 2.0
