@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.rows import Row, Settings
 
 
@@ -11,7 +12,8 @@ class Framework:
     """`name` as on the command line, `title` as people write it.
 
     Rows are written and read in their order: a row may rely on the fields of earlier rows. `parse` reads settings from
-    a text and `render` writes them; `is_form_of` tells whether a text has the framework's form.
+    a text and `render` writes them; `is_form_of` tells whether a text has the framework's form. `model` has the fields
+    of a model that no row reads, of the settings and what the rows read; None where settings do not describe a model.
     """
 
     name: str
@@ -20,6 +22,7 @@ class Framework:
     parse: Callable[[str], Settings]
     render: Callable[[Settings], str]
     is_form_of: Callable[[str], bool]
+    model: Callable[[Settings, Facts], Facts] | None = None
 
     @property
     def keys(self) -> frozenset[str]:

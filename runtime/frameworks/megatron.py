@@ -12,6 +12,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     ExpertLayers,
     ExpertTensorParallel,
     Heads,
+    usual_model,
 )
 from kernelcast.runtime.frameworks.megatron_recomputation import Recompute
 from kernelcast.runtime.frameworks.rows import (
@@ -28,6 +29,7 @@ from kernelcast.runtime.frameworks.rows import (
     lacks,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
+from kernelcast.runtime.request.field_types import FLAG
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 
 
@@ -63,7 +65,8 @@ class Pipeline(Row):
     chunks = "--num-virtual-stages-per-pipeline-rank"
     first = "--decoder-first-pipeline-num-layers"
     last = "--decoder-last-pipeline-num-layers"
-    keys = (layout, per_chunk, chunks, first, last)
+    ends = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+    keys = (layout, per_chunk, chunks, first, last, *ends)
     fields = ("schedule", "virtual_stages", "layer_counts")
 
     def write(self, facts: Facts) -> Part:
@@ -87,15 +90,23 @@ class Pipeline(Row):
         else:
             numbers = {
                 key: MODEL["layers"].kind.parse(key, settings[key])
-                for key in self.keys[1:]
+                for key in self.keys[1:5]
                 if key in settings
             }
             per_chunk = numbers.get(self.per_chunk)
             virtual_stages = numbers.get(self.chunks, layers // pp // per_chunk if per_chunk else 1)
+            # Ends that count as a layer: the chunks that hold them have one less.
+            before, after = (int(FLAG.parse(key, settings.get(key, False))) for key in self.ends)
             found = even_cut(
-                layers, pp, max(1, virtual_stages), numbers.get(self.first), numbers.get(self.last)
+                layers + before + after,
+                pp,
+                max(1, virtual_stages),
+                numbers.get(self.first),
+                numbers.get(self.last),
             )
-            if found is None or (per_chunk is not None and per_chunk not in found):
+            if found is not None and min(found[0] - before, found[-1] - after) >= 0:
+                found = (found[0] - before, *found[1:-1], found[-1] - after) if len(found) > 1 else (layers,)
+            if found is None or (per_chunk is not None and per_chunk not in found and not before + after):
                 named = "".join(f", {key} {value}" for key, value in numbers.items())
                 raise UsageError(
                     f"pp {pp}{named} does not divide {layers} layers, expected chunks of whole layers"
@@ -255,16 +266,16 @@ ROWS = (
     )),
     Choice("loss", (
         Option("plain"),
-        Option("plain", _FUSED_LOSS, only_read=True),
+        Option("native", _FUSED_LOSS, only_read=True),
         Option("plain", {_LOSS: "native"}, only_read=True),
-        Option("plain", {**_FUSED_LOSS, _LOSS: "native"}, only_read=True),
+        Option("native", {**_FUSED_LOSS, _LOSS: "native"}),
         Option("fused", {**_FUSED_LOSS, _LOSS: "te"}, written="loss fused (in_place is used)"),
         Option("in_place", {**_FUSED_LOSS, _LOSS: "te"}),
     )),
     # Both are written alike: what modules keep is no setting of a framework.
     Choice("kept_by", (
         Option("torch"),
-        Option("torch", {_MODULES: "local"}, only_read=True),
+        Option("megatron_local", {_MODULES: "local"}),
         Option("megatron", {_MODULES: "transformer_engine"}, only_read=True),
         Option("megatron"),
     )),
@@ -308,6 +319,9 @@ ROWS = (
         Option("flash", {"--attention-backend": "auto"}, only_read=True),
     )),
     Choice("dtype", (Option("float32"), Option("bfloat16", {"--bf16": True}), Option("float16", {"--bf16": True}))),
+    Choice("fp8_weights", (Option(False), Option(True, {"--fp8-param-gather": True}))),
+    lacks("fp8_activation_store", False),
+    lacks("lora_dropout", 0.0),
     Choice("fp8_recipe", (
         Option("none"),
         Option("tensorwise", {_FP8: "hybrid", _RECIPE: "tensorwise"}),
@@ -347,7 +361,7 @@ _SWITCHES = frozenset(
     for option in row.options
     for key, value in (*option.settings.items(), *option.extra.items())
     if value is True
-) | {GroupedQueries.keys[0], Recompute.activations, TensorOverlap.key, Heads.latent}
+) | {GroupedQueries.keys[0], Recompute.activations, TensorOverlap.key, Heads.latent, *Pipeline.ends}
 
 MEGATRON = Framework(
     name="megatron-lm",
@@ -356,4 +370,5 @@ MEGATRON = Framework(
     parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute.modules, ContextExchangeType.key)),
     render=render_shell,
     is_form_of=lambda text: True,
+    model=usual_model,
 )
