@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.memory.contents import Contents, LayerContents
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
@@ -39,6 +40,7 @@ class StageMemory:
     - `logits_bytes`: logits and other tensors that the loss keeps, on the last stage;
     - `working_bytes`: activation gradients in use, recomputed activations, whole weights and gradients of the
       blocks that ZeRO works on, tables;
+    - `workspace_bytes`: of matrix products, whatever is trained;
     - `host_bytes`: states of the optimizer and activations in the host's memory instead.
     """
 
@@ -51,13 +53,14 @@ class StageMemory:
     activations_bytes: int
     logits_bytes: int
     working_bytes: int
+    workspace_bytes: int
     host_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """All of the device's."""
         states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        return states + self.activations_bytes + self.logits_bytes + self.working_bytes
+        return states + self.activations_bytes + self.logits_bytes + self.working_bytes + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +74,25 @@ class Bytes:
     activations: Floats
     logits: Floats
     working: Floats
+    workspace: int
     host: Floats
 
     @property
     def total(self) -> Floats:
         """All bytes."""
         states = self.weights + self.gradients + self.optimizer
-        return states + self.activations + self.logits + self.working
+        return states + self.activations + self.logits + self.working + self.workspace
 
 
 def on_cpu(compute: Iterable[ComputeFingerprint]) -> bool:
     """Whether memory is counted as on CPUs: where all known devices are."""
     return {device.kind for device in compute} == {"cpu"}
+
+
+def architecture_of(compute: Iterable[ComputeFingerprint]) -> str:
+    """The GPU architecture of devices, as devices.toml names it; "" where they have several, or it is not known."""
+    found = {known.architecture if (known := device_named(one.device_name)) else "" for one in compute}
+    return found.pop() if len(found) == 1 else ""
 
 
 def stage_memory(
@@ -120,6 +130,7 @@ def stage_memory(
             activations_bytes=ceil(found.activations[index]),
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
+            workspace_bytes=found.workspace,
             host_bytes=ceil(found.host[index]),
         )
         for index, load in enumerate(stages)
@@ -144,7 +155,7 @@ def memory_of(
     layers, loss, modules = contents.layers, contents.loss, contents.sizes.modules
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
     own = with_optimizer(precision, rows.layout.optimizer, rows.layout.optimizer_states)
-    masters = own if modules.separates_masters else as_masters(own)
+    masters = None if modules.separates_masters else as_masters(own)
     states = model_states(held.dense, rows.shards, rows.zero, own, masters)
     if model.experts:
         states = states + model_states(held.experts, rows.expert_shards, rows.zero, own, masters)
@@ -188,7 +199,8 @@ def memory_of(
         host=(1 - of_device) * states.optimizer + away * in_flight,
         activations=activations,
         logits=rows.last * (1 + model.extra_predictions) * (logits + log_probabilities),
-        working=working + buffers,
+        working=working,
+        workspace=buffers,
     )
 
 

@@ -97,7 +97,7 @@ def model_states(
     up to whole parameters. With ZeRO-3 they have the types of `sharded`, where that is given.
     """
     shard, whole = np.ceil(parameters / shards), sharded or precision
-    is_whole = zero >= 3
+    is_whole = (zero >= 3) & (shards > 1)
     return States(
         weights=np.where(is_whole, whole.weight * shard, precision.weight * parameters),
         gradients=np.where(is_whole, whole.gradient, precision.gradient)

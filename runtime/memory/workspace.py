@@ -47,5 +47,7 @@ def float8_copies_bytes(layout: Parallelism, architecture: str) -> tuple[int, in
         return 0, 0
     transposed = int(layout.fp8_recipe != "tensorwise" or architecture != "Blackwell")
     if layout.lora_rank and layout.fp8_weights:
-        transposed = 0  # of a frozen weight it is made in every backward pass: nothing says that it stays valid
+        transposed = (
+            0  # of a frozen weight it is made in every backward pass: nothing says that it stays valid
+        )
     return (1, transposed) if layout.fp8_weights else (0, 1 + transposed)
