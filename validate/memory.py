@@ -2,12 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.memory import StageMemory, stage_memory
 from kernelcast.validate.memory_cases import MEASURED, AskedCase, asked_cases
 
@@ -98,6 +98,11 @@ class MemoryValidation:
     cases: tuple[ComparedCase, ...]
     left_out: Mapping[str, int]
     unread: Mapping[str, int]
+
+    @property
+    def measured(self) -> tuple[ComparedCase, ...]:
+        """Cases whose memory was logged."""
+        return tuple(one for one in self.cases if one.error is not None)
 
     @property
     def groups(self) -> tuple[MemoryGroup, ...]:

@@ -3,11 +3,11 @@
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError, load_model
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError, shown_path
 from kernelcast.runtime.frameworks import read_layout_text
 from kernelcast.runtime.hardware.devices import device_named
@@ -104,6 +104,8 @@ _VOCABULARIES = {
 }
 """Entries of the tokenizers that the tests name, where no --vocab-size says it."""
 _REINFORCED = "--perform-rl-step"
+_CANNOT_SAY = ("--fine-grained-activation-offloading", "--defer-embedding-wgrad-compute")
+"""Settings that change memory and that no field says."""
 _ONE_NODE, _RELEASE = 8, "release"
 _DETERMINISTIC = 8 * 4096 << 10
 """CUBLAS_WORKSPACE_CONFIG=:4096:8, as all tests set it that set it."""
@@ -122,6 +124,9 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
         try:
             if _REINFORCED in arguments:
                 raise UsageError(f"{_REINFORCED}: memory of inference too, expected training alone")
+            for key in _CANNOT_SAY:
+                if key in arguments:
+                    raise UsageError(f"no field says {key}")
             if devices is None:
                 raise UsageError("the number of devices is not published")
             file = read_layout_text(text, "")

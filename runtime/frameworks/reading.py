@@ -1,14 +1,13 @@
 """Reading a layout: the text's form tells the framework, whose rows read what it decides."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.framework import Framework
-from kernelcast.runtime.frameworks.rows import Settings
+from kernelcast.runtime.frameworks.rows import Framework, Settings
 from kernelcast.runtime.frameworks.table import FRAMEWORKS
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
