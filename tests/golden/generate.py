@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _write_memory() -> None:
-    """Write memory anew."""
+    """Write the memory of all answers again."""
     sizes, cases = read("sizes.json.xz"), [case for of in golden_cases().values() for case in of]
     shared, changed, largest = {}, 0, 0.0
     for device in DEVICES:
