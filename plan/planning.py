@@ -32,7 +32,7 @@ _FIRST_STEP = 0.05
 """What a first step takes longer than others: the median of MLPerf's logs."""
 _Z95 = 1.645
 _S_PER_DAY = 86_400.0
-_MOST_ROUNDS = 10
+_MOST_ROUNDS = 5
 
 
 def plan(
@@ -87,7 +87,7 @@ def plan(
         if planned.days[1] <= days:
             return planned
         # What all but steps takes, and uncertainty, comes off the time that steps may take.
-        target *= 0.97 * days / planned.days[1]
+        target = 0.999 * min(target, days * planned.expected.work_s / _S_PER_DAY / planned.days[1])
     raise UsageError(
         f"deadline is {days:g} days, expected at least {planned.days[1]:.1f}: that of the largest size tried"
     )
