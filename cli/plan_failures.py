@@ -93,7 +93,7 @@ def rate_from(logs: Sequence[FailureLog], device_name: str) -> tuple[FailureRate
 def stored_facts(
     path: Path, device_name: str | None, gpus: int
 ) -> tuple[FailureRate | None, StepSpread | None]:
-    """Rate and spread of steps of the site that a database is from; None for what it has nothing about.
+    """Rate and spread of steps of the site that a database is from; None where it has no facts.
 
     Logs of other devices do not count; those without a device do.
     """

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from kernelcast.cli.main import kernelcast
 from kernelcast.cli.validate_errors import FORMAT as ERRORS_FORMAT
 from kernelcast.docs import example_traces
+from kernelcast.plan import plan
 from kernelcast.runtime import Estimator, predict, read_bundle
 from kernelcast.runtime.answers import warnings
 from kernelcast.runtime.answers.step_errors import shipped_step_errors
@@ -138,6 +139,8 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     run = "--tokens 1B --storage-total 1TB/s"
     yield _printed("plan", _H200, _LAYOUT, f"{run} --price 2 --spares 2 --elastic")
     yield _printed("plan", _H200, _LAYOUT, f"{run} --failure-rate 0")
+    planned = plan(Estimator.load("h200-sxm"), "llama-2-7b", dp=8, micro_batch=1, micro_batches=1, steps=1000)
+    yield planned.to_dict(with_fan=True)
     yield _printed("plan", _A100, f"--gpus 8,16 --global-batch 64 {run}")
     yield _printed("walltime", _H200, _LAYOUT, "--steps 1000 --price 2 --max-time 1h --asked 1h")
 
@@ -210,7 +213,7 @@ def _of_traces(folder: Path) -> Iterator[dict[str, Any]]:
     yield _printed("trace diff", *paths)
     asked = ("--hardware h100-sxm --model", model, "--dp 2 --micro-batch 1 --micro-batches 1")
     yield _printed("compare", *paths, *asked)
-    yield _printed("compare", *paths, *asked, "--tp 2")  # another layout, which a note says
+    yield _printed("compare", *paths, *asked, "--dp 1 --tp 2")  # another layout, which a note says
     yield _printed("compare", "--log", log, *asked)
     yield _printed("db diff", database, DATA / "small.db")
 

@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def gpus(self) -> int:
-        """Devices that are paid for: those of spare nodes included."""
+        """Devices that are paid for, spare nodes included."""
         return self.estimate.parallelism.world_size + self.spares * self.gpus_per_node
 
     @property

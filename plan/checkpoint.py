@@ -10,7 +10,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint of a run: all bytes, those of the fullest device, and times in seconds.
+    """One checkpoint of a run: all bytes, bytes of the fullest device, and times in seconds.
 
     `stall_s` is the part for which training waits; `write_s` goes on in the background; `load_s` is at a restart.
     """

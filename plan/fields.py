@@ -1,4 +1,4 @@
-"""Fields of a plan besides those of a prediction: one table for options, JSON bodies and OpenAPI."""
+"""Fields that a plan has in addition to a prediction: one table for options, JSON bodies and OpenAPI."""
 
 import re
 
@@ -45,9 +45,9 @@ _PRICE = number(0, 1e9, "a number from 0 to 1e+09")
 # fmt: off
 PLAN = table(
     TOKENS,
-    Field("steps", whole(1, 10**12), "Steps (updates), instead of tokens.", otherwise="those of the tokens"),
+    Field("steps", whole(1, 10**12), "Steps (updates), instead of tokens.", otherwise="from the tokens"),
     Field("failure_rate", number(0, 1e6, "failures per 1,000 days of a node, from 0 to 1e+06"),
-        "Failures per 1,000 node-days.", otherwise="published sites', and those of --db"),
+        "Failures per 1,000 node-days.", otherwise="from published sites and --db"),
     Field("detection", _TIME, "Time from a failure to its detection.",
         otherwise=f"{DETECTION_S:.0f}s, of crashes and hangs"),
     Field("replacement", _TIME, "Time to put a spare node in a failed one's place.", otherwise="3m"),
@@ -59,7 +59,7 @@ PLAN = table(
     Field("checkpoint_cost", _TIME,
         "Time that a checkpoint pauses training.", otherwise="the copy to the host"),
     Field("storage_bandwidth", RATE, "Rate of one node to storage.", otherwise="1GB/s"),
-    Field("storage_total", RATE, "Rate of the whole storage.", otherwise="that of all nodes"),
+    Field("storage_total", RATE, "Rate of the whole storage.", otherwise="the sum of all nodes"),
     Field("evaluation", _SHARE, "Time of evaluations, as a share of the steps' time.", otherwise="0"),
     Field("maintenance_every", _POSITIVE, "Time between maintenances.", otherwise="none"),
     Field("maintenance", _TIME, "Time of one maintenance.", otherwise="8h"),

@@ -11,7 +11,7 @@ from kernelcast.plan.answer import Plan, Restart
 from kernelcast.plan.checkpoint import checkpoint_of
 from kernelcast.plan.failures import FailureRate, rate_of, stated_rate
 from kernelcast.plan.fields import DETECTION_S, PLAN, REPAIR_S, REPLACEMENT_S
-from kernelcast.plan.run import Run, with_best_interval
+from kernelcast.plan.run import Run, expected, with_best_interval
 from kernelcast.plan.simulation import Draws
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import replace
@@ -33,6 +33,7 @@ _FIRST_STEP = 0.05
 _Z95 = 1.645
 _S_PER_DAY = 86_400.0
 _MOST_ROUNDS = 5
+_MOST_FAILURES = 100_000
 
 
 def plan(
@@ -45,10 +46,10 @@ def plan(
     spread: StepSpread | None = None,
     **fields: Any,
 ) -> Plan:
-    """Plan a run of `tokens` or `steps`; `fields` are those of `kernelcast.runtime.predict`, and of `PLAN`.
+    """Plan a run of `tokens` or `steps`; `fields` as in `kernelcast.runtime.predict`, and of `PLAN`.
 
     With `deadline_s` the fewest devices whose calendar time is within it in 90 % of simulated runs; else the layout of
-    `gpus` or of the fields. `rate` is how often nodes fail, and `spread` how steps scatter; None for those of
+    `gpus` or of the fields. `rate` is how often nodes fail, and `spread` how steps scatter; None for values of
     published sites.
 
     >>> from kernelcast.runtime import Estimator
@@ -177,7 +178,10 @@ def plan_of(
     )
     if "checkpoint_every" not in own:
         run = with_best_interval(run)
-    run.check()
+    if (failures := expected(run).failures) > _MOST_FAILURES:
+        raise UsageError(
+            f"the run fails {failures:,.0f} times, expected at most {_MOST_FAILURES:,}: fewer tokens or failures"
+        )
     count = own.get("simulations", PLAN["simulations"].default)
     seed = own.get("seed", 0)
     device = None if estimate.peak is None else device_named(estimate.peak.device)

@@ -18,7 +18,7 @@ from kernelcast.runtime.views.formatting import seconds
 CAUSES = (
     "detection", "restart", "recomputation", "checkpoint", "evaluation", "maintenance", "queue",
 )  # fmt: skip
-"""What takes time besides steps: keys of `Expected.lost_s`."""
+"""What takes time in addition to steps: keys of `Expected.lost_s`."""
 _MOST_FAILURES_PER_INTERVAL = 50.0
 
 

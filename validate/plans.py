@@ -1,4 +1,4 @@
-"""Published runs beside their plans; a run's own failures are left out of the rate that predicts it."""
+"""Published runs compared with their plans; a run's own failures are left out of the rate that predicts it."""
 
 import tomllib
 from collections.abc import Iterator

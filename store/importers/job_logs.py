@@ -56,9 +56,7 @@ def read_failure_log(
     kind, found = _jobs(text, path, nodes)
     jobs = [one for one in found if one is not None]
     if not jobs:
-        raise DataError(
-            f"{shown_path(path)}: {len(found)} jobs of which none can be read, expected one or more"
-        )
+        raise DataError(f"{shown_path(path)}: none of {len(found)} jobs can be read, expected one or more")
     causes = Counter(one.cause for one in jobs if one.cause)
     return FailureLog(
         kind=kind,

@@ -32,7 +32,7 @@ def runs(draw: st.DrawFn) -> Run:
         start_s=start_s,
         evaluation_share=draw(st.floats(0, 0.2)),
         detection_s=draw(times),
-        restart_s=start_s + draw(times),  # a node is replaced and a checkpoint loaded besides
+        restart_s=start_s + draw(times),  # includes a node's replacement and loading
         short_probability=draw(st.sampled_from([0.0, 0.1])),
         short_s=draw(times),
     )
