@@ -9,15 +9,18 @@ from kernelcast.store.read import FabricRow, HardwareRow, PointKey, SampleRow, S
 from kernelcast.store.records import Kernel, Repetition, Sample, Status
 from kernelcast.store.runs import (
     KERNELCAST_COLLECTOR,
+    EventKind,
     IngestedTrace,
     MeasuredRun,
     Run,
     Source,
+    Timeline,
+    TracedEvent,
+    TracedStep,
     UnrecognisedKernels,
 )
 from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-from kernelcast.store.timelines import EventKind, Timeline, TracedEvent, TracedStep
 
 __all__ = [
     "DEFAULT_MAX_SIZE_BYTES",
