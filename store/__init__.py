@@ -2,9 +2,9 @@
 
 from kernelcast.store.canonical import utc_now
 from kernelcast.store.check import check_database
+from kernelcast.store.copying import Merged, merge_databases
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.merge import Merged, merge_databases
 from kernelcast.store.read import FabricRow, HardwareRow, PointKey, SampleRow, SoftwareRow, dataset_digest
 from kernelcast.store.records import Kernel, Repetition, Sample, Status
 from kernelcast.store.runs import (

@@ -272,4 +272,4 @@ _READERS: Mapping[str, Callable[[Cells, dict[str, Any]], TimedRow]] = {
     "moe": _moe,
     **dict.fromkeys(_COLLECTIVES, _nccl),
 }
-"""Readers of rows by `op_name`, with what all rows have."""
+"""Readers of rows by `op_name`, given the fields of all rows."""
