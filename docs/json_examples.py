@@ -195,11 +195,28 @@ def _of_files(folder: Path) -> Iterator[dict[str, Any]]:
     small = DATA / "small.db"
     yield _printed("db info", small)
     yield _printed("db diff", small, small)
+    yield from _of_operation(folder)
     times = folder / "times.csv"
     times.write_text((DATA / "importers" / "times.csv").read_text() + "gelu,,forward\nnot_one,,forward,1\n")
     describe = DATA / "importers" / "times.toml"
     yield _printed("import csv", times, "--describe", describe, "--db", folder / "times.db")
     yield _printed("db diff", folder / "times.db", small)
+
+
+def _of_operation(folder: Path) -> Iterator[dict[str, Any]]:
+    log, steps, database = folder / "jobs.csv", folder / "result.txt", folder / "site.db"
+    log.write_text(
+        "start,end,nodes,outcome,cause\n2026-01-01,2026-01-02,2,ok,\n"
+        + "2026-01-02,2026-01-03,2,failed,switch\n" * 6
+    )
+    event = ':::MLLOG {{"time_ms": {}, "key": "tracked_stats", "value": {{"train_step_time": {}.5}}}}\n'
+    steps.write_text("".join(event.format(number, 1 + number % 3) for number in range(20)))
+    for more in ((), ("--db", database)):
+        yield _printed("plan fit-failures", log, *more)
+    log.write_text("start,end,nodes,outcome\n2026-01-01,2026-01-02,2,ok\n")
+    yield _printed("plan fit-failures", log)
+    yield _printed("import mlperf", steps, "--gpus 8 --db", database)
+    yield _printed("validate plans")
 
 
 def _of_traces(folder: Path) -> Iterator[dict[str, Any]]:
