@@ -210,7 +210,8 @@ def _of_operation(folder: Path) -> Iterator[dict[str, Any]]:
         + "2026-01-02,2026-01-03,2,failed,switch\n" * 6
     )
     event = ':::MLLOG {{"time_ms": {}, "key": "tracked_stats", "value": {{"train_step_time": {}.5}}}}\n'
-    steps.write_text("".join(event.format(number, 1 + number % 3) for number in range(20)))
+    begin = ':::MLLOG {"time_ms": -9, "key": "init"}\n:::MLLOG {"time_ms": 0, "key": "run_start"}\n'
+    steps.write_text(begin + "".join(event.format(number, 1 + number % 3) for number in range(20)))
     for more in ((), ("--db", database)):
         yield _printed("plan fit-failures", log, *more)
     log.write_text("start,end,nodes,outcome\n2026-01-01,2026-01-02,2,ok\n")

@@ -25,11 +25,12 @@ def usual(h100: Estimator) -> Plan:
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_checkpoints_have_14_bytes_per_parameter_whatever_is_sharded(h100: Estimator, zero: int) -> None:
+def test_checkpoints_have_the_bytes_of_the_states_whatever_is_sharded(h100: Estimator, zero: int) -> None:
     estimate = predict(h100, "llama-3-8b", **{**LAYOUT, "zero": zero})
     total, device = checkpoint_bytes(estimate)
     parameters = 2 * sum(stage.parameters for stage in estimate.stages)  # tp 2
-    assert total == pytest.approx(14 * parameters, rel=0.01)
+    # Mixed precision has 16-bit weights next to fp32 ones and Adam's moments; FSDP keeps the fp32 ones alone.
+    assert total == pytest.approx((12 if zero == 3 else 14) * parameters, rel=0.01)
     assert device == pytest.approx(total / 64, rel=0.01)
 
 
