@@ -11,7 +11,8 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import note, say
 from kernelcast.collector.compute import Collected
-from kernelcast.collector.plans.plan import Plan, planned_operators
+from kernelcast.collector.plans.plan import planned_operators
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.views.formatting import percent

@@ -8,7 +8,7 @@ from kernelcast.cli.measuring_options import read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.terminal import note
 from kernelcast.collector.compute import Collected, what_to_measure
-from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import dataclass
