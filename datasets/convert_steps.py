@@ -2,6 +2,7 @@
 
     python datasets/convert_steps.py llm-foundry llm-foundry-a100.csv   # validate/llm-foundry-a100-{40,80}gb.toml
     python datasets/convert_steps.py simumax b200_steps_part.json       # validate/simumax-b200*.toml
+    python datasets/convert_steps.py today today.csv                    # validate/today-*.toml
 
 The same table gives the same bytes; every file names its source, its licence and the SHA-256 of the table.
 """
@@ -195,6 +196,98 @@ def _simumax_text(name: str, rows: list[dict[str, Any]], content: bytes, without
     )
 
 
+TODAY_MODELS = {
+    "LLAMA3_8B": "llama-3-8b",
+    "LLAMA3_70B": "llama-3-70b",
+    "GPT OSS 120B": "gpt-oss-120b",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b",
+    "Qwen3_30B_a3B (tokendrop)": "qwen3-30b-a3b",
+    "Nemotron_3_Nano": "nemotron-3-nano",
+}
+TODAY_MACHINES = {
+    "DGX-H100": ("h100-sxm", "h100-3200g", 8),
+    "H100 96 GB HBM2e at 500 W": ("h100-sxm", "h100-3200g", 8),
+    "H200": ("h200-sxm", "h200-3200g", 8),
+    "DGX-B200": ("b200-sxm", "b200-3200g", 8),
+    "DGX-B300": ("b300-sxm", "b300-6400g", 8),
+    "DGX-GB200": ("gb200", "gb200-nvl72", 64),
+    "DGX-GB300": ("gb300", "gb300-nvl72", 64),
+}
+AT_FAULT = {
+    (release, "Qwen3_30B_a3B", "DGX-H100"): "ran at 0.56 of the speed of the next release with the same layout"
+    for release in ("25.11", "26.02")
+}
+
+
+def today(content: bytes) -> dict[str, str]:
+    """Texts by file name, one for each machine, of published steps of 2024 to 2026 (CSV)."""
+    machines: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in csv.DictReader(content.decode().splitlines()):
+        machines.setdefault((row["source"], row["system"]), []).append(row)
+    return {
+        _today_file(*machine): _today_text(*machine, rows, content) for machine, rows in machines.items()
+    }
+
+
+def _today_file(source: str, system: str) -> str:
+    framework = source.split("/")[1].lower()
+    return f"{framework}-{system.removeprefix('DGX-').split()[0].lower()}"
+
+
+def _today_text(source: str, system: str, rows: list[dict[str, str]], content: bytes) -> str:
+    device, fabric, per_node = TODAY_MACHINES[system]
+    is_bridge = "Megatron" in source
+    return _file(
+        comment=(
+            f"{len(rows)} training steps that {source.split('/')[0]} published. measured_s is global batch × sequence / "
+            "(tokens per second per GPU × GPUs). name: model, format, GPUs, release, task and what the recipe says "
+            "that no field of a run does."
+        ),
+        head={
+            "site": f"{source.split('/')[1]} {system.removeprefix('DGX-').split()[0]}",
+            "hardware": system,
+            "device": device,
+            "fabric": fabric,
+            "stack": "Megatron-Bridge, Megatron-LM core, TransformerEngine" if is_bridge else "torchtitan, FSDP2",
+            "source": f"{source}, {TODAY_TABLES[source]}, {_digest(content)}",
+            "licence": "Apache-2.0" if is_bridge else "BSD-3-Clause",
+        },
+        defaults={"gpus_per_node": per_node, **(TODAY_BRIDGE if is_bridge else {})},
+        models={},
+        runs=[_today_run(row) for row in rows],
+    )
+
+
+TODAY_TABLES = {
+    "NVIDIA-NeMo/Megatron-Bridge": "commit 067987df, docs/performance-summary.md and -archive.md, recipes in "
+    "src/megatron/bridge/perf_recipes",
+    "pytorch/torchtitan": "commit b5bcd76c, benchmarks/",
+}
+TODAY_BRIDGE = {"kept_by": "megatron", "loss": "in_place"}
+
+
+def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
+    recipe = json.loads(row["recipe_fields"])
+    recipe.pop("gpus_per_node", None)
+    degrees = {name: int(row[name] or 1) for name in ("pp", "tp", "cp", "ep")}
+    dp = int(row["gpus"]) // (degrees["pp"] * degrees["tp"] * degrees["cp"])
+    name = (row["model"], row["precision"], f"{row['gpus']} GPUs", row["release"], row["task"])
+    fault = AT_FAULT.get((row["release"], row["model"], row["system"]))
+    return {
+        "name": ", ".join((*name, row["recipe_beyond_fields"])).removesuffix(", "),
+        "model": TODAY_MODELS.get(row["model"], row["model"]),
+        "sequence_length": int(row["sequence"]),
+        **{degree: size for degree, size in degrees.items() if size > 1 or degree in ("pp", "tp")},
+        "dp": dp,
+        "micro_batch": int(row["micro_batch"]),
+        "micro_batches": int(row["global_batch"]) // (int(row["micro_batch"]) * dp),
+        **({"virtual_stages": int(row["vp"])} if row["vp"] else {}),
+        **recipe,
+        "measured_s": float(row["step_s"]),
+        **({"flag": fault} if fault else {}),
+    }
+
+
 SITES = {
     "simumax-b200": "SimuMax B200",
     "simumax-b200-experts": "SimuMax B200, experts",
@@ -280,7 +373,7 @@ def _comment(text: str) -> list[str]:
     return wrap(text, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
-CONVERT = {"llm-foundry": llm_foundry, "simumax": simumax}
+CONVERT = {"llm-foundry": llm_foundry, "simumax": simumax, "today": today}
 
 if __name__ == "__main__":
     main(sys.argv[1:])
