@@ -2,7 +2,8 @@
 
     python datasets/convert_steps.py llm-foundry llm-foundry-a100.csv   # validate/llm-foundry-a100-{40,80}gb.toml
     python datasets/convert_steps.py simumax b200_steps_part.json       # validate/simumax-b200*.toml
-    python datasets/convert_steps.py today today.csv                    # validate/today-*.toml
+    python datasets/convert_steps.py today today.csv                    # validate/megatron-bridge-*, torchtitan-*
+    python datasets/convert_steps.py mlperf truth.csv                   # validate/mlperf-*.toml
 
 The same table gives the same bytes; every file names its source, its licence and the SHA-256 of the table.
 """
@@ -288,6 +289,97 @@ def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+MLPERF_MODELS = {
+    "llama2_70b_lora": "llama-2-70b",
+    "llama31_8b": "llama-3.1-8b",
+    "llama31_405b": "llama-3.1-405b",
+    "gpt3": "gpt3-175b",
+}
+MLPERF_MACHINES = {
+    "H100": ("h100-sxm", "h100-3200g", 8),
+    "H200": ("h200-sxm", "h200-3200g", 8),
+    "B200": ("b200-sxm", "b200-3200g", 8),
+    "B300": ("b300-sxm", "b300-6400g", 8),
+    "GB200": ("gb200", "gb200-nvl72", 72),
+    "GB300": ("gb300", "gb300-nvl72", 72),
+    "MI300X": ("mi300x", "mi300x-3200g", 8),
+    "MI325X": ("mi325x", "mi300x-3200g", 8),
+    "MI355X": ("mi355x", "mi300x-3200g", 8),
+    "L40S": ("l40s", "pcie4-400g", 4),
+}
+MLPERF_BESIDE = {"H200 NVL": "H200", "MI350X": "MI355X"}
+"""Devices that the table lacks, and those whose files name them."""
+
+
+def mlperf(content: bytes) -> dict[str, str]:
+    """Texts by file name, one for each device, of MLPerf Training's median steps (CSV)."""
+    devices: dict[str, list[dict[str, str]]] = {}
+    for row in csv.DictReader(content.decode().splitlines()):
+        devices.setdefault(MLPERF_BESIDE.get(row["device"], row["device"]), []).append(row)
+    return {f"mlperf-{device.lower()}": _mlperf_text(device, rows, content) for device, rows in devices.items()}
+
+
+def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str:
+    name, fabric, per_node = MLPERF_MACHINES[device]
+    known = [row for row in rows if row["tp"] and row["device"] == device]
+    left_out = [
+        f"{row['group']}: "
+        + ("layout not published" if row["device"] == device else f"{row['device']} is not in the device table")
+        for row in rows
+        if row not in known
+    ]
+    return _file(
+        comment=(
+            f"{len(known)} groups of runs of MLPerf Training 4.0 to 5.1. measured_s is the median of their steps "
+            "without the first five and evaluations."
+        ),
+        head={
+            "site": f"MLPerf {device}",
+            "hardware": device,
+            "device": name,
+            "fabric": fabric,
+            "stack": "NeMo, Megatron-LM core, TransformerEngine, or the submitter's",
+            "source": "MLCommons, training_results_v4.0, v5.0 and v5.1, a part of the submitters, " + _digest(content),
+            "licence": "Apache-2.0",
+            **({"left_out": left_out} if left_out else {}),
+        },
+        defaults={"kept_by": "megatron", "loss": "in_place", "gradient_collective": "reduce_scatter"},
+        models={},
+        runs=[_mlperf_run(row, per_node) for row in known],
+    )
+
+
+def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
+    sizes = {name: int(row[name]) for name in ("pp", "tp", "cp")}
+    per_node = min(int(row["accelerators"]), per_node)
+    return {
+        "name": f"{row['group']}, {row['precision']}",
+        "model": MLPERF_MODELS[row["benchmark"]],
+        "sequence_length": int(row["seq"]),
+        **{degree: size for degree, size in sizes.items() if size > 1 or degree != "cp"},
+        "dp": int(row["dp"]),
+        "gpus_per_node": per_node if int(row["accelerators"]) % per_node == 0 else 64,
+        "micro_batch": int(row["mbs"]),
+        "micro_batches": int(row["micro_batches"]),
+        **({"virtual_stages": int(row["vp"]), "schedule": "interleaved"} if int(row["vp"]) > 1 else {}),
+        "sequence_parallel": row["sp"] == "1" and sizes["tp"] > 1,
+        **({"context_exchange": "all_to_all"} if sizes["cp"] > 1 else {}),
+        **MLPERF_FORMATS.get(row["precision"], {}),
+        **({"tensor_overlap": "products"} if row["tp_overlap"] == "1" and sizes["tp"] > 1 else {}),
+        **({"lora_rank": 16, "lora_linears": ["attention"]} if "lora" in row["benchmark"] else MLPERF_OVERLAPS),
+        **({"recompute": row["recompute"]} if row["recompute"] != "none" else {}),
+        "measured_s": float(row["measured_s"]),
+    }
+
+
+MLPERF_FORMATS = {
+    "fp8-delayed": {"fp8_recipe": "tensorwise"},
+    "fp8-tensorwise": {"fp8_recipe": "tensorwise"},
+    "nvfp4": {"fp8_recipe": "nvfp4"},
+}
+MLPERF_OVERLAPS = {"overlap_gradients": True, "overlap_parameters": True}
+
+
 SITES = {
     "simumax-b200": "SimuMax B200",
     "simumax-b200-experts": "SimuMax B200, experts",
@@ -373,7 +465,7 @@ def _comment(text: str) -> list[str]:
     return wrap(text, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
-CONVERT = {"llm-foundry": llm_foundry, "simumax": simumax, "today": today}
+CONVERT = {"llm-foundry": llm_foundry, "simumax": simumax, "today": today, "mlperf": mlperf}
 
 if __name__ == "__main__":
     main(sys.argv[1:])
