@@ -215,7 +215,11 @@ TODAY_MACHINES = {
     "DGX-GB300": ("gb300", "gb300-nvl72", 64),
 }
 AT_FAULT = {
-    (release, "Qwen3_30B_a3B", "DGX-H100"): "ran at 0.56 of the speed of the next release with the same layout"
+    (
+        release,
+        "Qwen3_30B_a3B",
+        "DGX-H100",
+    ): "ran at 0.56 of the speed of the next release with the same layout"
     for release in ("25.11", "26.02")
 }
 
@@ -225,9 +229,7 @@ def today(content: bytes) -> dict[str, str]:
     machines: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in csv.DictReader(content.decode().splitlines()):
         machines.setdefault((row["source"], row["system"]), []).append(row)
-    return {
-        _today_file(*machine): _today_text(*machine, rows, content) for machine, rows in machines.items()
-    }
+    return {_today_file(*machine): _today_text(*machine, rows, content) for machine, rows in machines.items()}
 
 
 def _today_file(source: str, system: str) -> str:
@@ -249,7 +251,9 @@ def _today_text(source: str, system: str, rows: list[dict[str, str]], content: b
             "hardware": system,
             "device": device,
             "fabric": fabric,
-            "stack": "Megatron-Bridge, Megatron-LM core, TransformerEngine" if is_bridge else "torchtitan, FSDP2",
+            "stack": "Megatron-Bridge, Megatron-LM core, TransformerEngine"
+            if is_bridge
+            else "torchtitan, FSDP2",
             "source": f"{source}, {TODAY_TABLES[source]}, {_digest(content)}",
             "licence": "Apache-2.0" if is_bridge else "BSD-3-Clause",
         },
@@ -270,6 +274,9 @@ TODAY_BRIDGE = {"kept_by": "megatron", "loss": "in_place"}
 def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
     recipe = json.loads(row["recipe_fields"])
     recipe.pop("gpus_per_node", None)
+    if "moe_act recomputed" in row["recipe_beyond_fields"]:
+        recipe |= {"recompute": "selective"}
+        recipe["recompute_modules"] = [*recipe.get("recompute_modules", []), "moe_act"]
     degrees = {name: int(row[name] or 1) for name in ("pp", "tp", "cp", "ep")}
     dp = int(row["gpus"]) // (degrees["pp"] * degrees["tp"] * degrees["cp"])
     name = (row["model"], row["precision"], f"{row['gpus']} GPUs", row["release"], row["task"])
@@ -316,7 +323,9 @@ def mlperf(content: bytes) -> dict[str, str]:
     devices: dict[str, list[dict[str, str]]] = {}
     for row in csv.DictReader(content.decode().splitlines()):
         devices.setdefault(MLPERF_BESIDE.get(row["device"], row["device"]), []).append(row)
-    return {f"mlperf-{device.lower()}": _mlperf_text(device, rows, content) for device, rows in devices.items()}
+    return {
+        f"mlperf-{device.lower()}": _mlperf_text(device, rows, content) for device, rows in devices.items()
+    }
 
 
 def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str:
@@ -324,7 +333,11 @@ def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str
     known = [row for row in rows if row["tp"] and row["device"] == device]
     left_out = [
         f"{row['group']}: "
-        + ("layout not published" if row["device"] == device else f"{row['device']} is not in the device table")
+        + (
+            "layout not published"
+            if row["device"] == device
+            else f"{row['device']} is not in the device table"
+        )
         for row in rows
         if row not in known
     ]
@@ -339,7 +352,8 @@ def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str
             "device": name,
             "fabric": fabric,
             "stack": "NeMo, Megatron-LM core, TransformerEngine, or the submitter's",
-            "source": "MLCommons, training_results_v4.0, v5.0 and v5.1, a part of the submitters, " + _digest(content),
+            "source": "MLCommons, training_results_v4.0, v5.0 and v5.1, a part of the submitters, "
+            + _digest(content),
             "licence": "Apache-2.0",
             **({"left_out": left_out} if left_out else {}),
         },
@@ -366,7 +380,11 @@ def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
         **({"context_exchange": "all_to_all"} if sizes["cp"] > 1 else {}),
         **MLPERF_FORMATS.get(row["precision"], {}),
         **({"tensor_overlap": "products"} if row["tp_overlap"] == "1" and sizes["tp"] > 1 else {}),
-        **({"lora_rank": 16, "lora_linears": ["attention"]} if "lora" in row["benchmark"] else MLPERF_OVERLAPS),
+        **(
+            {"lora_rank": 16, "lora_linears": ["attention"]}
+            if "lora" in row["benchmark"]
+            else MLPERF_OVERLAPS
+        ),
         **({"recompute": row["recompute"]} if row["recompute"] != "none" else {}),
         "measured_s": float(row["measured_s"]),
     }

@@ -144,6 +144,7 @@ def _latent_projections(s: Sizes) -> Ops:
                 q_rank,
                 s.query_width,
                 late=element * rows * (q_rank + s.query_width),
+                module="mla_up_proj",
             ),
         )
     return (
@@ -158,7 +159,16 @@ def _latent_projections(s: Sizes) -> Ops:
             late=element * (s.local_tokens * s.hidden + rows * down_width),
         ),
         _rank_norm(s, "kv_rank_norm", kv_rank, before=down_width),
-        *linear(s, "attention", "kv_up", rows, kv_rank, up_width, late=element * rows * (kv_rank + up_width)),
+        *linear(
+            s,
+            "attention",
+            "kv_up",
+            rows,
+            kv_rank,
+            up_width,
+            late=element * rows * (kv_rank + up_width),
+            module="mla_up_proj",
+        ),
         op(
             "heads",
             "copy",
@@ -166,6 +176,7 @@ def _latent_projections(s: Sizes) -> Ops:
             _copied_width(s),
             saves=element * rows * _head_width(s),
             needs="output",
+            module="mla_up_proj",
         ),
         *_sinks(s),
     )
