@@ -84,8 +84,9 @@ class TraceEvents:
 
     def __iter__(self) -> Iterator[TracedEvent]:
         steps = Steps(steps_of(self.trace))
-        for placed, kind, start_ns, exposed_ns, idle_ns, late_ns in zip(
-            self.extracted.pieces, self._kinds, *self._figures, strict=True
+        before_recording = _launched_before_recording([placed.piece for placed in self.extracted.pieces])
+        for number, (placed, kind, start_ns, exposed_ns, idle_ns, late_ns) in enumerate(
+            zip(self.extracted.pieces, self._kinds, *self._figures, strict=True)
         ):
             piece = placed.piece
             occurrence = piece.occurrence
@@ -98,7 +99,9 @@ class TraceEvents:
                 late_ns=None if late_ns < 0 else late_ns,
                 device=piece.device,
                 stream=piece.stream,
-                step=steps.at(piece.start_us if piece.launch_us is None else piece.launch_us),
+                step=None
+                if number in before_recording
+                else steps.at(piece.start_us if piece.launch_us is None else piece.launch_us),
                 launch_ns=None if piece.launch_us is None else self._ns(piece.launch_us),
                 call=piece.call,
                 correlation=piece.correlation,
@@ -174,6 +177,23 @@ class TraceEvents:
             reason=reason,
             **fields,
         )
+
+
+def _launched_before_recording(pieces: Sequence[KernelSpan]) -> set[int]:
+    """Indexes of kernels that were launched before the trace began: they belong to none of its steps.
+
+    Streams run in order of launch. So a kernel without a recorded launch was launched before the recording if no kernel
+    with one ran before it on its stream. A trace without launches (of a CPU, of a device alone) says nothing of this.
+    """
+    ahead: list[int] = []
+    recorded: set[tuple[int, int]] = set()
+    for number in sorted(range(len(pieces)), key=lambda one: pieces[one].start_us):
+        piece = pieces[number]
+        if piece.launch_us is not None:
+            recorded.add((piece.device, piece.stream))
+        elif (piece.device, piece.stream) not in recorded:
+            ahead.append(number)
+    return set(ahead) if recorded else set()
 
 
 def _class_of(piece: KernelSpan) -> str:

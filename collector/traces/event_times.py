@@ -16,8 +16,10 @@ _LARGEST_US = 1e17
 
 # A profiler records without pause. A few events separated from all others by more belong to another time.
 _LONGEST_PAUSE_US = 600e6
-_FEWEST_EVENTS = 100
-_FEW = 100  # at most one event in a hundred
+_FEWEST_EVENTS = 3
+_FEW = 100  # at most one event in a hundred, or one
+# No event lasts longer than the recording, from the first start to the last one, by more than this.
+_LONGEST_BEYOND_US = 60e6
 
 
 def microseconds(value: Any) -> float:
@@ -42,9 +44,9 @@ def in_order(events: list["Event"]) -> tuple[list["Event"], list["Event"]]:
     if timed[0].start_us < smallest or timed[-1].start_us > largest:
         odd += [event for event in timed if not smallest <= event.start_us <= largest]
         timed = [event for event in timed if smallest <= event.start_us <= largest]
-    if not all(-_LARGEST_US <= event.duration_us <= _LARGEST_US for event in timed):
-        odd += [event for event in timed if not -_LARGEST_US <= event.duration_us <= _LARGEST_US]
-        timed = [event for event in timed if -_LARGEST_US <= event.duration_us <= _LARGEST_US]
+    if not all(0 <= event.duration_us <= _LARGEST_US for event in timed):
+        odd += [event for event in timed if not 0 <= event.duration_us <= _LARGEST_US]
+        timed = [event for event in timed if 0 <= event.duration_us <= _LARGEST_US]
     if is_nanoseconds:
         timed = [
             msgspec.structs.replace(event, start_us=event.start_us / 1e3, duration_us=event.duration_us / 1e3)
@@ -52,7 +54,14 @@ def in_order(events: list["Event"]) -> tuple[list["Event"], list["Event"]]:
         ]
     first, end = _main_part(timed)
     odd += timed[:first] + timed[end:]
-    return _longest_first(timed[first:end]), odd
+    kept = timed[first:end]
+    if len(kept) >= _FEWEST_EVENTS:
+        longest_us = kept[-1].start_us - kept[0].start_us + _LONGEST_BEYOND_US
+        too_long = [event for event in kept if event.duration_us > longest_us]
+        if 0 < len(too_long) <= max(1, len(kept) // _FEW):
+            odd += too_long
+            kept = [event for event in kept if event.duration_us <= longest_us]
+    return _longest_first(kept), odd
 
 
 def _main_part(events: list["Event"]) -> tuple[int, int]:
@@ -60,7 +69,7 @@ def _main_part(events: list["Event"]) -> tuple[int, int]:
     count = len(events)
     if count < _FEWEST_EVENTS:
         return 0, count
-    few = count // _FEW
+    few = max(1, count // _FEW)
     first = max(
         (i + 1 for i in range(few) if events[i + 1].start_us - events[i].start_us > _LONGEST_PAUSE_US),
         default=0,

@@ -49,6 +49,7 @@ _OLD_CATEGORIES = {
     "Runtime": "cuda_runtime", "PythonFunction": "python_function",
 }  # fmt: skip
 _STEP = "ProfilerStep#"
+_KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer"}
 
 _NO_ARGUMENTS = msgspec.Raw(b"{}")
 
@@ -200,14 +201,17 @@ def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
         notes[f"event without a time that can belong to the trace left out, the first {found}"] += len(
             dropped
         )
-    properties = _field(document, "deviceProperties", list, [], path)
+    properties = _field(document, "deviceProperties", list, [])
+    fields = {
+        "distributed": _field(document, "distributedInfo", dict, {}),
+        "base_time_ns": _field(document, "baseTimeNanoseconds", int, 0),
+        "cuda_runtime_version": _field(document, "cuda_runtime_version", int, 0),
+        "hip_runtime_version": _field(document, "hip_runtime_version", int, 0),
+    }
     return Trace(
         events=tuple(ordered),
         device_properties=tuple(entry for entry in properties if isinstance(entry, dict)),
-        distributed=_field(document, "distributedInfo", dict, {}, path),
-        base_time_ns=_field(document, "baseTimeNanoseconds", int, 0, path),
-        cuda_runtime_version=_field(document, "cuda_runtime_version", int, 0, path),
-        hip_runtime_version=_field(document, "hip_runtime_version", int, 0, path),
+        **fields,
         notes=tuple(f"{count:,} × {note}" if count > 1 else note for note, count in notes.items()),
     )
 
@@ -220,14 +224,16 @@ def _renamed(event: Event) -> Event:
     return msgspec.structs.replace(event, category=category)
 
 
-def _field(document: _Document, name: str, kind: type, default: Any, path: Path) -> Any:
-    """A field at the top level; `default` where it is absent or null."""
+def _field(document: _Document, name: str, kind: type, default: Any) -> Any:
+    """A field at the top level; `default` where it is absent, null or, with a note, of another type."""
     value = getattr(document, name)
-    if value is None:
-        return default
-    if type(value) is not kind:
-        raise DataError(f"{path}: {name} is {value!r:.80}, expected JSON that reads as {kind.__name__}")
-    return value
+    if kind is int and isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    if type(value) is kind:
+        return value
+    if value is not None:
+        document.notes[f"{name} ignored: found {value!r:.80}, expected {_KINDS[kind]}"] += 1
+    return default
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

@@ -1,8 +1,7 @@
 """Memory that each stage of a training step needs, and the memory of a device."""
 
-from dataclasses import dataclass
-
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.memory import StageMemory, on_cpu, stage_memory
 from kernelcast.runtime.request.layout import Parallelism

@@ -1,8 +1,8 @@
 """A training framework: its name, its table, and the text that its settings are written in."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.frameworks.rows import Row, Settings
 
 

@@ -1,10 +1,10 @@
 """Rows of a framework's table: how its settings and the fields of a request correspond, in both directions."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST

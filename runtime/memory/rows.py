@@ -1,11 +1,11 @@
 """The stages whose memory is asked for, as arrays: one row is one stage of one layout."""
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.fields import REPLICATING
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.layouts import RECOMPUTE, Layouts

@@ -1,12 +1,12 @@
 """Memory of the devices of every stage: the parts added up."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.memory.contents import Contents, LayerContents
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows

@@ -1,9 +1,8 @@
 """Model states: weights, gradients and optimizer states of a stage under ZeRO (arXiv 1910.02054, section 3.1)."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.memory.rows import Floats
 from kernelcast.runtime.request.fields import OptimizerKind, ReduceDtype, StateType

@@ -1,8 +1,8 @@
 """Linears in 8 bit, scaled per tensor or per block: products with the casts of what they read; casts of weights."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.elementwise import elementwise
 from kernelcast.runtime.operators.gemm import GEMM, GROUPED_GEMM
 from kernelcast.runtime.operators.operator import Cost, Direction, Operator, cost

@@ -5,11 +5,11 @@ of a search follow from it. A new field is a row here and the code that computes
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from dataclasses import fields as dataclass_fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from kernelcast.runtime.dataclass import dataclass, field, replace
+from kernelcast.runtime.dataclass import fields as dataclass_fields
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.field_types import (
     FLAG,

@@ -1,9 +1,9 @@
 """How a job is laid out: parallel degrees, micro-batches and recomputation, and the nodes it runs on."""
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.fields import (

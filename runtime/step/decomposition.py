@@ -4,10 +4,10 @@ What a chunk of the model costs follows from the times of its blocks, see chunk_
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism

@@ -1,8 +1,8 @@
 """What a framework's modules keep between the passes, where frameworks differ: one row of facts each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.fields import ModuleKind
 
 

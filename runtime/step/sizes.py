@@ -1,10 +1,10 @@
 """What one device holds of a model's sizes: one number each, or float64 [rows] for the devices of many layouts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, TypeVar
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LinearKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig

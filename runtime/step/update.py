@@ -1,9 +1,9 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.fields import ReduceDtype
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.step.component import Component

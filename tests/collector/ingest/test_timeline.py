@@ -70,6 +70,21 @@ def test_the_parts_of_the_step(make_file: FileMaker, db: Path, step: Any) -> Non
     assert idle == (13.0,)
 
 
+def test_what_was_launched_before_the_recording_is_in_no_step(
+    make_file: FileMaker, db: Path, step: Any
+) -> None:
+    marked(step, "ProfilerStep#3")
+    first_us = min(event["ts"] for event in step.events if event["cat"] == "kernel")
+    step.kernel("left over", first_us - 400, 300.0)
+    # Its stream had run a launched kernel before: only the record of its launch is lost.
+    step.kernel("lost", step.device_us, 5.0)
+    ingest_traces([make_file("rank0.json", events=step.events)], db)
+    rows = asked(db, "SELECT name, step FROM trace_event WHERE name IN ('left over', 'lost') ORDER BY name")
+    assert rows == [("left over", None), ("lost", "ProfilerStep#3")]
+    [compute] = asked(db, "SELECT compute_ms FROM step_time WHERE step IS NOT NULL")
+    assert compute == (0.141,)
+
+
 def test_events_point_to_their_sample(make_file: FileMaker, db: Path, step: Any) -> None:
     ingest_traces([make_file("rank0.json", events=step.events)], db)
     assert asked(
