@@ -242,9 +242,9 @@ def _today_text(source: str, system: str, rows: list[dict[str, str]], content: b
     is_bridge = "Megatron" in source
     return _file(
         comment=(
-            f"{len(rows)} training steps that {source.split('/')[0]} published. measured_s is global batch × sequence / "
-            "(tokens per second per GPU × GPUs). name: model, format, GPUs, release, task and what the recipe says "
-            "that no field of a run does."
+            f"{len(rows)} training steps that {source.split('/')[0]} published. measured_s is global batch × "
+            "sequence / (tokens per second per GPU × GPUs). name: model, format, GPUs, release, task and what the "
+            "recipe says that no field of a run does."
         ),
         head={
             "site": f"{source.split('/')[1]} {system.removeprefix('DGX-').split()[0]}",

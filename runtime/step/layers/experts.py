@@ -112,7 +112,7 @@ def _routed(s: Sizes) -> Ops:
             gradients=of_rows + branches * of_width,
             needs="input",
         ),
-        Op("experts_activated", saves=read * all_rows * width, module="moe_act"),
+        Op("experts_activated", saves=read * all_rows * width, module="moe_act", needs="input"),
         *linear(
             s,
             "experts",
