@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.framework import Framework
-from kernelcast.runtime.frameworks.rows import Settings
+from kernelcast.runtime.frameworks.rows import Framework, Settings
 from kernelcast.runtime.frameworks.table import FRAMEWORKS
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
