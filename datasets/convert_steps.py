@@ -257,7 +257,7 @@ def _today_text(source: str, system: str, rows: list[dict[str, str]], content: b
             "source": f"{source}, {TODAY_TABLES[source]}, {_digest(content)}",
             "licence": "Apache-2.0" if is_bridge else "BSD-3-Clause",
         },
-        defaults={"gpus_per_node": per_node, **(TODAY_BRIDGE if is_bridge else {})},
+        defaults={"gpus_per_node": per_node, **(TODAY_BRIDGE if is_bridge else TODAY_TITAN)},
         models={},
         runs=[_today_run(row) for row in rows],
     )
@@ -269,11 +269,16 @@ TODAY_TABLES = {
     "pytorch/torchtitan": "commit b5bcd76c, benchmarks/",
 }
 TODAY_BRIDGE = {"kept_by": "megatron", "loss": "in_place"}
+# PyTorch's attention is FlashAttention-2 on Hopper; torch.compile fuses the loss.
+TODAY_TITAN = {"attention_kernel": "flash-2"}
 
 
 def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
     recipe = json.loads(row["recipe_fields"])
     recipe.pop("gpus_per_node", None)
+    if "per-operator" in row["recipe_beyond_fields"]:
+        del recipe["recompute_layers"], recipe["recompute_early_stop"]
+        recipe |= {"recompute": "selective", "recompute_modules": ["per_op"]}
     if "moe_act recomputed" in row["recipe_beyond_fields"]:
         recipe |= {"recompute": "selective"}
         recipe["recompute_modules"] = [*recipe.get("recompute_modules", []), "moe_act"]

@@ -70,7 +70,16 @@ def _projections(s: Sizes) -> Ops:
     whole_width = (model.attention_heads + 2 * model.kv_heads) * model.head_size
     late = s.element_bytes * (s.local_tokens * s.hidden + rows * s.qkv_width)
     return (
-        *linear(s, "attention", "qkv", rows, s.hidden, s.qkv_width, late=late),
+        *linear(
+            s,
+            "attention",
+            "qkv",
+            rows,
+            s.hidden,
+            s.qkv_width,
+            columns=(s.query_width, s.kv_width, s.kv_width),
+            late=late,
+        ),
         bias(s, "qkv_bias", rows, s.qkv_width, has=has_qkv_bias(s), parameters=whole_width // s.tp),
         op("qkv_split", "qkv_split", rows, s.qkv_width),
         *(
