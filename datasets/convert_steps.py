@@ -284,10 +284,11 @@ def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
         recipe["recompute_modules"] = [*recipe.get("recompute_modules", []), "moe_act"]
     degrees = {name: int(row[name] or 1) for name in ("pp", "tp", "cp", "ep")}
     dp = int(row["gpus"]) // (degrees["pp"] * degrees["tp"] * degrees["cp"])
+    beyond = re.sub(r" \(asked as.*?\)", "", row["recipe_beyond_fields"].removeprefix(f"{row['release']} "))
     name = (row["model"], row["precision"], f"{row['gpus']} GPUs", row["release"], row["task"])
     fault = AT_FAULT.get((row["release"], row["model"], row["system"]))
     return {
-        "name": ", ".join((*name, row["recipe_beyond_fields"])).removesuffix(", "),
+        "name": ", ".join((*name, beyond)).removesuffix(", "),
         "model": TODAY_MODELS.get(row["model"], row["model"]),
         "sequence_length": int(row["sequence"]),
         **{degree: size for degree, size in degrees.items() if size > 1 or degree in ("pp", "tp")},
@@ -335,17 +336,8 @@ def mlperf(content: bytes) -> dict[str, str]:
 
 def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str:
     name, fabric, per_node = MLPERF_MACHINES[device]
-    known = [row for row in rows if row["tp"] and row["device"] == device]
-    left_out = [
-        f"{row['group']}: "
-        + (
-            "layout not published"
-            if row["device"] == device
-            else f"{row['device']} is not in the device table"
-        )
-        for row in rows
-        if row not in known
-    ]
+    known = [row for row in rows if row["precision"] in MLPERF_FORMATS and row["device"] == device]
+    left_out = [f"{row['group']}: {_why_left_out(row, device)}" for row in rows if row not in known]
     return _file(
         comment=(
             f"{len(known)} groups of runs of MLPerf Training 4.0 to 5.1. measured_s is the median of their steps "
@@ -368,6 +360,12 @@ def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str
     )
 
 
+def _why_left_out(row: Mapping[str, str], device: str) -> str:
+    if row["device"] != device:
+        return f"{row['device']} is not in the device table"
+    return "format not published" if row["tp"] else "layout not published"
+
+
 def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
     sizes = {name: int(row[name]) for name in ("pp", "tp", "cp")}
     per_node = min(int(row["accelerators"]), per_node)
@@ -382,8 +380,13 @@ def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
         "micro_batches": int(row["micro_batches"]),
         **({"virtual_stages": int(row["vp"]), "schedule": "interleaved"} if int(row["vp"]) > 1 else {}),
         "sequence_parallel": row["sp"] == "1" and sizes["tp"] > 1,
-        **({"context_exchange": "all_to_all"} if sizes["cp"] > 1 else {}),
-        **MLPERF_FORMATS.get(row["precision"], {}),
+        **(
+            {"context_exchange": "all_to_all"}
+            if sizes["cp"] > 1 and KV_HEADS % (sizes["cp"] * sizes["tp"]) == 0
+            else {}
+        ),
+        **MLPERF_FORMATS[row["precision"]],
+        **({"cuda_graphs": MLPERF_GRAPHS[row["cuda_graph"]]} if row["cuda_graph"] else {}),
         **({"tensor_overlap": "products"} if row["tp_overlap"] == "1" and sizes["tp"] > 1 else {}),
         **(
             {"lora_rank": 16, "lora_linears": ["attention"]}
@@ -400,6 +403,9 @@ MLPERF_FORMATS = {
     "fp8-tensorwise": {"fp8_recipe": "tensorwise"},
     "nvfp4": {"fp8_recipe": "nvfp4"},
 }
+MLPERF_GRAPHS = {"layer": "partial", "full": "full"}
+KV_HEADS = 8
+"""Of all models but GPT-3, which none cuts along the sequence."""
 MLPERF_OVERLAPS = {"overlap_gradients": True, "overlap_parameters": True}
 
 

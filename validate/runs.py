@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
-from kernelcast.runtime.errors import error_context, shown_path
+from kernelcast.runtime.errors import UsageError, error_context, shown, shown_path
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.small_file import read_small_file
@@ -29,8 +29,9 @@ from kernelcast.validate.runs_models import RunModels
 
 _MAX_FILE_BYTES = 1 << 20
 _MOST_MEAN = 1.5
+_LONG_TOKENS = 1 << 15
 _OPTIONAL_TEXTS = ("device", "fabric", "stack", "licence")
-_FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "models", "runs")
+_FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "left_out", "defaults", "models", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class MeasuredRun:
     `cluster` is None where the file does not give the devices per node; the bundle's count is used. Components have
     the names of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors
     belong to published predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on
-    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean.
+    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean. `flag` says why a step is
+    predicted but not scored; empty for all others.
     """
 
     label: str
@@ -54,6 +56,18 @@ class MeasuredRun:
     measured_components: Mapping[str, float] | None = None
     memory_gib: tuple[float, ...] | None = None
     mean_s: float | None = None
+    flag: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Format of its products and kind of model, such as "mxfp8, experts"."""
+        layout, model = self.parallelism, self.model
+        size = "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
+        if layout.offload_activations:
+            size += ", offload"
+        if model.sequence_length >= _LONG_TOKENS:
+            size += ", long"
+        return f"{'16 bit' if layout.fp8_recipe == 'none' else layout.fp8_recipe}, {size}"
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -72,7 +86,7 @@ class RunsFile:
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
     ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
-    models that its runs name by a file.
+    models that its runs name by a file. `left_out` are published steps that cannot be asked, with the reason.
     """
 
     site: str
@@ -85,6 +99,7 @@ class RunsFile:
     stack: str = ""
     licence: str = ""
     model_files: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def publisher(self) -> str:
@@ -111,6 +126,9 @@ class RunsFile:
     def _from(cls, document: dict[str, Any], path: Path, digest: str) -> Self:
         only_known(document, _FILE_FIELDS)
         runs, defaults = runs_and_defaults(document, DEFAULT_FIELDS)
+        left_out = document.get("left_out", [])
+        if not isinstance(left_out, list) or not all(isinstance(one, str) for one in left_out):
+            raise UsageError(f"left_out is {shown(left_out)}, expected a list of texts")
         models = RunModels.of(document.get("models", {}), folder=path.parent)
         return cls(
             site=text(document, "site"),
@@ -118,6 +136,7 @@ class RunsFile:
             source=text(document, "source"),
             digest=digest,
             runs=tuple(_run(number, run, defaults, models) for number, run in enumerate(runs, start=1)),
+            left_out=tuple(left_out),
             model_files=models.files({**defaults, **run}.get("model") for run in runs),
             **{name: text(document, name) for name in _OPTIONAL_TEXTS if name in document},
         )
@@ -146,4 +165,5 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             measured_components=components(values, "measured_components", SECONDS),
             memory_gib=memory_of(values, layout.pp),
             mean_s=number_of(values, "mean_s", SECONDS) if "mean_s" in values else None,
+            flag=text(values, "flag") if "flag" in values else "",
         )

@@ -28,6 +28,7 @@ RUN_FIELDS = (
     "memory_gib",
     "published_error",
     "published_components",
+    "flag",
 )
 COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Components)), 0.0)).to_dict())
 """Names of Table IX."""
