@@ -1,11 +1,11 @@
 """Workload vectors from raw parameters (b, l, d, h, tp, …), as the layers of a step call operators."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Operator
 from kernelcast.runtime.request.layout import Parallelism
