@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-run-modern validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -118,7 +118,7 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 VALIDATED := $(VENV)/validated
 KEEP := $(BIN)/python docs/keep_result.py
 
-validate: validate-published validate-steps validate-fabrics validate-prior validate-run validate-run-modern validate-page
+validate: validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-page
 
 validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
@@ -140,6 +140,14 @@ validate-steps: $(INSTALLED)
 
 # Published rows of collectives: where they lie is set by FABRICS=FOLDER.
 FABRICS ?= ../shared/data
+
+# Memory of published steps: where they lie is set by MEASURED=FOLDER.
+MEASURED ?= ../shared/data
+
+validate-memory: $(INSTALLED)
+	@if [ -d "$(MEASURED)" ]; then set -e; $(BIN)/kernelcast validate memory "$(MEASURED)"; \
+	  $(BIN)/python docs/generate_memory_validation.py "$(MEASURED)"; \
+	else echo "$(MEASURED): no such folder, memory is not validated"; fi
 
 validate-fabrics: $(INSTALLED)
 	@mkdir -p $(VALIDATED)

@@ -118,8 +118,7 @@ def add(path: Path, replace: bool) -> None:
 
 def _draw(path: Path, document: dict[str, Any]) -> None:
     # Imported here: matplotlib is slow to import, and an extra.
-    from kernelcast.validate.scoreboard import sources_of
-    from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
+    from kernelcast.validate.scoreboard import COLUMNS, Panel, draw, sources_of
 
     sources = [one for one in sources_of(document) if one.points]
     if not sources:
@@ -183,7 +182,9 @@ def _file_text(found: ScoredFile, each: bool = False) -> str:
         return "\n".join([*lines, "", _each(found.steps)] if each else lines)
     reasons = Counter((step.run.label, step.reason) for step in found.steps if step.estimate is None)
     lines += [f"not predicted: {count} × {label}: {why}" for (label, why), count in reasons.items()]
-    lines += [f"flagged, not scored: {step.run.label}: {step.run.flag}" for step in found.steps if step.run.flag]
+    lines += [
+        f"flagged, not scored: {step.run.label}: {step.run.flag}" for step in found.steps if step.run.flag
+    ]
     lines += [f"cannot be asked: {one}" for one in file.left_out]
     lines.append(f"measured: {file.source}{f'; {file.licence}' if file.licence else ''}")
     if each:

@@ -3,6 +3,7 @@
     python -m tests.golden.generate                          all answers, to the same cases: ten minutes
     python -m tests.golden.generate --layout 'dualpipe*'     answers of some layouts
     python -m tests.golden.generate --with-experts           answers of models with experts
+    python -m tests.golden.generate --memory                 the memory of all cases, without times: a minute
     python -m tests.golden.generate --new-cases              also the cases, from layouts.json and models.json
 
 After an error is fixed, the answers are written again, and the commit states the size of the difference.
@@ -15,7 +16,7 @@ from typing import Any
 
 from kernelcast.runtime import load_model
 from tests.golden import files
-from tests.golden.answers import answer_to, searched
+from tests.golden.answers import answer_to, memory_of, searched
 from tests.golden.design import write_cases
 from tests.golden.files import (
     DEVICES,
@@ -39,9 +40,13 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--new-cases", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--layout", metavar="PATTERN", help="keep the answers of other layouts")
     parser.add_argument("--with-experts", action="store_true", help="keep the answers of other models")
     asked = parser.parse_args()
+    if asked.memory:
+        _write_memory()
+        return
     if asked.new_cases:
         write_cases()
         for cached in (files.golden_models, files.golden_cases, files.quick_cases):
@@ -76,6 +81,29 @@ def main() -> None:
 def _has_experts(model: str) -> bool:
     fields = golden_models()[model]
     return bool(load_model(model).experts if fields is None else fields.get("experts"))
+
+
+def _write_memory() -> None:
+    """Write the memory of all answers again."""
+    sizes, cases = read("sizes.json.xz"), [case for of in golden_cases().values() for case in of]
+    shared, changed, largest = {}, 0, 0.0
+    for device in DEVICES:
+        answers = read(f"{device}.json.xz")
+        for case in cases:
+            answer = answers[case.key]
+            if "refused" in answer:
+                continue
+            old = answer.get("memory", sizes[case.key]["memory"])
+            new = rounded(memory_of(device, case))
+            totals = [[sum(parts) for parts in zip(*of.values(), strict=True)] for of in (old, new)]
+            changed += new != old
+            largest = max(largest, *(abs(b / a - 1) for a, b in zip(*totals, strict=True)))
+            answer.pop("memory", None)
+            if shared.setdefault(case.key, new) != new:
+                answer["memory"] = new
+        write(f"{device}.json.xz", answers)
+    write("sizes.json.xz", {key: one | {"memory": shared[key]} for key, one in sizes.items()})
+    print(f"{changed} answers changed, the total of a stage by {largest:.1%} at most")
 
 
 def _write_device(
