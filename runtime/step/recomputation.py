@@ -44,8 +44,8 @@ def _unsaved(ops: Iterable[Op]) -> Iterator[Op]:
 def recomputed(layout: Parallelism, ops: Ops) -> tuple[Op, ...]:
     """The ops of a layer whose forward pass its backward pass runs again.
 
-    "full" runs the layer again, "selective" each of `recompute_modules`, or by operator. With `recompute_early_stop` either ends with
-    the last tensor that the backward pass needs.
+    "full" runs the layer again, "selective" each of `recompute_modules`, or by operator. With `recompute_early_stop`
+    either ends with the last tensor that the backward pass needs.
     """
     if layout.recompute == "none":
         return ()
