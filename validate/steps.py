@@ -19,7 +19,6 @@ from kernelcast.validate.comparison import mean_absolute
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.steps/1"
-MLPERF_DEVICES = ("h100", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi325x", "mi355x", "l40s")
 SHIPPED = (
     "perlmutter",
     "vista",
@@ -30,14 +29,18 @@ SHIPPED = (
     "simumax-b200-context",
 )
 """Runs files in this folder; each names its device and its fabric."""
-TODAY = (
-    *(f"megatron-bridge-{device}" for device in ("h100", "b200", "b300", "gb200", "gb300")),
-    *(f"torchtitan-{device}" for device in ("h100", "h200")),
-    *(f"mlperf-{device}" for device in MLPERF_DEVICES),
-)
-"""Runs files of steps of 2024 to 2026, which are scored where they are named."""
 _BYTES_PER_GIB = 1 << 30
 _FOLDER = Path(str(files("kernelcast.validate")))
+TODAY = tuple(
+    f"{source}-{device}"
+    for source, devices in (
+        ("megatron-bridge", ("h100", "b200", "b300", "gb200", "gb300")),
+        ("torchtitan", ("h100", "h200")),
+        ("mlperf", ("h100", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi325x", "mi355x", "l40s")),
+    )
+    for device in devices
+)
+"""Runs files of steps of 2024 to 2026, which are scored where they are named."""
 _AS_STATED: Mapping[str, Any] = MappingProxyType({})
 
 

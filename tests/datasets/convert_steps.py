@@ -18,6 +18,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.models import built_in_name
+
 VALIDATE = Path(__file__).resolve().parent.parent.parent / "validate"
 DEGREES = ("tp", "pp", "ep", "cp", "dp")
 MIB_PER_GIB = 1024
@@ -229,7 +233,48 @@ def today(content: bytes) -> dict[str, str]:
     machines: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in csv.DictReader(content.decode().splitlines()):
         machines.setdefault((row["source"], row["system"]), []).append(row)
-    return {_today_file(*machine): _today_text(*machine, rows, content) for machine, rows in machines.items()}
+    return _texts(
+        {_today_file(*machine): _today(*machine, rows, content) for machine, rows in machines.items()}
+    )
+
+
+BESIDE = {"b300": "b200", "gb300": "gb200", "mi355x": "mi325x"}
+"""Whose file names the steps of a device that the table lacks."""
+
+
+def _texts(files: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Texts of files; what cannot be asked, by device, format or model, is named with the reason."""
+    left_out: dict[str, list[str]] = {}
+    for name, parts in files.items():
+        asked = []
+        family, device = name.rsplit("-", 1)
+        has_device = parts["head"]["device"] in all_hardware()
+        place = name if has_device else f"{family}-{BESIDE.get(device, device)}"
+        found = left_out.setdefault(place, [])
+        found += parts["head"].pop("left_out", [])
+        for run in parts["runs"]:
+            recipe = run.get("fp8_recipe", "none")
+            why = (
+                f"device {parts['head']['device']} is not in the table"
+                if not has_device
+                else f"format {recipe} has no measured operators"
+                if recipe not in LAYOUT["fp8_recipe"].kind.values
+                else f"model {run['model']} is not described"
+                if not built_in_name(run["model"])
+                else ""
+            )
+            if why:
+                found.append(f"{run['name']}: {why}")
+            else:
+                asked.append(run)
+        parts["runs"] = asked
+    return {
+        name: _file(
+            **parts | {"head": parts["head"] | ({"left_out": left_out[name]} if left_out.get(name) else {})}
+        )
+        for name, parts in files.items()
+        if parts["runs"]
+    }
 
 
 def _today_file(source: str, system: str) -> str:
@@ -237,16 +282,16 @@ def _today_file(source: str, system: str) -> str:
     return f"{framework}-{system.removeprefix('DGX-').split()[0].lower()}"
 
 
-def _today_text(source: str, system: str, rows: list[dict[str, str]], content: bytes) -> str:
+def _today(source: str, system: str, rows: list[dict[str, str]], content: bytes) -> dict[str, Any]:
     device, fabric, per_node = TODAY_MACHINES[system]
     is_bridge = "Megatron" in source
-    return _file(
-        comment=(
+    return {
+        "comment": (
             f"{len(rows)} training steps that {source.split('/')[0]} published. measured_s is global batch × "
             "sequence / (tokens per second per GPU × GPUs). name: model, format, GPUs, release, task and what the "
             "recipe says that no field of a run does."
         ),
-        head={
+        "head": {
             "site": f"{source.split('/')[1]} {system.removeprefix('DGX-').split()[0]}",
             "hardware": system,
             "device": device,
@@ -257,10 +302,34 @@ def _today_text(source: str, system: str, rows: list[dict[str, str]], content: b
             "source": f"{source}, {TODAY_TABLES[source]}, {_digest(content)}",
             "licence": "Apache-2.0" if is_bridge else "BSD-3-Clause",
         },
-        defaults={"gpus_per_node": per_node, **(TODAY_BRIDGE if is_bridge else TODAY_TITAN)},
-        models={},
-        runs=[_today_run(row) for row in rows],
+        "defaults": {
+            "gpus_per_node": per_node,
+            **(TODAY_BRIDGE if is_bridge else TODAY_TITAN),
+            **({"power_limit_w": 500} if "500 W" in system and "power_limit_w" in LAYOUT else {}),
+        },
+        "models": {},
+        "runs": [_today_run(row) for row in rows],
+    }
+
+
+def _dispatch(row: Mapping[str, str]) -> dict[str, Any]:
+    """What recipes leave open of mixtures of experts: dispatchers, and how much is in CUDA graphs.
+
+    DeepEP between nodes of Hopper; from 26.06 on HybridEP and whole passes in graphs in racks and on B300, as the same
+    layouts take 0.56 to 0.67 of the time from then on (but GPT-OSS not in 26.06.01, nor on B300).
+    """
+    found = {}
+    is_oss, system = row["model"].startswith("GPT OSS"), row["system"].removeprefix("DGX-")
+    if "CUDA graphs" in row["recipe_beyond_fields"]:
+        found["cuda_graphs"] = "partial"
+    if row["model"] == "Qwen3_30B_a3B" and system == "H100":
+        found["expert_dispatcher"] = "deepep"
+    fused = "CUDA graphs" in row["recipe_beyond_fields"] or (
+        is_oss and system.startswith("GB") and row["release"] != "26.06.01"
     )
+    if fused and row["release"] >= "26.06" and system != "H100":
+        found |= {"expert_dispatcher": "hybridep", "cuda_graphs": "full"}
+    return found
 
 
 TODAY_TABLES = {
@@ -286,6 +355,7 @@ def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
     dp = int(row["gpus"]) // (degrees["pp"] * degrees["tp"] * degrees["cp"])
     beyond = re.sub(r" \(asked as.*?\)", "", row["recipe_beyond_fields"].removeprefix(f"{row['release']} "))
     name = (row["model"], row["precision"], f"{row['gpus']} GPUs", row["release"], row["task"])
+    recipe |= _dispatch(row)
     fault = AT_FAULT.get((row["release"], row["model"], row["system"]))
     return {
         "name": ", ".join((*name, beyond)).removesuffix(", "),
@@ -329,21 +399,21 @@ def mlperf(content: bytes) -> dict[str, str]:
     devices: dict[str, list[dict[str, str]]] = {}
     for row in csv.DictReader(content.decode().splitlines()):
         devices.setdefault(MLPERF_BESIDE.get(row["device"], row["device"]), []).append(row)
-    return {
-        f"mlperf-{device.lower()}": _mlperf_text(device, rows, content) for device, rows in devices.items()
-    }
+    return _texts(
+        {f"mlperf-{device.lower()}": _mlperf(device, rows, content) for device, rows in devices.items()}
+    )
 
 
-def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str:
+def _mlperf(device: str, rows: list[dict[str, str]], content: bytes) -> dict[str, Any]:
     name, fabric, per_node = MLPERF_MACHINES[device]
     known = [row for row in rows if row["precision"] in MLPERF_FORMATS and row["device"] == device]
     left_out = [f"{row['group']}: {_why_left_out(row, device)}" for row in rows if row not in known]
-    return _file(
-        comment=(
+    return {
+        "comment": (
             f"{len(known)} groups of runs of MLPerf Training 4.0 to 5.1. measured_s is the median of their steps "
             "without the first five and evaluations."
         ),
-        head={
+        "head": {
             "site": f"MLPerf {device}",
             "hardware": device,
             "device": name,
@@ -354,10 +424,10 @@ def _mlperf_text(device: str, rows: list[dict[str, str]], content: bytes) -> str
             "licence": "Apache-2.0",
             **({"left_out": left_out} if left_out else {}),
         },
-        defaults={"kept_by": "megatron", "loss": "in_place", "gradient_collective": "reduce_scatter"},
-        models={},
-        runs=[_mlperf_run(row, per_node) for row in known],
-    )
+        "defaults": {"kept_by": "megatron", "loss": "in_place", "gradient_collective": "reduce_scatter"},
+        "models": {},
+        "runs": [_mlperf_run(row, per_node) for row in known],
+    }
 
 
 def _why_left_out(row: Mapping[str, str], device: str) -> str:
@@ -399,7 +469,9 @@ def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
 
 
 MLPERF_FORMATS = {
-    "fp8-delayed": {"fp8_recipe": "tensorwise"},
+    "fp8-delayed": {
+        "fp8_recipe": "delayed" if "delayed" in LAYOUT["fp8_recipe"].kind.values else "tensorwise"
+    },
     "fp8-tensorwise": {"fp8_recipe": "tensorwise"},
     "nvfp4": {"fp8_recipe": "nvfp4"},
 }
