@@ -1,4 +1,4 @@
-"""Write docs/today.md: published steps of 2024 to 2026 beside their predictions, from docs/validation/today.csv.
+"""Write docs/today.md: published steps of 2024 to 2026 with their predictions, from docs/validation/today.csv.
 
 python docs/generate_today.py            # the page, from what is kept
 python docs/generate_today.py --again    # predicts all steps, and keeps them
@@ -36,7 +36,7 @@ Row = Mapping[str, str]
 
 
 def files() -> list[Path]:
-    """The runs files of today that are there."""
+    """The runs files of today that exist."""
     return [path for path in (RUNS / f"{name}.toml" for name in TODAY) if path.exists()]
 
 
