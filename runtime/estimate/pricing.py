@@ -131,7 +131,9 @@ class Pricing:
         It cannot with experts that drop no token: it waits for their numbers of rows in every layer.
         """
         computing = [one for one in calls if not OPERATORS[one.operator].is_collective]
-        launches_us = layout.host_launch_us * sum(one.count for one in computing)
+        # Graphs of modules take the launches of all but dropless experts.
+        launch_us = layout.host_launch_us if layout.cuda_graphs == "none" else 0.0
+        launches_us = launch_us * sum(one.count for one in computing)
         if not self.has_host or layout.expert_padding or not any(map(_is_grouped, computing)):
             return launches_us
         return max(launches_us, DROPLESS_OPERATOR_US * len(computing))

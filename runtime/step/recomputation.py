@@ -37,7 +37,7 @@ def _unsaved(ops: Iterable[Op]) -> Iterator[Op]:
             place += len(columns)
             if not again:
                 continue
-            one = one._replace(call=call._replace(shape=(*call.shape[:-1], again)))
+            one = one._replace(call=call._replace(shape=(*call.shape[:-1], int(again))))
         yield one
 
 

@@ -30,7 +30,7 @@ def linear(
     operator = "grouped_gemm" if groups else "gemm"
     if s.is_cast(kind):
         operator += f"_float8_{_SCALED[s.layout.fp8_recipe]}"
-    weight = Matrix(kind, k, n, *groups, columns=columns)
+    weight = Matrix(kind, k, n, groups[0] if groups else 1, columns)
     own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
     if groups or not s.is_adapted(kind):
