@@ -1,4 +1,4 @@
-"""Predicted memory against memory that others measured; their data lie beside the repository."""
+"""Predicted memory against memory that others measured; the test skips where their data are absent."""
 
 from functools import cache
 from pathlib import Path
