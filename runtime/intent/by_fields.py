@@ -48,7 +48,9 @@ def predict(
         UsageError: a field is unknown, missing or wrong, or there is no such model, fabric or file.
         DataError: no layout is valid, fits, or has an answer.
     """
-    found, fabric, values = read_question_fields(estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability"))
+    found, fabric, values = read_question_fields(
+        estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability")
+    )
     wish = Wish(gpus=gpus)
     wish.check(values, ())
     return answer(estimator, wish, values, model=found, fabric=fabric).estimate
