@@ -29,6 +29,7 @@ class Question:
     - `reserved_memory_bytes`: part of it that they cannot have.
     - `fabric`: what answers the collectives instead of the bundle's; None: the bundle's.
     - `top`: how many of the best are kept.
+    - `front`: whether the Pareto front of score and memory is looked for too.
     - `prune`: whether the simulation of layouts may be left out that can be neither among the best nor on the
       Pareto front. The answer does not depend on it.
 
@@ -43,6 +44,7 @@ class Question:
     reserved_memory_bytes: int = 0
     top: int = SEARCH["top"].default
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
+    front: bool = True
     prune: bool = True
     fabric: FabricChoice | None = None
 
