@@ -9,8 +9,14 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.collect_budget import budget_option, measure_within, target_option
-from kernelcast.cli.collect_by_prior import few_points, measure_by_prior, points_option
+from kernelcast.cli.collect_chosen import (
+    budget_option,
+    few_points,
+    measure_by_prior,
+    measure_within,
+    points_option,
+    target_option,
+)
 from kernelcast.cli.collect_plan import plan as plan_command
 from kernelcast.cli.measuring_options import (
     again_option,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.collect_by_prior import few_points, points_option
+from kernelcast.cli.collect_chosen import few_points, points_option
 from kernelcast.cli.measuring_options import (
     device_option,
     dtype_option,

@@ -16,7 +16,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from kernelcast.cli.main import kernelcast
-from kernelcast.cli.validate_errors import FORMAT as ERRORS_FORMAT
+from kernelcast.cli.validate_steps import ERRORS_FORMAT
 from kernelcast.docs import example_traces
 from kernelcast.runtime import Estimator, predict, read_bundle
 from kernelcast.runtime.answers import warnings

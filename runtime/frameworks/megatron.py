@@ -11,6 +11,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     ExpertTensorParallel,
     Heads,
     Recompute,
+    usual_model,
 )
 from kernelcast.runtime.frameworks.rows import (
     Found,
@@ -21,6 +22,7 @@ from kernelcast.runtime.frameworks.rows import (
     Settings,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
+from kernelcast.runtime.request.field_types import FLAG
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 
 
@@ -56,7 +58,8 @@ class Pipeline(Row):
     chunks = "--num-virtual-stages-per-pipeline-rank"
     first = "--decoder-first-pipeline-num-layers"
     last = "--decoder-last-pipeline-num-layers"
-    keys = (layout, per_chunk, chunks, first, last)
+    ends = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+    keys = (layout, per_chunk, chunks, first, last, *ends)
     fields = ("schedule", "virtual_stages", "layer_counts")
 
     def write(self, facts: Facts) -> Part:
@@ -80,15 +83,23 @@ class Pipeline(Row):
         else:
             numbers = {
                 key: MODEL["layers"].kind.parse(key, settings[key])
-                for key in self.keys[1:]
+                for key in self.keys[1:5]
                 if key in settings
             }
             per_chunk = numbers.get(self.per_chunk)
             virtual_stages = numbers.get(self.chunks, layers // pp // per_chunk if per_chunk else 1)
+            # Ends that count as a layer: the chunks that hold them have one less.
+            before, after = (int(FLAG.parse(key, settings.get(key, False))) for key in self.ends)
             found = even_cut(
-                layers, pp, max(1, virtual_stages), numbers.get(self.first), numbers.get(self.last)
+                layers + before + after,
+                pp,
+                max(1, virtual_stages),
+                numbers.get(self.first),
+                numbers.get(self.last),
             )
-            if found is None or (per_chunk is not None and per_chunk not in found):
+            if found is not None and min(found[0] - before, found[-1] - after) >= 0:
+                found = (found[0] - before, *found[1:-1], found[-1] - after) if len(found) > 1 else (layers,)
+            if found is None or (per_chunk is not None and per_chunk not in found and not before + after):
                 named = "".join(f", {key} {value}" for key, value in numbers.items())
                 raise UsageError(
                     f"pp {pp}{named} does not divide {layers} layers, expected chunks of whole layers"
@@ -180,7 +191,7 @@ def _parse(text: str) -> Settings:
     options = (option for row in MEGATRON.rows for option in row.options)
     settings = (item for one in options for item in (*one.settings.items(), *one.extra.items()))
     switches = {key for key, value in settings if value is True}
-    switches |= {GroupedQueries.keys[0], Recompute.activations, Heads.latent}
+    switches |= {GroupedQueries.keys[0], Recompute.activations, Heads.latent, *Pipeline.ends}
     return parse_shell(text, switches=switches, lists=(Recompute.modules, ContextExchangeType.key))
 
 
@@ -205,4 +216,5 @@ MEGATRON = Framework(
     parse=_parse,
     render=render_shell,
     is_form_of=lambda text: True,
+    model=usual_model,
 )

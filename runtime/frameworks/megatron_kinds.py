@@ -75,6 +75,8 @@ class ExpertLayers(Row):
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """The fields of the pattern; another one is said."""
+        if self.key not in settings:
+            return Found({})
         pattern = expert_pattern(self.key, settings[self.key], facts["layers"])
         dense = pattern.index(1) if 1 in pattern else len(pattern)
         after = pattern[dense + 1 :]
@@ -227,3 +229,43 @@ class Recompute(Row):
         if not known:
             return Found({"recompute": "none"}, notes)
         return Found({"recompute": kind, "recompute_modules": known}, notes)
+
+
+_OTHER_MODELS = (
+    "--encoder-num-layers",
+    "--hybrid-layer-pattern",
+    "--hybrid-override-pattern",
+    "--is-hybrid-model",
+    "--model-provider",
+)
+_POSITIONS, _ROWS = "--position-embedding-type", "--max-position-embeddings"
+
+
+def usual_model(settings: Settings, facts: Facts) -> Facts:
+    """What pretrain_gpt.py takes where the settings of rows say nothing, and positions.
+
+    Raises:
+        UsageError: the flags of another model than a decoder-only transformer.
+    """
+    for key in _OTHER_MODELS:
+        if key in settings:
+            raise UsageError(field=key, found=settings[key], expected="a decoder-only transformer")
+    learned = settings.get(_POSITIONS, "learned_absolute") == "learned_absolute"
+    learned = learned and "--use-rotary-position-embeddings" not in settings
+    # SwiGLU's three matrices have the entries of two that are 4 d wide (arguments.py).
+    gated = int(4 * facts.get("hidden_size", 0) * 2 / 3) // 64 * 64
+    width = {"mlp_size": gated} if facts.get("activation") == "swiglu" and gated else {}
+    share, head = float(settings.get(Heads.rotated, 1)), facts.get("head_size")
+    head = head or facts.get("hidden_size", 0) // max(1, facts.get("attention_heads", 1))
+    turned = {"rotary_size": int(share * head)} if share < 1 and "kv_rank" not in facts else {}
+    return {
+        "norm": "layer_norm",
+        "activation": "gelu",
+        "attention": "fused_softmax" if settings.get("--transformer-impl") == "local" else "flash",
+        "rotary": not learned and settings.get(_POSITIONS, "rope") == "rope",
+        "learned_positions": MODEL["learned_positions"].kind.parse(_ROWS, settings.get(_ROWS, 0))
+        if learned
+        else 0,
+        **width,
+        **turned,
+    }

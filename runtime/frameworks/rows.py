@@ -254,7 +254,8 @@ class Framework:
     A row of the table with `key` is `Same`, with `options` a `Choice`, with `lacks` or `lost` a loss; `own` names a row
     of its own kind by its class, and `beyond` the degree that a row counts above 1 of. Rows are written and read in
     their order: a row may rely on the fields of earlier rows. `parse` reads settings from a text and `render` writes
-    them; `is_form_of` tells whether a text has the framework's form.
+    them; `is_form_of` tells whether a text has the framework's form. `model` gives the fields of a model that no row
+    reads, of the settings and what rows read; None where settings do not describe a model.
     """
 
     name: str
@@ -264,6 +265,7 @@ class Framework:
     parse: Callable[[str], Settings]
     render: Callable[[Settings], str]
     is_form_of: Callable[[str], bool]
+    model: Callable[[Settings, Facts], Facts] | None = None
 
     @property
     def rows(self) -> tuple[Row, ...]:

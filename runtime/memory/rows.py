@@ -88,5 +88,6 @@ class Rows:
 
     @property
     def expert_shards(self) -> Floats:
-        """Devices that ZeRO shards experts over (`Parallelism.expert_replicas`)."""
-        return self.layout.tp * self.replicas / (self.layout.ep * self.layout.expert_tp)
+        """Devices that ZeRO shards experts over, in as many groups as the others (`Parallelism.expert_replicas`)."""
+        devices = self.layout.tp * self.replicas / (self.layout.ep * self.layout.expert_tp)
+        return np.maximum(1.0, np.floor(devices * self.shards / self.replicas))

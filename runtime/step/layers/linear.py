@@ -8,8 +8,6 @@ from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
 
 _SCALED = {"tensorwise": "tensor", "blockwise": "block"}
-FLOAT8_COPIES_BYTES = 2
-"""Of a weight in 8 bit: as it is, for the output, and transposed, for the input's gradient."""
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 
@@ -29,9 +27,18 @@ def linear(s: Sizes, kind: LinearKind, role: str, *shape: Number, bias: Number =
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
     if groups or not s.is_adapted(kind):
         return (product,)
-    rank, module = s.layout.lora_rank, product.module
+    rank, module, drops = s.layout.lora_rank, product.module, int(s.layout.lora_dropout > 0)
     return (
         product,
+        op(
+            f"{role}_adapter_dropout",
+            "dropout",
+            m,
+            k,
+            count=drops,
+            needs="output" if drops else "",
+            module=module,
+        ),
         _adapter(f"{role}_adapter_down", "adapter_down", m, k, rank, module=module),
         _adapter(
             f"{role}_adapter_up", "adapter_up", m, rank, n, module=module, saves=s.element_bytes * m * rank

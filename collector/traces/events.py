@@ -1,15 +1,22 @@
-"""Events in order of time, in µs, without events whose times cannot belong to the trace."""
+"""Events of a trace, and their order of time in µs, without events whose times cannot belong to the trace."""
 
 import math
 import sys
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from kernelcast.collector.traces.kineto import Event
+DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+HOST_OPERATOR_CATEGORY = "cpu_op"
+ANNOTATION_CATEGORY = "user_annotation"
+LAUNCH_CATEGORIES = frozenset(
+    {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver", "xpu_runtime", "xpu_driver",
+     "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
+)  # fmt: skip
+
+NO_ARGUMENTS = msgspec.Raw(b"{}")
 
 # Unix time in µs is below 1e17; in ns it exceeded 1e17 in 1973: larger stamps are nanoseconds.
 _LARGEST_US = 1e17
@@ -22,6 +29,35 @@ _FEW = 100  # at most one event in a hundred, or one
 _LONGEST_BEYOND_US = 60e6
 
 
+class Event(msgspec.Struct, frozen=True, gc=False, rename={
+    "category": "cat", "start_us": "ts", "duration_us": "dur", "raw_arguments": "args", "phase": "ph",
+}):  # fmt: skip
+    """One complete event, decoded as it stands in the file."""
+
+    category: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    start_us: float = math.nan
+    duration_us: float = math.nan
+    raw_arguments: msgspec.Raw = NO_ARGUMENTS
+    phase: str = ""
+
+    @property
+    def thread(self) -> str:
+        """The host thread or, for device events, the stream."""
+        return f"{self.pid}/{self.tid}"
+
+    @property
+    def end_us(self) -> float:
+        """End of the event, µs on the trace's clock."""
+        return self.start_us + self.duration_us
+
+    def lasting(self, duration_us: float) -> "Event":
+        """The same event with another duration."""
+        return msgspec.structs.replace(self, duration_us=duration_us)
+
+
 def microseconds(value: Any) -> float:
     """A time as written; NaN where it is no number, or out of range."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
@@ -29,7 +65,7 @@ def microseconds(value: Any) -> float:
     return math.nan
 
 
-def in_order(events: list["Event"]) -> tuple[list["Event"], list["Event"]]:
+def in_order(events: list[Event]) -> tuple[list[Event], list[Event]]:
     """Events by start, in µs, and the events left out. Of events that start together the longest comes first.
 
     The middle event decides the unit.
@@ -64,7 +100,7 @@ def in_order(events: list["Event"]) -> tuple[list["Event"], list["Event"]]:
     return _longest_first(kept), odd
 
 
-def _main_part(events: list["Event"]) -> tuple[int, int]:
+def _main_part(events: list[Event]) -> tuple[int, int]:
     """Start and end index without a few events far from all others; `events` are sorted by start."""
     count = len(events)
     if count < _FEWEST_EVENTS:
@@ -85,7 +121,7 @@ def _main_part(events: list["Event"]) -> tuple[int, int]:
     return first, end
 
 
-def _longest_first(events: list["Event"]) -> list["Event"]:
+def _longest_first(events: list[Event]) -> list[Event]:
     """Events by start; ties by duration, longest first."""
     ties = [place for place, (one, two) in enumerate(pairwise(events)) if one.start_us == two.start_us]
     done = 0
