@@ -96,8 +96,8 @@ class Engine:
     def least_us(self, layouts: Layouts) -> Times:
         """A lower bound of the simulated step from the passes alone, float64 [layouts]: few columns decide it.
 
-        Stages share the work W of a micro-batch, of which no overlap saves anything, so one of them has W / pp of it
-        or more. In 1F1B and GPipe, stage s begins and ends beside the passes of the stages before it: the step is
+        Stages share the work W of a micro-batch, and no overlap shortens it, so one of them has W / pp of it or more.
+        In 1F1B and GPipe, stage s waits for the first and last passes of the stages before it: the step is
         T ≥ Σ_{j<s} w_j + m · w_s for every s, and the shortest where all are equal, T = W / (1 − (1 − 1/m)^pp).
         NaN without an answer. Of an engine without draws.
         """

@@ -24,7 +24,7 @@ from kernelcast.runtime.step.layouts import Layouts
 _PRICED_AT_ONCE = 1 << 14
 """Layouts whose pieces are asked for together, which spreads the cost of each structure."""
 _FIRST = 1 << 7
-"""Layouts that are evaluated first, to know what the others have to beat."""
+"""Layouts that are evaluated first: their times are the bar for the others."""
 _MOST_WAITING = 1 << 17
 """Layouts that wait to be compared, of about 200 bytes each."""
 
