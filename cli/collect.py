@@ -39,7 +39,8 @@ from kernelcast.collector.communication.watchdog import INTERRUPTED
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.compute import Collected, collect_compute, what_to_measure
 from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, show_workers
-from kernelcast.collector.plans.plan import Plan, load_plan
+from kernelcast.collector.plans.plan_file import load_plan
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
 from kernelcast.store import Database

@@ -12,7 +12,8 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import note, say
 from kernelcast.collector.compute import Collected, what_to_measure
-from kernelcast.collector.plans.plan import Plan, planned_operators
+from kernelcast.collector.plans.plan import planned_operators
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import dataclass

@@ -121,7 +121,7 @@ def plan(
         check_target(output, "--output")
     few = few_points(prior, points)
     with needs_extra("collect plan", "collector,train"):
-        from kernelcast.collector.plans.plan import load_plan
+        from kernelcast.collector.plans.plan_file import load_plan
         from kernelcast.collector.plans.plan_for import plan_for, plan_text
         from kernelcast.collector.settings import Settings
         from kernelcast.sampling.preview import preview

@@ -357,10 +357,13 @@ RESERVED_MEMORY = Field(
 )
 MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 
+FIT_PROBABILITY = Field("fit_probability", number(0.001, 0.999, "a probability from 0.001 to 0.999"),
+    "Least probability that a layout fits into a device's memory.", 0.95)
 SEARCH = table(
     Field("gpus", _SIZE, "Number of devices, all of them used: one or several."),
     Field("rank_by", choice(get_args(RankBy)), "Step time, or tokens per second per device.", "step-time"),
     Field("top", whole(1, 10_000), "Number of layouts to show.", 10),
+    FIT_PROBABILITY,
 )
 """Fields that only a search has."""
 
