@@ -186,6 +186,10 @@ def _file_text(found: ScoredFile, each: bool = False) -> str:
         return "\n".join([*lines, "", _each(found.steps)] if each else lines)
     reasons = Counter((step.run.label, step.reason) for step in found.steps if step.estimate is None)
     lines += [f"not predicted: {count} × {label}: {why}" for (label, why), count in reasons.items()]
+    lines += [
+        f"flagged, not scored: {step.run.label}: {step.run.flag}" for step in found.steps if step.run.flag
+    ]
+    lines += [f"cannot be asked: {one}" for one in file.left_out]
     lines.append(f"measured: {file.source}{f'; {file.licence}' if file.licence else ''}")
     if each:
         lines += ["", _each(found.steps)]

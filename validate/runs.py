@@ -104,12 +104,13 @@ RUN_FIELDS = (
     "memory_gib",
     "published_error",
     "published_components",
+    "flag",
 )
 COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Components)), 0.0)).to_dict())
 """Names of Table IX."""
 
 _TEXTS = ("site", "hardware", "source", "device", "fabric", "stack", "licence")
-_FILE_FIELDS = (*_TEXTS, "defaults", "models", "runs")
+_FILE_FIELDS = (*_TEXTS, "left_out", "defaults", "models", "runs")
 _LARGEST = 1e9
 _Text = Annotated[str, Check(lambda text: text.strip() and text.isprintable(), "a text on one line")]
 _MaybeText = Annotated[str, Check(str.isprintable, "a text on one line")]
@@ -169,6 +170,7 @@ def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
 
 _MAX_FILE_BYTES = 1 << 20
 _MOST_MEAN = 1.5
+_LONG_TOKENS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +184,7 @@ class Measured(Record):
     measured_components: Annotated[Mapping[str, float] | None, _each(_Seconds)] = None
     memory_gib: Annotated[tuple[float, ...] | None, _Sizes] = None
     mean_s: Annotated[float | None, _Seconds] = None
+    flag: _MaybeText = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +194,8 @@ class MeasuredRun(Measured):
     `cluster` is None where the file does not give the devices per node; the bundle's count is used. Components have
     the names of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors
     belong to published predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on
-    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean.
+    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean. `flag`
+    says why a step is predicted but not scored; empty for all others.
     """
 
     label: str
@@ -199,6 +203,17 @@ class MeasuredRun(Measured):
     parallelism: Parallelism
     cluster: Cluster | None
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
+
+    @property
+    def kind(self) -> str:
+        """Format of its products and kind of model, such as "mxfp8, experts"."""
+        layout, model = self.parallelism, self.model
+        size = "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
+        if layout.offload_activations:
+            size += ", offload"
+        if model.sequence_length >= _LONG_TOKENS:
+            size += ", long"
+        return f"{'16 bit' if layout.fp8_recipe == 'none' else layout.fp8_recipe}, {size}"
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -217,7 +232,7 @@ class RunsFile(Record):
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
     ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
-    models that its runs name by a file.
+    models that its runs name by a file. `left_out` are published steps that cannot be asked, with the reason.
     """
 
     site: _Text
@@ -230,6 +245,7 @@ class RunsFile(Record):
     stack: _MaybeText = ""
     licence: _MaybeText = ""
     model_files: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def publisher(self) -> str:
@@ -266,7 +282,9 @@ class RunsFile(Record):
                 digest=digest,
                 runs=measured,
                 model_files=models.files({**defaults, **run}.get("model") for run in runs),
-                **read_fields(cls, {name: document[name] for name in _TEXTS if name in document}),
+                **read_fields(
+                    cls, {name: document[name] for name in (*_TEXTS, "left_out") if name in document}
+                ),
             )
 
 
