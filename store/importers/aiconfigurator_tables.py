@@ -2,8 +2,10 @@
 
 `op_name` selects the reader; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
 
-- GEMM: [m, k] × [k, n] forward. `fp8` has scales per tensor or row, `fp8_block` per block of 128 × 128. Both are
-  separate operators, whose times include the cast of the activations.
+- GEMM: [m, k] × [k, n] forward. `fp8` has scales per tensor or row, `fp8_block` per block of 128 × 128, `nvfp4` per 16
+  entries. They are separate operators; their times include the cast of the activations (`without_casts` takes it off).
+- Casts: `compute_scale` finds the largest entry of a tensor (two bytes read), `scale_matrix` casts it once.
+- Linear attention: convolution and scan of prefills; `mamba2` has its convolution alone.
 - Context attention: causal prefill of a whole sequence (`step` 0), with keys and values in a paged cache.
 - NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` counts the elements of
   nccl-tests' `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). If it were the part of
@@ -39,7 +41,13 @@ class Workload:
     burst: str = ""
 
 
-_FLOATS = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
+_FLOATS = {
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "fp8": "float8_e4m3fn",
+    "fp8_block": "float8_e4m3fn",
+    "nvfp4": "float4_e2m1fn_x2",
+}
 
 
 def _dtype(name: str) -> str:
@@ -54,13 +62,16 @@ def _variant(row: CsvRow, dtype: str, *more: str) -> str:
     return ", ".join((*scaled, row.text("kernel_source"), *more))
 
 
-_LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block"}
+_LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block", "nvfp4": "gemm_float4_block"}
+# SGLang scales every row of the activations and every column of the weights (CUTLASS), TensorRT-LLM whole tensors.
+_ROW_KERNEL = "sglang_sgl_kernel_fp8_scaled_mm"
 
 
 def _gemm(row: CsvRow) -> Workload:
     dtype = row.text("gemm_dtype")
+    by_row = row.text("kernel_source") == _ROW_KERNEL
     return Workload(
-        operator=_LINEARS.get(dtype, "gemm"),
+        operator="gemm_float8_row" if by_row else _LINEARS.get(dtype, "gemm"),
         direction=Direction.FORWARD,
         dtype=_dtype(dtype),
         vector=(row.whole("m"), row.whole("k"), row.whole("n")),
@@ -126,6 +137,41 @@ def _nccl(row: CsvRow) -> Workload:
     )
 
 
+def _cast(row: CsvRow) -> Workload:
+    return Workload(
+        operator="float8_cast",
+        direction=Direction.FORWARD,
+        dtype="bfloat16",
+        vector=(row.whole("m"), row.whole("k")),
+        variant=row.text("op_name"),
+        repetitions=6,
+        burst=_BURST,
+    )
+
+
+def _recurrent(row: CsvRow) -> Workload:
+    if row.text("phase") != "context":
+        raise LeftOut("of generated tokens: training has none")
+    b, length, kernel = row.whole("batch_size"), row.whole("seq_len"), row.text("kernel_source")
+    if row.text("op_name") == "mamba2":
+        heads, groups = row.whole("nheads"), row.whole("n_groups")
+        channels = heads * row.whole("head_dim") + 2 * groups * row.whole("d_state")
+    else:
+        key_heads, heads = row.whole("num_k_heads"), row.whole("num_v_heads")
+        key_size, value_size = row.whole("head_k_dim"), row.whole("head_v_dim")
+        channels = 2 * key_heads * key_size + heads * value_size
+    is_scan = kernel == "chunk_gated_delta_rule"
+    return Workload(
+        operator="gated_delta_rule" if is_scan else "causal_convolution",
+        direction=Direction.FORWARD,
+        dtype="bfloat16",
+        vector=(b, length, key_heads, heads, key_size, value_size) if is_scan else (b, length, channels),
+        variant=kernel,
+        repetitions=6,
+        burst=_BURST,
+    )
+
+
 def _moe(row: CsvRow) -> Workload:
     dtype, distribution = row.text("moe_dtype"), row.text("distribution")
     element_type = _dtype(dtype)
@@ -161,6 +207,10 @@ TABLES: Mapping[str, Callable[[CsvRow], Workload]] = {
     "gemm": _gemm,
     "context_attention": _attention,
     "moe": _moe,
+    "compute_scale": _cast,
+    "scale_matrix": _cast,
+    "mamba2": _recurrent,
+    "gdn": _recurrent,
     **dict.fromkeys(_COLLECTIVES, _nccl),
 }
 """Readers of rows by `op_name`."""

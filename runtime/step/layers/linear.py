@@ -5,9 +5,9 @@ from typing import Any
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
+from kernelcast.runtime.step.recipes import RECIPES
 from kernelcast.runtime.step.sizes import Sizes
 
-_SCALED = {"tensorwise": "tensor", "blockwise": "block"}
 FLOAT8_COPIES_BYTES = 2
 """Of a weight in 8 bit: as it is, for the output, and transposed, for the input's gradient."""
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
@@ -23,7 +23,7 @@ def linear(s: Sizes, kind: LinearKind, role: str, *shape: Number, bias: Number =
     *groups, m, k, n = shape
     operator = "grouped_gemm" if groups else "gemm"
     if s.is_cast(kind):
-        operator += f"_float8_{_SCALED[s.layout.fp8_recipe]}"
+        operator += f"_{RECIPES[s.layout.fp8_recipe].product}"
     weight = Matrix(kind, k, n, *groups)
     own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
