@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-run-modern validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -118,7 +118,7 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 VALIDATED := $(VENV)/validated
 KEEP := $(BIN)/python docs/keep_result.py
 
-validate: validate-published validate-steps validate-fabrics validate-prior validate-run validate-run-modern validate-page
+validate: validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-page
 
 validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
@@ -140,6 +140,14 @@ validate-steps: $(INSTALLED)
 
 # Published rows of collectives: where they lie is set by FABRICS=FOLDER.
 FABRICS ?= ../shared/data
+
+# Memory of published steps: where they lie is set by MEASURED=FOLDER.
+MEASURED ?= ../shared/data
+
+validate-memory: $(INSTALLED)
+	@if [ -d "$(MEASURED)" ]; then set -e; $(BIN)/kernelcast validate memory "$(MEASURED)"; \
+	  $(BIN)/python docs/generate_memory_validation.py "$(MEASURED)"; \
+	else echo "$(MEASURED): no such folder, memory is not validated"; fi
 
 validate-fabrics: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
@@ -213,7 +221,7 @@ bench-train: $(INSTALLED)
 
 # Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md.
 bench-sampling: $(INSTALLED)
-	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
+	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)"
 
 # How far off substitutes are; BUNDLES are by default those that ship.
 BUNDLES ?= runtime/shipped/bundles/*.kcast
@@ -244,7 +252,8 @@ bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_parse.py "$(TRACES)" --hta-python $(HTA_VENV)/bin/python $(BENCH_PARSE)
 
 bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
-	$(BIN)/python benchmarks/bench_traces.py --kernels 800000
+	$(BIN)/python benchmarks/bench_traces.py
+	$(BIN)/python benchmarks/bench_traces.py --ranks 1 --steps 4000
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
 	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/trace-figures.md
 

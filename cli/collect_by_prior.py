@@ -1,6 +1,5 @@
 """`--prior NAME|FILE.kcast --points N` of `kernelcast collect compute` and `collect plan`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from kernelcast.collector.compute import Collected, what_to_measure
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.store import Database
 

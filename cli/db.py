@@ -5,7 +5,6 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from kernelcast.cli.options import (
 )
 from kernelcast.cli.tables import table_lines, text_table
 from kernelcast.cli.terminal import command_line, data_width, print_next, say
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import DataError, needs_extra
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
@@ -35,7 +35,7 @@ from kernelcast.store import (
     merge_databases,
 )
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, diff_databases
-from kernelcast.store.doubtful import DoubtfulSamples, doubtful_samples
+from kernelcast.store.doubts import DoubtfulSamples, doubtful_samples
 from kernelcast.store.export import Subset, export_database
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer

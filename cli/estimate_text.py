@@ -239,7 +239,7 @@ def _room(estimate: Estimate) -> str:
 
 def _memory(estimate: Estimate) -> str:
     memory = estimate.memory
-    names = ["weights", "gradients", "optimizer", "activations", "logits", "working", "total"]
+    names = ["weights", "gradients", "optimizer", "activations", "logits", "working", "workspace", "total"]
     if any(stage.host_bytes for stage in memory.stages):
         names.append("host")
     columns = {

@@ -3,7 +3,6 @@
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from kernelcast.cli.tables import table_of, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.manifest import Manifest
+from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.errors import needs_extra
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
 from kernelcast.runtime.operators import OPERATORS, role_name

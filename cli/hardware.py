@@ -1,6 +1,5 @@
 """`kernelcast hardware`: the devices that ship, and how each of their operators is known."""
 
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware, hardware_named
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.attention_kernels import FUSED
 from kernelcast.runtime.hardware.devices import Device, device

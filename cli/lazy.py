@@ -1,7 +1,6 @@
 """Groups of commands that import a command's module only when it is used."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from kernelcast.cli.terminal import QUIET
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, needs_extra, shown
 from kernelcast.runtime.spelling import alternatives
 

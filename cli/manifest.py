@@ -5,12 +5,12 @@ the positions that PyYAML reports. The result is parsed again to check that it c
 """
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.walltime.kubernetes import DEADLINE, LABEL
 
 MAX_BYTES = 16 << 20

@@ -1,6 +1,5 @@
 """`kernelcast models`."""
 
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -9,6 +8,7 @@ from kernelcast.cli import completion
 from kernelcast.cli.options import Shown, json_option, print_notes
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime import ModelConfig
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.request.models import built_in_names, find_model
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 

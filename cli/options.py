@@ -36,7 +36,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class Shown(NamedTuple):
-    """The answer of a command: a document for programs, a function that prints it for people, exit status or error."""
+    """The answer of a command: a document for programs or what makes it, what prints it for people, status or error."""
 
     document: object
     show: Callable[[], object]
@@ -52,7 +52,7 @@ def json_option(command: Callable[..., Shown]) -> Callable[..., int]:
     def answered(*, as_json: bool, **options: Any) -> int:
         found = command(**options)
         if as_json:
-            print_json(found.document)
+            print_json(found.document() if callable(found.document) else found.document)
         else:
             found.show()
         if found.error is not None:

@@ -1,6 +1,5 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
-from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.comparison import compare
@@ -125,11 +125,14 @@ def predict(
         path = None if database is None else Path(database)
         explanations = explain(estimate, estimator.bundle, explained, path)
     others = None if software is None else other_software(software, estimate.provenance)
-    document = asked.model.with_notes(found.to_dict())
-    if others is not None:
-        document["other_software"] = list(others)
-    if explanations is not None:
-        document["explanations"] = [one.to_dict() for one in explanations]
+
+    def document() -> dict[str, Any]:
+        values = asked.model.with_notes(found.to_dict())
+        if others is not None:
+            values["other_software"] = list(others)
+        if explanations is not None:
+            values["explanations"] = [one.to_dict() for one in explanations]
+        return values
 
     def show() -> None:
         if framework is not None:

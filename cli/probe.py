@@ -1,6 +1,5 @@
 """`kernelcast probe`."""
 
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ from kernelcast.cli.terminal import say
 from kernelcast.collector.machine.peaks import measure_peaks
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import amount
 

@@ -180,7 +180,7 @@ def search_(
         )
 
     return Shown(
-        found.with_notes(result.to_dict(tokens=tokens)),
+        lambda: found.with_notes(result.to_dict(tokens=tokens)),
         show,
         error=None if best is not None else DataError(result.why_nothing()),
     )

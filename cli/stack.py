@@ -1,7 +1,6 @@
 """`kernelcast stack`: list and fit."""
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 from kernelcast.cli.options import FILE, Shown, bundle_option, chosen_bundle, json_option, runs_fabric_option
 from kernelcast.cli.tables import print_table, signed_percent, table_of, text_table
 from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.field_types import read_decimal

@@ -7,7 +7,6 @@ texts wrapped; at last each row becomes a block with a line per column.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from textwrap import wrap
 from typing import TypeVar
@@ -15,6 +14,7 @@ from typing import TypeVar
 import click
 
 from kernelcast.cli import terminal
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.views.formatting import percent, seconds
 
 T = TypeVar("T")

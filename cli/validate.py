@@ -12,6 +12,7 @@ VERBS: Mapping[str, Verb] = {
                       "Predict steps published by the method's authors, from their operator data."),
     "fabrics": Verb("validate_fabrics", "fabrics", "train",
                     "Predict published collectives from descriptions of their fabrics."),
+    "memory": Verb("validate_memory", "memory", "all", "Predict the memory of training steps measured by others."),
     "prior": Verb("validate_prior", "prior", "train",
                   "Predict a device's operators from a few of its points and another device."),
     "steps": Verb("validate_steps", "steps", "all", "Score predictions against training steps measured by others."),
@@ -31,6 +32,7 @@ def validate() -> None:
     kernelcast validate add ours.toml
     kernelcast validate published Perlmutter
     kernelcast validate fabrics data
+    kernelcast validate memory data
     kernelcast validate prior a100-sxm gh200.db
     kernelcast validate run --bundle here.kcast --db bench.db
     """

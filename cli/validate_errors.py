@@ -1,7 +1,6 @@
 """`kernelcast validate errors`."""
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -9,6 +8,7 @@ import click
 from kernelcast.cli.options import FILE, Shown, json_option
 from kernelcast.cli.tables import print_table, signed_percent, text_table
 from kernelcast.runtime.answers.step_errors import StepErrors
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import DataError, one_line, shown_path
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.validate.step_errors import step_errors, step_errors_toml

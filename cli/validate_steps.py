@@ -118,8 +118,7 @@ def add(path: Path, replace: bool) -> None:
 
 def _draw(path: Path, document: dict[str, Any]) -> None:
     # Imported here: matplotlib is slow to import, and an extra.
-    from kernelcast.validate.scoreboard import sources_of
-    from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
+    from kernelcast.validate.scoreboard import COLUMNS, Panel, draw, sources_of
 
     sources = [one for one in sources_of(document) if one.points]
     if not sources:

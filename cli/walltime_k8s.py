@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ import click
 from kernelcast.cli.manifest import MAX_BYTES, Edit, edited, read_manifests
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.output_file import check_target, write_pieces
 from kernelcast.runtime.small_file import open_regular

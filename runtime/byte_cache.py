@@ -4,11 +4,12 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
+
+from kernelcast.runtime.dataclass import fields, is_dataclass
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

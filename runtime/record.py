@@ -7,7 +7,6 @@ The one reader of TOML and JSON into dataclasses. Annotations give the types and
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -27,6 +26,7 @@ from typing import (
     runtime_checkable,
 )
 
+from kernelcast.runtime.dataclass import MISSING, dataclass, fields
 from kernelcast.runtime.errors import DataError, KernelcastError, either
 from kernelcast.runtime.spelling import unknown_field
 
@@ -264,7 +264,7 @@ def _type(kind: Any) -> _Type:
         str: ("a text", "texts"),
         int: ("a whole number", "whole numbers"),
         bool: ("true or false", "true or false"),
-    }[kind]
+    }.get(kind, (f"a {kind.__name__}", f"{kind.__name__}s"))
     return _Type(one, several, _exactly(one, kind))
 
 

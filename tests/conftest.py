@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,9 @@ from kernelcast.runtime.bundle.file import Manifest, RegressorEntry, write_bundl
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
+
+if TYPE_CHECKING:
+    from kernelcast.train.regressor import Candidate
 
 # How long an example takes is the machine's business: no test is a timed one.
 settings.register_profile("kernelcast", deadline=None)
@@ -192,3 +196,18 @@ def manifest_fixture() -> Callable[..., Manifest]:
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output whose lines are not broken: paths of tests are long."""
     monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.fixture
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> "Sequence[Candidate]":
+    """Let selections choose among two quick candidates, for tests that are not about the choice."""
+    from kernelcast.train import selection
+
+    candidates = [
+        c
+        for c in selection.CANDIDATES
+        if c.algorithm == "xgboost" and c.form != "raw" and c.inputs == "product"
+    ][::2]
+    monkeypatch.setattr(selection, "CANDIDATES", candidates)
+    monkeypatch.setattr(selection, "COLLECTIVE_CANDIDATES", selection.COLLECTIVE_CANDIDATES[:1])
+    return candidates

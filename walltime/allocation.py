@@ -1,7 +1,6 @@
 """Nodes and GPUs that a scheduler gives a job, as far as known before it runs."""
 
-from dataclasses import dataclass
-
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.layout import Parallelism
 

@@ -1,8 +1,8 @@
 """From the time of a step to the time of a job: start-up, checkpoints, restarts, margin, and the longest time limit."""
 
 import math
-from dataclasses import dataclass
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.walltime.durations import format_time
 

@@ -3,11 +3,11 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.small_file import open_regular
 from kernelcast.walltime.settings import Given, give

@@ -4,11 +4,11 @@ Earlier sources take precedence.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.toml_text import read_toml
 from kernelcast.walltime.batch_script import BatchScript

@@ -7,10 +7,10 @@ kueue.sigs.k8s.io/docs/reference/labels-and-annotations (max-exec-time-seconds).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.settings import Given, give

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.runtime.request.field_types import Value
 from kernelcast.runtime.spelling import unknown_field

@@ -21,11 +21,10 @@ from kernelcast.collector.compute import Collected, Progress, is_known, known_po
 from kernelcast.collector.launch import ONE_VOICE
 from kernelcast.collector.machine.probe import Fingerprints, probe
 from kernelcast.collector.measuring.core_binding import bind, own_cores
-from kernelcast.collector.measuring.disturbance import Watch, mean_reference_us
+from kernelcast.collector.measuring.disturbance import Reference, Watch, mean_reference_us
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.outcome import Flags, Outcome, Untimed, sample_of
-from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.own_run import own_run
 from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.collector.settings import Settings

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernelcast.collector.traces.arguments import arguments_of, whole
-from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
+from kernelcast.collector.traces.events import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
+from kernelcast.collector.traces.kineto import Trace
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 
 _UNKNOWN = {
@@ -78,7 +79,7 @@ def software_of(trace: Trace) -> SoftwareFingerprint:
 
 def _runtime_version(trace: Trace) -> str:
     if version := trace.hip_runtime_version:  # 6.4.43483 is 60443483
-        return f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
+        return f"HIP {version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
     version = trace.cuda_runtime_version  # 12.4 is 12040
     return f"{version // 1000}.{version % 1000 // 10}" if version else ""
 

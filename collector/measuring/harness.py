@@ -22,7 +22,8 @@ from kernelcast.collector.measuring.cache_state import CacheState
 from kernelcast.collector.measuring.load import BLOCK_SECONDS, FIRST_SECONDS, BurstLoad
 from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.attribution import Work, attribute
-from kernelcast.collector.traces.kineto import Event, Trace, read_trace
+from kernelcast.collector.traces.events import Event
+from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Kernel, Repetition, quiet_us, spread

@@ -18,7 +18,14 @@ from typing import Any
 import msgspec
 
 from kernelcast.collector.traces.arguments import trimmed
-from kernelcast.collector.traces.event_times import in_order, microseconds
+from kernelcast.collector.traces.events import (
+    ANNOTATION_CATEGORY,
+    HOST_OPERATOR_CATEGORY,
+    NO_ARGUMENTS,
+    Event,
+    in_order,
+    microseconds,
+)
 from kernelcast.collector.traces.trace_text import (
     MAX_TRACE_BYTES,
     NotInPartsError,
@@ -28,14 +35,6 @@ from kernelcast.collector.traces.trace_text import (
     trace_chunks,
 )
 from kernelcast.runtime.errors import DataError
-
-DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-HOST_OPERATOR_CATEGORY = "cpu_op"
-ANNOTATION_CATEGORY = "user_annotation"
-LAUNCH_CATEGORIES = frozenset(
-    {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver", "xpu_runtime", "xpu_driver",
-     "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
-)  # fmt: skip
 
 # Kineto's resolution: host events with less self time are dispatch, not work.
 RESOLUTION_US = 1.0
@@ -49,37 +48,7 @@ _OLD_CATEGORIES = {
     "Runtime": "cuda_runtime", "PythonFunction": "python_function",
 }  # fmt: skip
 _STEP = "ProfilerStep#"
-
-_NO_ARGUMENTS = msgspec.Raw(b"{}")
-
-
-class Event(msgspec.Struct, frozen=True, gc=False, rename={
-    "category": "cat", "start_us": "ts", "duration_us": "dur", "raw_arguments": "args", "phase": "ph",
-}):  # fmt: skip
-    """One complete event, decoded as it stands in the file."""
-
-    category: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    start_us: float = math.nan
-    duration_us: float = math.nan
-    raw_arguments: msgspec.Raw = _NO_ARGUMENTS
-    phase: str = ""
-
-    @property
-    def thread(self) -> str:
-        """The host thread or, for device events, the stream."""
-        return f"{self.pid}/{self.tid}"
-
-    @property
-    def end_us(self) -> float:
-        """End of the event, µs on the trace's clock."""
-        return self.start_us + self.duration_us
-
-    def lasting(self, duration_us: float) -> "Event":
-        """The same event with another duration."""
-        return msgspec.structs.replace(self, duration_us=duration_us)
+_KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer"}
 
 
 class _Document(msgspec.Struct):
@@ -178,7 +147,7 @@ class _Kept:
                 value = getattr(event, name)
                 put(event, name, texts.setdefault(value, value))
             is_function = event.category == "python_function"
-            put(event, "raw_arguments", _NO_ARGUMENTS if is_function else trimmed(event))
+            put(event, "raw_arguments", NO_ARGUMENTS if is_function else trimmed(event))
             self.events.append(event)
 
 
@@ -200,14 +169,17 @@ def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
         notes[f"event without a time that can belong to the trace left out, the first {found}"] += len(
             dropped
         )
-    properties = _field(document, "deviceProperties", list, [], path)
+    properties = _field(document, "deviceProperties", list, [])
+    fields = {
+        "distributed": _field(document, "distributedInfo", dict, {}),
+        "base_time_ns": _field(document, "baseTimeNanoseconds", int, 0),
+        "cuda_runtime_version": _field(document, "cuda_runtime_version", int, 0),
+        "hip_runtime_version": _field(document, "hip_runtime_version", int, 0),
+    }
     return Trace(
         events=tuple(ordered),
         device_properties=tuple(entry for entry in properties if isinstance(entry, dict)),
-        distributed=_field(document, "distributedInfo", dict, {}, path),
-        base_time_ns=_field(document, "baseTimeNanoseconds", int, 0, path),
-        cuda_runtime_version=_field(document, "cuda_runtime_version", int, 0, path),
-        hip_runtime_version=_field(document, "hip_runtime_version", int, 0, path),
+        **fields,
         notes=tuple(f"{count:,} × {note}" if count > 1 else note for note, count in notes.items()),
     )
 
@@ -220,14 +192,16 @@ def _renamed(event: Event) -> Event:
     return msgspec.structs.replace(event, category=category)
 
 
-def _field(document: _Document, name: str, kind: type, default: Any, path: Path) -> Any:
-    """A field at the top level; `default` where it is absent or null."""
+def _field(document: _Document, name: str, kind: type, default: Any) -> Any:
+    """A field at the top level; `default` where it is absent, null or, with a note, of another type."""
     value = getattr(document, name)
-    if value is None:
-        return default
-    if type(value) is not kind:
-        raise DataError(f"{path}: {name} is {value!r:.80}, expected JSON that reads as {kind.__name__}")
-    return value
+    if kind is int and isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    if type(value) is kind:
+        return value
+    if value is not None:
+        document.notes[f"{name} ignored: found {value!r:.80}, expected {_KINDS[kind]}"] += 1
+    return default
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
@@ -296,6 +270,6 @@ def _events(raw_events: list[Any], path: Path) -> Iterator[Event]:
             tid=str(raw.get("tid")),
             start_us=start_us,
             duration_us=duration_us,
-            raw_arguments=msgspec.Raw(msgspec.json.encode(arguments)) if arguments else _NO_ARGUMENTS,
+            raw_arguments=msgspec.Raw(msgspec.json.encode(arguments)) if arguments else NO_ARGUMENTS,
             phase="X",
         )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernelcast.runtime.answers.attention_kernel import KernelChange
@@ -20,6 +19,7 @@ from kernelcast.runtime.answers.warnings import (
     substitute_warning,
 )
 from kernelcast.runtime.bundle.factors import Factors, factor_of
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key, Vector
 from kernelcast.runtime.step.op import Call

@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import dataclass
 
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
@@ -11,6 +10,7 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import SoftwareFingerprint
 from kernelcast.runtime.bundle.manifest import Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.attention_kernels import FUSED, TimeRatio, kernels_on, time_ratio
 from kernelcast.runtime.hardware.devices import Device, device_named

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
 from kernelcast.runtime.answers.predictor import Predictor, Vector
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.described_fabric import described_fabrics, measured_fabrics
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.collectives import Setting, least_us
 from kernelcast.runtime.hardware.correction import CorrectedFabric, MeasuredRows, corrected

@@ -1,13 +1,13 @@
 """Which fabric a question is about: a description, or a bundle that holds measured collectives; what an answer says."""
 
 import os
-from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
 from kernelcast.runtime.bundle.file import Bundle, read_content, verified_bundle
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric

@@ -1,11 +1,11 @@
 """How each operator of a bundle is known: measured, transferred, substituted or not at all."""
 
-from dataclasses import dataclass, replace
 from math import exp
 
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.operators import OPERATORS
 
 

@@ -15,3 +15,13 @@ def onnx_runtime() -> Any:
     import onnxruntime
 
     return onnxruntime
+
+
+def open_session(model: bytes) -> Any:
+    """A session of a model, on one thread; any error is ONNX Runtime's."""
+    onnxruntime = onnx_runtime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,18 +1,20 @@
 """Operator times from a bundle's regressors: sessions made when first asked, answers remembered."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
+from kernelcast.runtime.answers.graph_in_numpy import run_graph
+from kernelcast.runtime.answers.onnx_runtime import open_session
 from kernelcast.runtime.bundle.factors import Factors
 from kernelcast.runtime.bundle.file import Bundle, Key
-from kernelcast.runtime.bundle.graph import check_graph
+from kernelcast.runtime.bundle.graph import Graph, check_graph
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
@@ -26,6 +28,8 @@ MAX_REMEMBERED = 1 << 18
 """Most cached answers; a long search would otherwise grow without bound."""
 _MOST_LEVELS = 256
 _USUAL_ELEMENT_BYTES = 2
+_RUNS_BY_NUMPY = 16
+"""Runs of a graph by numpy before a session is opened, which is twice as fast for few rows and takes longer to open."""
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
 # Asked at once: what a graph may compute for each row is limited, so this limits its memory (MAX_COLUMNS: 256 MiB).
 _MOST_ROWS = 1 << 14
@@ -57,7 +61,9 @@ class Predictor:
         self.stack = stack
         self._most_remembered = remembered
         self._lock = threading.Lock()
-        self._sessions: dict[str, Any] = {}  # by the regressor's file, as what is remembered
+        # By the regressor's file, as what is remembered: checked graphs with the number of their runs, and sessions.
+        self._graphs: dict[str, list[Any]] = {}
+        self._sessions: dict[str, Any] = {}
         self._remembered: Mapping[str, dict[Vector, Answer]] = MappingProxyType(
             {entry.file: {} for entry in bundle.manifest.regressors}
         )
@@ -173,14 +179,13 @@ class Predictor:
 
     def _run(self, key: Key, vectors: Sequence[Vector]) -> list[Answer]:
         operator, direction = key
-        session = self._session(key)
+        run = self._runner(key)
         asked = np.array(vectors, dtype=np.float32)
         # Rows left over from full blocks are added up in another order, and differ in the last bits:
         # padded, an answer does not depend on what else is asked with it.
         padded = np.concatenate([asked, np.repeat(asked[-1:], -len(asked) % _BLOCK_ROWS, axis=0)])
         blocks = [
-            self._run_block(key, session, padded[n : n + _MOST_ROWS])
-            for n in range(0, len(padded), _MOST_ROWS)
+            self._run_block(key, run, padded[n : n + _MOST_ROWS]) for n in range(0, len(padded), _MOST_ROWS)
         ]
         answers = np.concatenate(blocks)[: len(vectors)].astype(np.float64)
         time_us, low_us, high_us = answers.T
@@ -200,10 +205,25 @@ class Predictor:
             answers = carried_over(answers, carried_us / answers[:, 0], widths)
         return list(map(tuple, answers.tolist()))
 
-    def _run_block(self, key: Key, session: Any, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _runner(self, key: Key) -> Callable[[NDArray[np.float32]], Sequence[NDArray[np.float32]]]:
+        """What runs the model on rows: numpy at first, a session once it is asked often."""
+        file = self.bundle.entries[key].file
+        with self._lock:
+            if file not in self._sessions:
+                if file not in self._graphs:
+                    self._graphs[file] = [self._checked(key), 0]
+                graph, self._graphs[file][1] = self._graphs[file][0], self._graphs[file][1] + 1
+                if self._graphs[file][1] <= _RUNS_BY_NUMPY:
+                    return partial(_by_numpy, graph)
+        session = self._session(key)
+        return lambda rows: session.run(OUTPUT_NAMES, {INPUT_NAME: rows})
+
+    def _run_block(
+        self, key: Key, run: Callable[..., Sequence[NDArray[np.float32]]], rows: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         """What the model answers, float32 [rows, 3], unverified but for its shape."""
         try:
-            outputs = session.run(OUTPUT_NAMES, {INPUT_NAME: rows})
+            outputs = run(rows)
         except Exception as error:
             raise self._broken(key, f"cannot be run ({_first_line(error)})") from error
         for output in outputs:
@@ -219,32 +239,27 @@ class Predictor:
                 self._sessions[file] = self._open(key)
             return self._sessions[file]
 
-    def _open(self, key: Key) -> Any:
-        entry = self.bundle.entries[key]
+    def _checked(self, key: Key) -> Graph:
         try:
-            check_graph(self.bundle.models[key], len(entry.features))
+            graph = check_graph(self.bundle.models[key], len(self.bundle.entries[key].features))
         except DataError as error:
             raise self._broken(key, f"is refused: {error}") from error
-        # Only here: reading a bundle does not need it.
-        onnxruntime = onnx_runtime()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
+        names = [one.decode("utf-8", "replace") for one in graph.outputs]
+        found = graph.input.decode("utf-8", "replace")
+        if found != INPUT_NAME or not set(OUTPUT_NAMES) <= set(names):
+            expected = list(OUTPUT_NAMES)
+            raise self._broken(key, f"maps {[found]} to {names}, expected [{INPUT_NAME!r}] to {expected}")
+        return graph
+
+    def _open(self, key: Key) -> Any:
+        if self.bundle.entries[key].file not in self._graphs:
+            self._checked(key)
         try:
-            session = onnxruntime.InferenceSession(
-                self.bundle.models[key], options, providers=["CPUExecutionProvider"]
-            )
+            return open_session(self.bundle.models[key])
         except Exception as error:
             raise self._broken(
                 key, f"is not a model that ONNX Runtime loads ({_first_line(error)})"
             ) from error
-        inputs = [node.name for node in session.get_inputs()]
-        outputs = [node.name for node in session.get_outputs()]
-        if inputs != [INPUT_NAME] or not set(OUTPUT_NAMES) <= set(outputs):
-            expected = list(OUTPUT_NAMES)
-            raise self._broken(key, f"maps {inputs} to {outputs}, expected [{INPUT_NAME!r}] to {expected}")
-        return session
 
     def _broken(self, key: Key, problem: str) -> DataError:
         operator, direction = key
@@ -266,6 +281,11 @@ def carried_over(
     high = np.exp(np.hypot(np.log(high_us / time_us), above))
     carried_us = time_us * factors
     return np.stack([carried_us, carried_us / low, carried_us * high], axis=1)
+
+
+def _by_numpy(graph: Graph, rows: NDArray[np.float32]) -> Sequence[NDArray[np.float32]]:
+    values = run_graph(graph, rows)
+    return [values[name.encode()] for name in OUTPUT_NAMES]
 
 
 def _first_line(error: Exception) -> str:

@@ -5,10 +5,10 @@ range per feature. A little beyond is no extrapolation (`TOLERANCE`).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from kernelcast.runtime.bundle.regressor_entry import Layout
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.operators import OPERATORS
 
 TOLERANCE = 0.02

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
 

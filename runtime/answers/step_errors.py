@@ -8,7 +8,6 @@ An interval is drawn from all sources, equally weighted, without the source that
 import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Self
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.hardware.devices import Device, device, device_named
 from kernelcast.runtime.shipped import STEP_ERRORS
 from kernelcast.runtime.stack import Stack

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +10,7 @@ from kernelcast.runtime.answers.sources import Source
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.stack.stack import Stack

@@ -6,9 +6,9 @@ only. docs/calibration.md explains how the factors are found.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.record import (

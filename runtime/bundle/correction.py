@@ -5,9 +5,9 @@ the prediction lies above the roofline, and by the features. Far from all points
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.record import Check, Record, between
 
 if TYPE_CHECKING:

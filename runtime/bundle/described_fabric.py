@@ -5,10 +5,10 @@ A fingerprint with the backend `described` holds the fields of a description (do
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import Manifest
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_from_lines, fabric_lines

@@ -1,12 +1,12 @@
 """What differs between two bundles: their settings, and their regressors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.manifest import Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.dataclass import dataclass, fields
 from kernelcast.runtime.operators import Direction
 
 _LevelKey = tuple[str, Direction, int]

@@ -13,12 +13,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
+from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, error_context, one_line
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.output_file import write_bytes

@@ -6,9 +6,9 @@ A fingerprint's `digest` is its key everywhere. Host names, serials, UUIDs, user
 
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.record import Record, record_values
 
 DIGEST_HEX_DIGITS = 32
@@ -104,8 +104,9 @@ class SoftwareFingerprint(_Digested):
         """One readable line."""
         versions = (
             ("torch", self.torch),
-            ("CUDA", self.cuda),
+            ("" if self.cuda.startswith("HIP") else "CUDA", self.cuda),
             ("driver", self.driver),
             ("NCCL", self.nccl),
         )
-        return ", ".join(f"{name} {version}" for name, version in versions if version) or "versions unknown"
+        known = (f"{name} {version}".lstrip() for name, version in versions if version)
+        return ", ".join(known) or "versions unknown"

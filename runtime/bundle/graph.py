@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.protobuf import (
     FLOATS,
@@ -19,7 +20,7 @@ from kernelcast.runtime.bundle.protobuf import (
     TEXTS,
     read_message,
 )
-from kernelcast.runtime.bundle.trees import tree_columns
+from kernelcast.runtime.bundle.trees import checked_trees
 from kernelcast.runtime.errors import DataError, one_line
 
 MAX_GRAPH_BYTES = 1 << 24
@@ -95,8 +96,26 @@ class _Value(NamedTuple):
 _Attributes = Mapping[str, Any]
 
 
-def check_graph(model: bytes, columns: int) -> None:
-    """Check that a model of `columns` features is one that ONNX Runtime may be given.
+class Node(NamedTuple):
+    """An operator, the values that it reads and the one that it writes; of a Gather its index, of trees the trees."""
+
+    kind: str
+    inputs: list[bytes]
+    output: bytes
+    constant: Any
+
+
+class Graph(NamedTuple):
+    """A checked graph: its input, its constants, float32, and its nodes in an order that computes them."""
+
+    input: bytes
+    outputs: tuple[bytes, ...]
+    constants: Mapping[bytes, NDArray[np.float32]]
+    nodes: Sequence[Node]
+
+
+def check_graph(model: bytes, columns: int) -> Graph:
+    """The graph of a model of `columns` features, which ONNX Runtime may be given.
 
     Raises:
         DataError: it is damaged, too large, or holds anything that is not allowed; says what.
@@ -104,12 +123,12 @@ def check_graph(model: bytes, columns: int) -> None:
     if len(model) > MAX_GRAPH_BYTES:
         raise DataError(f"has {len(model)} bytes, expected at most {MAX_GRAPH_BYTES}")
     try:
-        _check(model, columns)
+        return _check(model, columns)
     except DataError as error:
         raise DataError(one_line(str(error))) from error
 
 
-def _check(model: bytes, columns: int) -> None:
+def _check(model: bytes, columns: int) -> Graph:
     found = read_message(model, _MODEL, "the model")
     _check_versions(found)
     if sum(map(len, found.get("metadata_props", []))) > MAX_METADATA_BYTES:
@@ -129,20 +148,26 @@ def _check(model: bytes, columns: int) -> None:
 
     values: dict[bytes, _Value] = {inputs[0].get("name", b""): _Value(None, columns)}
     indices: dict[bytes, Any] = {}
+    numbers: dict[bytes, NDArray[np.float32]] = {}
     for constant in constants:
-        name, shape, index = _constant(constant)
+        name, shape, array = _constant(constant)
         if name in values or name in indices:
             raise DataError(f"defines {_text(name)} twice")
-        if index is None:
-            values[name] = shape
+        if array.dtype == np.float32:
+            values[name], numbers[name] = shape, array
         else:
-            indices[name] = index
-    for node in nodes:
-        name, shape = _node(read_message(node, _NODE, "a node"), values, indices)
-        if name in values or name in indices:
-            raise DataError(f"defines {_text(name)} twice")
-        values[name] = shape
+            indices[name] = array
+    computed = []
+    for message in nodes:
+        node, shape = _node(read_message(message, _NODE, "a node"), values, indices)
+        if node.output in values or node.output in indices:
+            raise DataError(f"defines {_text(node.output)} twice")
+        values[node.output] = shape
+        computed.append(node)
     _check_sizes(values.values())
+    return Graph(
+        inputs[0].get("name", b""), tuple(one.get("name", b"") for one in outputs), numbers, computed
+    )
 
 
 def _check_versions(found: _Attributes) -> None:
@@ -170,7 +195,7 @@ def _check_sizes(values: Any) -> None:
 
 
 def _constant(message: bytes) -> tuple[bytes, _Value, Any]:
-    """Name and shape of a constant; of an index also its values."""
+    """Name, shape and values of a constant."""
     tensor = read_message(message, _TENSOR, "a constant")
     name, dims = tensor.get("name", b""), tensor.get("dims", np.empty(0, np.int64)).tolist()
     kind, where = tensor.get("data_type"), f"constant {_text(tensor.get('name', b''))}"
@@ -185,7 +210,7 @@ def _constant(message: bytes) -> tuple[bytes, _Value, Any]:
     if len(data) != rows * columns * (4 if kind == _FLOAT32 else 8):
         raise DataError(f"{where} has {len(data)} bytes of numbers, expected the size of shape {dims}")
     if kind == _FLOAT32:
-        return name, _Value(rows, columns, len(dims)), None
+        return name, _Value(rows, columns, len(dims)), np.frombuffer(data, "<f4").reshape(dims)
     if len(dims) != 1:
         raise DataError(f"{where} has shape {dims}, expected one dimension of an index")
     return name, _Value(1, columns), np.frombuffer(data, "<i8")
@@ -193,7 +218,7 @@ def _constant(message: bytes) -> tuple[bytes, _Value, Any]:
 
 def _node(
     node: _Attributes, values: Mapping[bytes, _Value], indices: Mapping[bytes, Any]
-) -> tuple[bytes, _Value]:
+) -> tuple[Node, _Value]:
     kind = (
         node.get("domain", b"").decode("ascii", "replace"),
         node.get("op_type", b"").decode("ascii", "replace"),
@@ -211,7 +236,12 @@ def _node(
     for name in names:
         if name not in values:
             raise DataError(f"{kind[1]} reads {_text(name)}, which is not computed before it")
-    return outputs[0], allowed(kind[1], [values[name] for name in names], attributes)
+    inputs, constant = [values[name] for name in names], attributes.get("index")
+    if kind[1] == _TREES:
+        if len(inputs) != 1 or inputs[0].dimensions != 2:
+            raise _mismatch(_TREES, inputs)
+        constant = checked_trees(attributes, inputs[0].columns)
+    return Node(kind[1], names, outputs[0], constant), allowed(kind[1], inputs, attributes)
 
 
 def _attributes(messages: Sequence[bytes], kind: str) -> dict[str, Any]:
@@ -275,9 +305,7 @@ def _gather(kind: str, inputs: Sequence[_Value], attributes: _Attributes) -> _Va
 
 
 def _trees(kind: str, inputs: Sequence[_Value], attributes: _Attributes) -> _Value:
-    if len(inputs) != 1 or inputs[0].dimensions != 2:
-        raise _mismatch(kind, inputs)
-    return _Value(inputs[0].rows, tree_columns(attributes, inputs[0].columns))
+    return _Value(inputs[0].rows, 1)
 
 
 def _mismatch(kind: str, inputs: Sequence[_Value]) -> DataError:
@@ -285,6 +313,7 @@ def _mismatch(kind: str, inputs: Sequence[_Value]) -> DataError:
     return DataError(f"{kind} has inputs of shapes {shapes}, which do not fit")
 
 
+_TREES = "TreeEnsembleRegressor"
 _ONE = ("Exp", "Log", "Floor", "Ceil", "Cast", "Identity")
 _SEVERAL = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Equal", "Greater")
 _OPERATORS: Mapping[tuple[str, str], Callable[[str, Sequence[_Value], _Attributes], _Value]] = {
@@ -292,7 +321,7 @@ _OPERATORS: Mapping[tuple[str, str], Callable[[str, Sequence[_Value], _Attribute
     ("", "MatMul"): _matmul,
     ("", "Concat"): _concat,
     ("", "Gather"): _gather,
-    ("ai.onnx.ml", "TreeEnsembleRegressor"): _trees,
+    ("ai.onnx.ml", _TREES): _trees,
 }
 
 

@@ -1,9 +1,9 @@
 """The 90 % interval of a regressor: by which factor a measured time may differ from the predicted one."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.record import Check, Record, one_of
 
 LEVEL = 0.9

@@ -6,12 +6,12 @@ features differ from this version's table is a `DataError` that names it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from kernelcast.runtime.bundle.calibration import Calibration
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS, RegressorEntry, model_file
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.hardware.load import loads_in_words
 from kernelcast.runtime.hardware.peak import Peak

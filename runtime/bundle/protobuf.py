@@ -4,6 +4,7 @@ Format: https://protobuf.dev/programming-guides/encoding/. A reader that skips w
 message than ONNX Runtime does. So every field has to be known, and one that holds a single value stands once.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from kernelcast.runtime.errors import DataError
 
 _VARINT, _BYTES, _FLOAT = 0, 2, 5
 _MOST_VARINT_BYTES = 10
+_MANY_TEXTS = 128
 
 NUMBER, TEXT, NUMBERS, FLOATS, TEXTS, ONE_FLOAT = "number", "text", "numbers", "floats", "texts", "float"
 """Kinds of field: one integer, one text or message, many of them, one float32."""
@@ -58,6 +60,8 @@ def read_message(message: bytes, known: Mapping[int, tuple[str, str]], where: st
 
 
 def _varint(message: bytes, position: int, where: str) -> tuple[int, int]:
+    if position < len(message) and (value := message[position]) < 0x80:
+        return value, position + 1
     value = 0
     for count, byte in enumerate(message[position : position + _MOST_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * count)
@@ -80,6 +84,15 @@ def _texts(message: bytes, position: int, tag: int, where: str) -> tuple[list[by
     if tag >= 0x80:
         return found, position
     while position + 1 < end and message[position] == tag:
+        if len(found) == _MANY_TEXTS:
+            # Many are a few over and over: those seen so far are found at once, as far as they go.
+            seen = {bytes([tag, len(one)]) + one: one for one in found if len(one) < 0x80}
+            records = b"|".join(map(re.escape, seen))
+            run = re.compile(b"(?:%b)*" % records).match(message, position)
+            if run is not None and run[0]:
+                found.extend(map(seen.__getitem__, re.findall(records, run[0])))
+                position = run.end()
+                continue
         size, position = message[position + 1], position + 2
         if size >= 0x80:
             size, position = _varint(message, position - 1, where)
@@ -93,6 +106,11 @@ def _texts(message: bytes, position: int, tag: int, where: str) -> tuple[list[by
 def _numbers(message: bytes, start: int, tag: int, where: str) -> tuple[NDArray[np.int64], int]:
     """All integers of a field that stand one after the other, each after its tag: trees have ten thousands of them."""
     rest = np.frombuffer(message, np.uint8)[start:]
+    short = rest[: len(rest) // 2 * 2].reshape(-1, 2)
+    other = np.flatnonzero(short[:, 0] != tag)
+    short = short[: other[0] if len(other) else len(short)]
+    if tag < 0x80 and len(short) and (short[:, 1] < 0x80).all():
+        return short[:, 1].astype(np.int64), start + short.size
     ends = np.flatnonzero(rest < 0x80)
     ends = ends[: len(ends) // 2 * 2]
     starts = np.concatenate([[0], ends + 1])[: len(ends)]

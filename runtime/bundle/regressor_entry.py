@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Self
 
@@ -11,6 +10,7 @@ from kernelcast.runtime.bundle.correction import FEATURES
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.bundle.widening import Widening
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator

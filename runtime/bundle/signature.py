@@ -10,11 +10,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from kernelcast.runtime.bundle.file import read_content, verified_bundle
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, one_line
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.small_file import read_small_file

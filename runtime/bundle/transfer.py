@@ -5,10 +5,10 @@ the few points that were measured on the target, if any (correction.py).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from kernelcast.runtime.bundle.correction import Correction
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.hardware.devices import devices
 from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates
 from kernelcast.runtime.operators import OPERATORS, Key

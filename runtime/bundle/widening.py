@@ -1,9 +1,9 @@
 """How much wider an interval gets outside of what was measured, as held-out distances showed."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.record import Check, Record, at_least, between, one_of, read_record, record_values
 
 KINDS = ("size", "layout", "role")

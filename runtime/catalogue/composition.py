@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +15,7 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
 from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.attention_kernels import FUSED, measured_kernels
 from kernelcast.runtime.hardware.devices import Device, device

@@ -2,11 +2,11 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.shipped import BUNDLES, HARDWARE
 from kernelcast.runtime.spelling import unknown

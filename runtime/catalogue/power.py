@@ -2,10 +2,10 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.shipped import POWER
 
 

@@ -6,10 +6,10 @@ is asked for what was measured on the others.
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from math import log
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 from kernelcast.runtime.shipped import TRANSFERS

@@ -1,10 +1,9 @@
 """Layouts of one structure as arrays: their step by closed form and by simulation, and a lower bound of the latter."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.pipeline.closed_form import StepTimes, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import simulate

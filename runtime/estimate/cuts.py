@@ -1,12 +1,12 @@
 """How layouts of one structure are cut into chunks, and which cut has the shortest slowest chunk."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.step.balance import AS_SPLIT, balanced_ends
 from kernelcast.runtime.step.chunks import Chunk, StageKind
 

@@ -1,10 +1,9 @@
 """Memory that each stage of a training step needs, and the memory of a device."""
 
-from dataclasses import dataclass
-
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
-from kernelcast.runtime.memory import StageMemory, on_cpu, stage_memory
+from kernelcast.runtime.memory import StageMemory, architecture_of, on_cpu, stage_memory
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 
@@ -59,7 +58,13 @@ def device_memory(
     source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
     manifest = bundle.manifest
     return Memory(
-        stages=stage_memory(model, parallelism, dtype=manifest.dtype, is_cpu=on_cpu(manifest.compute)),
+        stages=stage_memory(
+            model,
+            parallelism,
+            dtype=manifest.dtype,
+            is_cpu=on_cpu(manifest.compute),
+            architecture=architecture_of(manifest.compute),
+        ),
         gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
         source=source,
         reserved_bytes=usual_reserved_bytes(bundle) if reserved_bytes is None else reserved_bytes,

@@ -1,12 +1,12 @@
 """Warnings for readers: grouped by cause, with the share of the step that each group concerns."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.json_text import values_of
 
 LEAST_SHARE = 0.001

@@ -5,13 +5,13 @@ count as idle. Energy of a step means its devices alone: no hosts, network or co
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.catalogue.power import PowerLaw
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.json_text import values_of

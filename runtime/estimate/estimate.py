@@ -1,7 +1,6 @@
 """The answer of a prediction: the step time and its parts, with a documented JSON form."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.asking import Question, question
@@ -9,6 +8,7 @@ from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.data_frame import data_frame
+from kernelcast.runtime.dataclass import asdict, dataclass, field
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
 from kernelcast.runtime.estimate.energy import Energy, energy_of

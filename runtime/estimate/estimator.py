@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Self
@@ -30,6 +29,7 @@ from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
 from kernelcast.runtime.estimate.defaults import (

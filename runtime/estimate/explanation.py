@@ -1,6 +1,5 @@
 """Explains an operator's time: the questions, the regressors that answered, and how far to trust the answers."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
@@ -10,6 +9,7 @@ from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.json_text import values_of

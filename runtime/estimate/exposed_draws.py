@@ -1,12 +1,12 @@
 """Random draws of a step over a stack's uncertain share of exposed collectives."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.uncertainty import drawn_factors
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Parallelism

@@ -1,10 +1,10 @@
 """Offloading to the host in the steps of many layouts: its part of the update, and copies overlapped with passes."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.memory import kept_by_layers
 from kernelcast.runtime.request.model import ModelConfig

@@ -1,11 +1,11 @@
 """Shares of the operators' time in a step that were measured, transferred or assumed."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from math import fsum
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.record import Record
 
 

@@ -1,13 +1,13 @@
 """The pieces that layouts share: the columns that each kind depends on, its calls by parts, and their prices."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.step.chunks import StageKind

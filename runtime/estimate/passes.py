@@ -1,11 +1,11 @@
 """Passes of one structure's layouts through their chunks, from the times of their blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.estimate.cuts import columns_of
 from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, sum_of

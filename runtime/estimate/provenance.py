@@ -1,11 +1,11 @@
 """Where an estimate's times come from."""
 
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.stack import Stack
 

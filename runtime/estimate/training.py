@@ -1,7 +1,6 @@
 """Days, device-hours, price and energy of training on a number of tokens, at an estimate's rate."""
 
-from dataclasses import dataclass
-
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.record import Record
 

@@ -13,10 +13,10 @@ The convention of arXiv 2204.02311, appendix B, applied to the work of the step:
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, OperatorClass

@@ -4,8 +4,8 @@ Every framework is a table of rows (`megatron.py`, `torchtitan.py`, `deepspeed.p
 """
 
 from kernelcast.runtime.frameworks.facts import Job
-from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.reading import LayoutFile, read_layout_text
+from kernelcast.runtime.frameworks.rows import Framework
 from kernelcast.runtime.frameworks.table import FRAMEWORKS
 from kernelcast.runtime.frameworks.writing import Written, write_layout
 

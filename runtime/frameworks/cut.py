@@ -21,7 +21,8 @@ def layout_text(counts: tuple[int, ...]) -> str:
 
 
 def read_layout_text(text: str, key: str) -> tuple[int, ...]:
-    """Layers of each chunk of such a layout, `(tt|)*3` for repetitions, commas anywhere.
+    """Layers of each chunk of such a layout, `(tt|)*3` for repetitions, commas anywhere; m, a further prediction, runs
+    with the loss.
 
     >>> read_layout_text("Et*3|(tt|)*2,t|L", "layout")
     (3, 2, 2, 1, 0)
@@ -36,7 +37,7 @@ def read_layout_text(text: str, key: str) -> tuple[int, ...]:
         if len(plain) + len(part) * times > _MOST_CHARACTERS:
             break
         plain = plain[: match.start()] + part * times + plain[match.end() :]
-    if not re.fullmatch(r"E[t|]*L\|?", plain):
+    if not re.fullmatch(r"E[t|]*m*L\|?", plain):
         raise UsageError(field=key, found=text, expected="chunks of E, t and L such as Et*3|t*4L")
     return tuple(chunk.count("t") for chunk in plain.removesuffix("|").split("|"))
 

@@ -1,8 +1,8 @@
 """What a framework's arguments say, by the names of request fields, whatever the framework calls it."""
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import layers_of_chunks

@@ -1,33 +1,28 @@
 """Megatron-LM: flags of pretrain_gpt.py and of torchrun (docs/frameworks.md)."""
 
-from functools import partial
 from math import gcd
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.megatron_kinds import (
     ContextExchangeType,
     ExpertLayers,
     ExpertTensorParallel,
     Heads,
+    Recompute,
+    usual_model,
 )
-from kernelcast.runtime.frameworks.megatron_recomputation import Recompute
 from kernelcast.runtime.frameworks.rows import (
-    Beyond,
-    Choice,
     Found,
-    Lacks,
+    Framework,
     OptimizerOffload,
-    Option,
     Part,
     Row,
-    Same,
     Settings,
-    lacks,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
+from kernelcast.runtime.request.field_types import FLAG
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 
 
@@ -63,7 +58,8 @@ class Pipeline(Row):
     chunks = "--num-virtual-stages-per-pipeline-rank"
     first = "--decoder-first-pipeline-num-layers"
     last = "--decoder-last-pipeline-num-layers"
-    keys = (layout, per_chunk, chunks, first, last)
+    ends = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+    keys = (layout, per_chunk, chunks, first, last, *ends)
     fields = ("schedule", "virtual_stages", "layer_counts")
 
     def write(self, facts: Facts) -> Part:
@@ -87,15 +83,23 @@ class Pipeline(Row):
         else:
             numbers = {
                 key: MODEL["layers"].kind.parse(key, settings[key])
-                for key in self.keys[1:]
+                for key in self.keys[1:5]
                 if key in settings
             }
             per_chunk = numbers.get(self.per_chunk)
             virtual_stages = numbers.get(self.chunks, layers // pp // per_chunk if per_chunk else 1)
+            # Ends that count as a layer: the chunks that hold them have one less.
+            before, after = (int(FLAG.parse(key, settings.get(key, False))) for key in self.ends)
             found = even_cut(
-                layers, pp, max(1, virtual_stages), numbers.get(self.first), numbers.get(self.last)
+                layers + before + after,
+                pp,
+                max(1, virtual_stages),
+                numbers.get(self.first),
+                numbers.get(self.last),
             )
-            if found is None or (per_chunk is not None and per_chunk not in found):
+            if found is not None and min(found[0] - before, found[-1] - after) >= 0:
+                found = (found[0] - before, *found[1:-1], found[-1] - after) if len(found) > 1 else (layers,)
+            if found is None or (per_chunk is not None and per_chunk not in found and not before + after):
                 named = "".join(f", {key} {value}" for key, value in numbers.items())
                 raise UsageError(
                     f"pp {pp}{named} does not divide {layers} layers, expected chunks of whole layers"
@@ -124,24 +128,6 @@ class DistributedOptimizer(Row):
             return Found({})
         copies = LAYOUT["dp"].kind.parse(self.instances, settings.get(self.instances, 1))
         return Found({"gradient_collective": "reduce_scatter", "copies": copies})
-
-
-class TensorOverlap(Row):
-    """Sums of input gradients always overlap with weight gradients; userbuffers also split products."""
-
-    key = "--tp-comm-overlap"
-    keys = (key,)
-    fields = ("tensor_overlap",)
-
-    def write(self, facts: Facts) -> Part:
-        """The flag."""
-        return Part({self.key: True} if facts["tensor_overlap"] == "products" else {})
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing without tensor parallelism."""
-        if facts["tp"] == 1:
-            return Found({})
-        return Found({"tensor_overlap": "products" if settings.get(self.key) else "weight_gradients"})
 
 
 class GroupedQueries(Row):
@@ -200,160 +186,35 @@ class Dropout(Row):
 
 _USUAL_DROPOUT = 0.1
 
-_FSDP = {"--use-megatron-fsdp": True}
-_SHARDING = "--data-parallel-sharding-strategy"
-_OPTIMIZER = {"--use-distributed-optimizer": True}
-# Megatron-FSDP refuses other checkpoints.
-_WITH_FSDP = {**_OPTIMIZER, "--ckpt-format": "fsdp_dtensor"}
 
-_FP8, _RECIPE = "--fp8-format", "--fp8-recipe"
-_FUSED_LOSS, _LOSS = {"--cross-entropy-loss-fusion": True}, "--cross-entropy-fusion-impl"
-_MODULES = "--transformer-impl"
-_SCORES = "--moe-router-score-function"
+def _parse(text: str) -> Settings:
+    options = (option for row in MEGATRON.rows for option in row.options)
+    settings = (item for one in options for item in (*one.settings.items(), *one.extra.items()))
+    switches = {key for key, value in settings if value is True}
+    switches |= {GroupedQueries.keys[0], Recompute.activations, Heads.latent, *Pipeline.ends}
+    return parse_shell(text, switches=switches, lists=(Recompute.modules, ContextExchangeType.key))
 
-
-def _moments(dtype: str) -> dict[str, str]:
-    return {"--exp-avg-dtype": dtype, "--exp-avg-sq-dtype": dtype}
-
-
-# fmt: off
-ROWS = (
-    Launch(),
-    Same("--tensor-model-parallel-size", "tp", 1),
-    Same("--pipeline-model-parallel-size", "pp", 1),
-    Same("--context-parallel-size", "cp", 1, usual=1),
-    Beyond("cp", ContextExchangeType()),
-    Same("--expert-model-parallel-size", "ep", 1, usual=1),
-    ExpertTensorParallel(),
-    Pipeline(),
-    Same("--micro-batch-size", "micro_batch"),
-    Same("--global-batch-size", "global_batch"),
-    Choice("sequence_parallel", (Option(False), Option(True, {"--sequence-parallel": True}))),
-    Choice("zero", (
-        Option(0),
-        Option(1, _OPTIMIZER),
-        Option(0, _FSDP, only_read=True),
-        Option(0, {**_FSDP, _SHARDING: "no_shard"}, only_read=True),
-        Option(1, {**_FSDP, _SHARDING: "optim"}, only_read=True),
-        Option(2, {**_FSDP, _SHARDING: "optim_grads"}, _WITH_FSDP),
-        Option(3, {**_FSDP, _SHARDING: "optim_grads_params"}, _WITH_FSDP),
-        Option(3, {"--use-torch-fsdp2": True}, only_read=True),
-    )),
-    DistributedOptimizer(),
-    Choice("overlap_gradients", (Option(False), Option(True, {"--overlap-grad-reduce": True}))),
-    Choice("overlap_parameters", (Option(False), Option(True, {"--overlap-param-gather": True}))),
-    Same("--ddp-bucket-size", "overlap_bucket", usual=0),
-    TensorOverlap(),
-    Recompute(),
-    Choice("reduce_dtype", (
-        Option("same", {"--grad-reduce-in-bf16": True}),
-        Option("same", {"--grad-reduce-in-bf16": True, "--bf16": True}, only_read=True),
-        Option("same", {"--main-grads-dtype": "bf16", "--bf16": True}, only_read=True),
-        Option("same", only_read=True),
-        Option("float32", {"--bf16": True}),
-        Option("float32", {"--accumulate-allreduce-grads-in-fp32": True}, only_read=True),
-    )),
-    Choice("loss", (
-        Option("plain"),
-        Option("plain", _FUSED_LOSS, only_read=True),
-        Option("plain", {_LOSS: "native"}, only_read=True),
-        Option("plain", {**_FUSED_LOSS, _LOSS: "native"}, only_read=True),
-        Option("fused", {**_FUSED_LOSS, _LOSS: "te"}, written="loss fused (in_place is used)"),
-        Option("in_place", {**_FUSED_LOSS, _LOSS: "te"}),
-    )),
-    # Both are written alike: what modules keep is no setting of a framework.
-    Choice("kept_by", (
-        Option("torch"),
-        Option("torch", {_MODULES: "local"}, only_read=True),
-        Option("megatron", {_MODULES: "transformer_engine"}, only_read=True),
-        Option("megatron"),
-    )),
-    Same("--seq-length", "sequence_length"),
-    Positions(),
-    Same("--num-layers", "layers"),
-    Same("--hidden-size", "hidden_size"),
-    Same("--ffn-hidden-size", "mlp_size"),
-    Same("--num-attention-heads", "attention_heads"),
-    Heads(),
-    GroupedQueries(),
-    Choice("qk_norm", (Option(False), Option(True, {"--qk-layernorm": True}))),
-    Same("--num-experts", "experts", usual=0),
-    Same("--moe-router-topk", "experts_per_token", usual=0),
-    Same("--moe-ffn-hidden-size", "expert_size", usual=0),
-    Same("--moe-shared-expert-intermediate-size", "shared_expert_size", usual=0),
-    ExpertLayers(),
-    Choice("router", (
-        Option("softmax"),
-        Option("softmax", {_SCORES: "softmax"}, only_read=True),
-        Option("sigmoid", {_SCORES: "sigmoid"}, {"--moe-router-enable-expert-bias": True}),
-    )),
-    Same("--mtp-num-layers", "extra_predictions", usual=0),
-    Choice("norm", (Option("layer_norm", {"--normalization": "LayerNorm"}),
-                    Option("rms_norm", {"--normalization": "RMSNorm"}))),
-    Choice("activation", (Option("gelu"), Option("swiglu", {"--swiglu": True}))),
-    Choice("biases", (
-        Option("all"),
-        Option("none", {"--disable-bias-linear": True}),
-        Option("qkv", {"--disable-bias-linear": True, "--add-qkv-bias": True}),
-    )),
-    Choice("tied_embeddings", (Option(True), Option(False, {"--untie-embeddings-and-output-weights": True}))),
-    Same("--vocab-size", "vocabulary_size"),
-    Same("--make-vocab-size-divisible-by", "vocabulary_multiple", 128),
-    Dropout(),
-    Choice("attention", (
-        Option("flash", {"--attention-backend": "flash"}),
-        Option("fused_softmax", {"--attention-backend": "unfused"}),
-        Option("unfused", {"--attention-backend": "unfused"}, written="attention unfused (its softmax is fused)"),
-        Option("flash", {"--attention-backend": "fused"}, only_read=True),
-        Option("flash", {"--attention-backend": "auto"}, only_read=True),
-    )),
-    Choice("dtype", (Option("float32"), Option("bfloat16", {"--bf16": True}), Option("float16", {"--bf16": True}))),
-    Choice("fp8_recipe", (
-        Option("none"),
-        Option("tensorwise", {_FP8: "hybrid", _RECIPE: "tensorwise"}),
-        Option("tensorwise", {_FP8: "e4m3", _RECIPE: "tensorwise"}, only_read=True),
-        Option("blockwise", {_FP8: "e4m3", _RECIPE: "blockwise"}),
-        Option("blockwise", {_FP8: "hybrid", _RECIPE: "blockwise"}, only_read=True),
-        *(Option("tensorwise", {_FP8: kind, **recipe}, only_read=True, read="delayed scaling is read as tensorwise")
-          for kind in ("hybrid", "e4m3") for recipe in ({}, {_RECIPE: "delayed"})),
-    )),
-    Same("--moe-expert-capacity-factor", "expert_capacity", usual=0.0, unset=("auto", "None")),
-    Choice("expert_padding", (Option(False), Option(True, {"--moe-pad-expert-input-to-capacity": True}))),
-    Choice("expert_overlap", (Option(False), Option(True, {"--overlap-moe-expert-parallel-comm": True}))),
-    lacks("fp8_dispatch", False),
-    lacks("offload_activations", 0.0),
-    lacks("attention_kernel", "as-measured"),
-    OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
-    lacks("lora_rank", 0),
-    lacks("parallel_residual", False),
-    lacks("optimizer", "adam_fused"),
-    Choice("optimizer_states", (
-        Option("float32"),
-        Option("float32", _moments("fp32"), only_read=True),
-        Option("bfloat16", _moments("bf16"), {"--use-precision-aware-optimizer": True}),
-        Option("bfloat16", _moments("fp16"), only_read=True),
-        Option("8bit", _moments("fp8"), {"--use-precision-aware-optimizer": True}),
-    )),
-    lacks("post_norms", False),
-    lacks("visible_share", 1.0),
-    Lacks(lambda facts: f"sliding_window {window}" if (window := facts["sliding_window"]) else ""),
-)
-# fmt: on
-
-_SWITCHES = frozenset(
-    key
-    for row in ROWS
-    if isinstance(row, Choice)
-    for option in row.options
-    for key, value in (*option.settings.items(), *option.extra.items())
-    if value is True
-) | {GroupedQueries.keys[0], Recompute.activations, TensorOverlap.key, Heads.latent}
 
 MEGATRON = Framework(
     name="megatron-lm",
     title="Megatron-LM",
-    rows=ROWS,
-    parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute.modules, ContextExchangeType.key)),
+    table="megatron.toml",
+    own=(
+        Launch(),
+        ContextExchangeType(),
+        ExpertTensorParallel(),
+        Pipeline(),
+        DistributedOptimizer(),
+        Recompute(),
+        Positions(),
+        Heads(),
+        GroupedQueries(),
+        ExpertLayers(),
+        Dropout(),
+        OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
+    ),
+    parse=_parse,
     render=render_shell,
     is_form_of=lambda text: True,
+    model=usual_model,
 )

@@ -1,12 +1,13 @@
-"""Megatron-LM's flags of experts, latent attention and context parallelism (docs/frameworks.md)."""
+"""Megatron-LM's flags of experts, latent attention, context parallelism and recomputation (docs/frameworks.md)."""
 
 import ast
+from typing import get_args
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings
 from kernelcast.runtime.request.field_types import FLAG, choice
-from kernelcast.runtime.request.fields import LAYOUT, MAX_LAYERS, MODEL, ContextExchange
+from kernelcast.runtime.request.fields import LAYOUT, MAX_LAYERS, MODEL, ContextExchange, RecomputeModule
 
 _EXCHANGES: dict[str, ContextExchange] = {"p2p": "ring", "a2a": "all_to_all", "allgather": "all_gather"}
 _LONGEST_PATTERN = 4 * MAX_LAYERS
@@ -74,6 +75,8 @@ class ExpertLayers(Row):
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """The fields of the pattern; another one is said."""
+        if self.key not in settings:
+            return Found({})
         pattern = expert_pattern(self.key, settings[self.key], facts["layers"])
         dense = pattern.index(1) if 1 in pattern else len(pattern)
         after = pattern[dense + 1 :]
@@ -179,3 +182,90 @@ class Heads(Row):
         if self.plain in settings and "rotary_size" in numbers:
             numbers["head_size"] = kind.parse(self.plain, settings[self.plain]) + numbers["rotary_size"]
         return Found(numbers)
+
+
+class Recompute(Row):
+    """What is recomputed: modules of every layer, or whole layers.
+
+    Of these perhaps only the first of every chunk ("block"), or some at once ("uniform").
+    """
+
+    granularity = "--recompute-granularity"
+    activations = "--recompute-activations"
+    modules = "--recompute-modules"
+    method = "--recompute-method"
+    layers = "--recompute-num-layers"
+    keys = (granularity, activations, modules, method, layers)
+    fields = ("recompute", "recompute_modules", "recompute_layers", "recompute_together")
+
+    def write(self, facts: Facts) -> Part:
+        """Modules where they are not the usual ones; whole layers with their method."""
+        kind, modules, layers, together = (facts[name] for name in self.fields)
+        if kind == "none":
+            return Part({})
+        lost = ("recompute_early_stop (all is run again)",) if facts["recompute_early_stop"] else ()
+        if kind == "selective":
+            own = {} if modules == LAYOUT["recompute_modules"].default else {self.modules: modules}
+            return Part({self.granularity: kind, **own}, lost)
+        method = ("block", layers) if layers else ("uniform", together)
+        return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, lost)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing is recomputed where nothing is said."""
+        usual = "selective" if self.activations in settings else "none"
+        asked = settings.get(self.granularity)
+        kind = usual if asked is None else choice(("selective", "full")).parse(self.granularity, asked)
+        if kind == "full":
+            method = choice(("uniform", "block")).parse(self.method, settings.get(self.method, "uniform"))
+            count = MODEL["layers"].kind.parse(self.layers, settings.get(self.layers, 1))
+            field, other = ("recompute_layers", "recompute_together")[:: 1 if method == "block" else -1]
+            return Found({"recompute": kind, field: count, other: LAYOUT[other].default})
+        if kind == "none" or self.modules not in settings:
+            return Found({"recompute": kind})
+        listed = settings[self.modules]
+        known = tuple(name for name in get_args(RecomputeModule) if name in listed)
+        unknown = [name for name in listed if name not in known]
+        notes = (f"{self.modules} {' '.join(unknown)} is not modelled",) if unknown else ()
+        if not known:
+            return Found({"recompute": "none"}, notes)
+        return Found({"recompute": kind, "recompute_modules": known}, notes)
+
+
+_OTHER_MODELS = (
+    "--encoder-num-layers",
+    "--hybrid-layer-pattern",
+    "--hybrid-override-pattern",
+    "--is-hybrid-model",
+    "--model-provider",
+)
+_POSITIONS, _ROWS = "--position-embedding-type", "--max-position-embeddings"
+
+
+def usual_model(settings: Settings, facts: Facts) -> Facts:
+    """What pretrain_gpt.py takes where the settings of rows say nothing, and positions.
+
+    Raises:
+        UsageError: the flags of another model than a decoder-only transformer.
+    """
+    for key in _OTHER_MODELS:
+        if key in settings:
+            raise UsageError(field=key, found=settings[key], expected="a decoder-only transformer")
+    learned = settings.get(_POSITIONS, "learned_absolute") == "learned_absolute"
+    learned = learned and "--use-rotary-position-embeddings" not in settings
+    # SwiGLU's three matrices have the entries of two that are 4 d wide (arguments.py).
+    gated = int(4 * facts.get("hidden_size", 0) * 2 / 3) // 64 * 64
+    width = {"mlp_size": gated} if facts.get("activation") == "swiglu" and gated else {}
+    share, head = float(settings.get(Heads.rotated, 1)), facts.get("head_size")
+    head = head or facts.get("hidden_size", 0) // max(1, facts.get("attention_heads", 1))
+    turned = {"rotary_size": int(share * head)} if share < 1 and "kv_rank" not in facts else {}
+    return {
+        "norm": "layer_norm",
+        "activation": "gelu",
+        "attention": "fused_softmax" if settings.get("--transformer-impl") == "local" else "flash",
+        "rotary": not learned and settings.get(_POSITIONS, "rope") == "rope",
+        "learned_positions": MODEL["learned_positions"].kind.parse(_ROWS, settings.get(_ROWS, 0))
+        if learned
+        else 0,
+        **width,
+        **turned,
+    }

@@ -1,14 +1,13 @@
 """Reading a layout: the text's form tells the framework, whose rows read what it decides."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.framework import Framework
-from kernelcast.runtime.frameworks.rows import Settings
+from kernelcast.runtime.frameworks.rows import Framework, Settings
 from kernelcast.runtime.frameworks.table import FRAMEWORKS
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
@@ -51,6 +50,26 @@ class LayoutFile:
                 if row.fields == ("sequence_length",):
                     return row.read(self.settings, {}).facts.get("sequence_length")
         return None
+
+    def model(self, **stated: Any) -> ModelConfig:
+        """The model that the file's settings describe; `stated` fields come first: most files leave the vocabulary to a
+        tokenizer.
+
+        Raises:
+            UsageError: the framework's settings do not describe a model, a setting is wrong, or one is missing.
+        """
+        if self.framework.model is None:
+            raise UsageError(
+                f"{self.where}: {self.framework.title} settings do not describe a model: give --model"
+            )
+        with error_context(self.where):
+            facts: Facts = {"layers": 0, "experts": 0, "tp": 1, **stated}
+            for row in self.framework.rows:
+                if row.fields and set(row.fields) <= {*MODEL, "sequence_length"}:
+                    facts = {**facts, **row.read(self.settings, facts).facts}
+            known = {**self.framework.model(self.settings, facts), **facts, **stated}
+            fields = {name: value for name, value in known.items() if name in MODEL}
+            return ModelConfig.from_document(fields, where="its model", name="model")
 
     def request(self, model: ModelConfig, given: Mapping[str, Any], devices: int | None = None) -> Request:
         """Fields of a prediction of `model`: the file's, overridden by `given`.

@@ -1,10 +1,13 @@
-"""Rows of a framework's table: how its settings and the fields of a request correspond, in both directions."""
+"""A framework as a table of rows: how its settings and the fields of a request correspond, in both directions."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST
@@ -39,6 +42,7 @@ class Row:
 
     keys: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
+    options: "tuple[Option, ...]" = ()
 
     def write(self, facts: Facts) -> Part:
         """The settings of a layout."""
@@ -60,10 +64,10 @@ class Same(Row):
     """
 
     def __init__(
-        self, key: str, name: str, default: Any = None, usual: Any = None, unset: tuple[Any, ...] = ("auto",)
+        self, key: str, field: str, default: Any = None, usual: Any = None, unset: Sequence[Any] = ("auto",)
     ) -> None:
-        self.keys, self.fields = (key,), (name,)
-        self.key, self.name, self.default, self.usual, self.unset = key, name, default, usual, unset
+        self.keys, self.fields = (key,), (field,)
+        self.key, self.name, self.default, self.usual, self.unset = key, field, default, usual, unset
 
     def write(self, facts: Facts) -> Part:
         """The value as it is."""
@@ -97,8 +101,8 @@ class Option:
 class Choice(Row):
     """A field with few values. Of options whose settings are all there, the one with most is meant."""
 
-    def __init__(self, name: str, options: tuple[Option, ...]) -> None:
-        self.name, self.options, self.fields = name, options, (name,)
+    def __init__(self, field: str, options: tuple[Option, ...]) -> None:
+        self.name, self.options, self.fields = field, options, (field,)
         self.keys = tuple(dict.fromkeys(key for one in options for key in (*one.settings, *one.extra)))
 
     def write(self, facts: Facts) -> Part:
@@ -130,7 +134,8 @@ class Beyond(Row):
     """A row that counts only where a degree is above 1."""
 
     def __init__(self, degree: str, row: Row) -> None:
-        self.degree, self.row, self.keys, self.fields = degree, row, row.keys, row.fields
+        self.degree, self.row = degree, row
+        self.keys, self.fields, self.options = row.keys, row.fields, row.options
 
     def write(self, facts: Facts) -> Part:
         """The row's settings."""
@@ -142,31 +147,43 @@ class Beyond(Row):
 
 
 class Lacks(Row):
-    """Something that the framework has no setting for; `lost` names it, "" where a layout does without."""
+    """A field that the framework only knows as `usual`."""
 
-    def __init__(self, lost: Callable[[Facts], str]) -> None:
-        self.lost = lost
+    def __init__(self, name: str, usual: Any) -> None:
+        self.name, self.usual = name, usual
 
     def write(self, facts: Facts) -> Part:
         """Only the loss."""
-        lost = self.lost(facts)
-        return Part(lost=(lost,) if lost else ())
+        value = facts[self.name]
+        return Part(lost=() if value == self.usual else (f"{self.name} {value}",))
 
 
-def lacks(name: str, usual: Any) -> Lacks:
-    """A field that the framework only knows as `usual`."""
-    return Lacks(lambda facts: "" if facts[name] == usual else f"{name} {facts[name]}")
+class Lost(Row):
+    """What cannot be expressed where fields are `above` numbers or `equal` to values: a text with their names."""
+
+    def __init__(self, text: str, above: Settings = NOTHING, equal: Settings = NOTHING) -> None:
+        self.text, self.above, self.equal = text, above, equal
+
+    def write(self, facts: Facts) -> Part:
+        """Only the loss."""
+        is_lost = all(facts[name] > least for name, least in self.above.items())
+        is_lost = is_lost and all(facts[name] == value for name, value in self.equal.items())
+        return Part(lost=(self.text.format_map(facts),) if is_lost else ())
 
 
-def recomputed_partly(facts: Facts) -> str:
+class RecomputedPartly(Row):
     """Recomputation of some layers or modules, for a framework that knows all layers and attention's core alone."""
-    kind, layers, modules = facts["recompute"], facts["recompute_layers"], facts["recompute_modules"]
-    if kind == "full" and layers:
-        return f"recompute_layers {layers} (all are recomputed)"
-    if kind == "full" and facts["recompute_together"] > 1:
-        return f"recompute_together {facts['recompute_together']} (each layer is recomputed alone)"
-    usual = modules == LAYOUT["recompute_modules"].default
-    return "" if kind != "selective" or usual else f"recompute_modules {','.join(modules)}"
+
+    def write(self, facts: Facts) -> Part:
+        """Only the loss."""
+        kind, layers, modules = facts["recompute"], facts["recompute_layers"], facts["recompute_modules"]
+        if kind == "full" and layers:
+            return Part(lost=(f"recompute_layers {layers} (all are recomputed)",))
+        if kind == "full" and facts["recompute_together"] > 1:
+            together = facts["recompute_together"]
+            return Part(lost=(f"recompute_together {together} (each layer is recomputed alone)",))
+        usual = kind != "selective" or modules == LAYOUT["recompute_modules"].default
+        return Part(lost=() if usual else (f"recompute_modules {','.join(modules)}",))
 
 
 class NoPadding(Row):
@@ -206,3 +223,56 @@ class OptimizerOffload(Row):
             return Found({}, () if known else (f"{self.switch} {found} is not modelled",))
         part = LAYOUT["offload_optimizer"].kind.parse(self.part, settings.get(self.part, 1.0))
         return Found({"offload_optimizer": part})
+
+
+@cache
+def _table_rows(file: str, own: tuple[Row, ...]) -> tuple[Row, ...]:
+    by_name = {type(row).__name__: row for row in own}
+    table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+    return tuple(_row(values, by_name) for values in table["rows"])
+
+
+def _row(values: dict[str, Any], own: Mapping[str, Row]) -> Row:
+    match values:
+        case {"beyond": degree, **rest}:
+            return Beyond(degree, _row(rest, own))
+        case {"own": name}:
+            return own[name]
+        case {"lacks": name, "usual": usual}:
+            return Lacks(name, usual)
+        case {"lost": text, **where}:
+            return Lost(text, **where)
+        case {"options": options, "field": name}:
+            return Choice(name, tuple(Option(**option) for option in options))
+    return Same(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """`name` as on the command line, `title` as people write it. `table` is a file of this folder.
+
+    A row of the table with `key` is `Same`, with `options` a `Choice`, with `lacks` or `lost` a loss; `own` names a row
+    of its own kind by its class, and `beyond` the degree that a row counts above 1 of. Rows are written and read in
+    their order: a row may rely on the fields of earlier rows. `parse` reads settings from a text and `render` writes
+    them; `is_form_of` tells whether a text has the framework's form. `model` gives the fields of a model that no row
+    reads, of the settings and what rows read; None where settings do not describe a model.
+    """
+
+    name: str
+    title: str
+    table: str
+    own: tuple[Row, ...]
+    parse: Callable[[str], Settings]
+    render: Callable[[Settings], str]
+    is_form_of: Callable[[str], bool]
+    model: Callable[[Settings, Facts], Facts] | None = None
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The table, read when it is first asked for."""
+        return _table_rows(self.table, self.own)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of all rows."""
+        return frozenset(key for row in self.rows for key in row.keys)

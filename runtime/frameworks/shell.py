@@ -28,15 +28,36 @@ _MOST_STEPS = 16
 """Variables that stand for variables."""
 
 
+_MODEL_ARGS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
+_YAML_FLAG = re.compile(r"^\s*[\"']?(--[\w-]+)[\"']?:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+def yaml_flags(text: str) -> str:
+    """The flags of MODEL_ARGS in Megatron-LM's model_config.yaml as they stand on a command line."""
+
+    def flag(name: str, value: str) -> str:
+        value = value.strip("\"'")
+        if value.startswith("["):
+            return " ".join([name, *re.split(r"[\s,]+", value.strip("[]"))])
+        if value.lower() in ("true", "false"):
+            return name if value.lower() == "true" else ""
+        return f"{name} {shlex.quote(value)}"
+
+    return " ".join(flag(*one) for one in _YAML_FLAG.findall(text))
+
+
 def parse_shell(text: str, switches: Collection[str] = (), lists: Collection[str] = ()) -> Settings:
     """Flags of a script or a command line; the last of several wins, as in argparse. `switches` have no value,
     `lists` several, as a tuple.
 
-    Variables stand for what the script assigns to them, `$((A * B))` for the product.
+    Of a model_config.yaml of Megatron-LM's functional tests, MODEL_ARGS are read. Variables stand for what the script
+    assigns to them, `$((A * B))` for the product.
 
     Raises:
         DataError: quotes do not match.
     """
+    if _MODEL_ARGS.search(text):
+        text = yaml_flags(text)
     text = _substituted(_CONTINUED.sub(" ", _COMMENT.sub(r"\1", text)))
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace_split, lexer.commenters = True, ""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
-from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.megatron import MEGATRON
+from kernelcast.runtime.frameworks.rows import Framework
 from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
 
 FRAMEWORKS: Mapping[str, Framework] = {

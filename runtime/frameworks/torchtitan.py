@@ -7,21 +7,15 @@ from math import ceil
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.cut import weighted_cut
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.nested import parse_toml, render_toml
 from kernelcast.runtime.frameworks.rows import (
-    Beyond,
-    Choice,
     Found,
-    Lacks,
+    Framework,
     NoPadding,
-    Option,
     Part,
+    RecomputedPartly,
     Row,
-    Same,
     Settings,
-    lacks,
-    recomputed_partly,
 )
 from kernelcast.runtime.request.field_types import FLAG, choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
@@ -224,91 +218,31 @@ class SequenceParallel(Row):
         return Found({"sequence_parallel": facts["tp"] > 1 and is_on})
 
 
-_ASYNC_TP = "parallelism.enable_async_tensor_parallel"
-_MODE = "activation_checkpoint.mode"
-_EARLY = "activation_checkpoint.early_stop"
-_PRECISION = "training.mixed_precision_param"
-_HALF = {_PRECISION: "bfloat16"}
-_OWN = "selective recomputation keeps other operators' results than attention's"
-
-_ROTATE = "parallelism.context_parallel_rotate_method"
-
-
-def _expert_tensors(facts: Facts) -> str:
+class ExpertTensors(Row):
     """The expert_tp that torchtitan refuses: values other than 1 and tp, and tp without expert parallelism."""
-    cut, ep, tp = facts["expert_tp"], facts["ep"], facts["tp"]
-    is_known = cut == 1 or (cut == tp and ep > 1)
-    return "" if is_known else f"expert_tp {cut} with ep {ep} (1, or tp with ep above 1)"
 
+    def write(self, facts: Facts) -> Part:
+        """Only the loss."""
+        cut, ep, tp = facts["expert_tp"], facts["ep"], facts["tp"]
+        is_known = cut == 1 or (cut == tp and ep > 1)
+        return Part(lost=() if is_known else (f"expert_tp {cut} with ep {ep} (1, or tp with ep above 1)",))
 
-ROWS = (
-    Same("parallelism.tensor_parallel_degree", "tp", 1),
-    Same("parallelism.pipeline_parallel_degree", "pp", 1),
-    Same("parallelism.context_parallel_degree", "cp", 1, usual=1),
-    Beyond(
-        "cp",
-        Choice(
-            "context_exchange",
-            (
-                Option("all_gather", {_ROTATE: "allgather"}),
-                Option("all_gather", only_read=True),
-                Option("ring", {_ROTATE: "alltoall"}),
-            ),
-        ),
-    ),
-    Same("parallelism.expert_parallel_degree", "ep", 1, usual=1),
-    Same("parallelism.expert_tensor_parallel_degree", "expert_tp", 1, usual=1),
-    Lacks(_expert_tensors),
-    DataParallel(),
-    Pipeline(),
-    SequenceParallel(),
-    Choice(
-        "tensor_overlap",
-        (
-            Option("none"),
-            Option("none", {_ASYNC_TP: False}, only_read=True),
-            Option("products", {_ASYNC_TP: True}),
-        ),
-    ),
-    Batches(),
-    Same("training.seq_len", "sequence_length", 2048),
-    Choice(
-        "dtype",
-        (Option("float32", {_PRECISION: "float32"}), Option("bfloat16", _HALF), Option("float16", _HALF)),
-    ),
-    Choice(
-        "recompute",
-        (
-            Option("selective", only_read=True, read=_OWN),
-            Option("none", {_MODE: "none"}),
-            Option("selective", {_MODE: "selective"}, written=_OWN, read=_OWN),
-            Option("full", {_MODE: "full"}),
-        ),
-    ),
-    Choice(
-        "recompute_early_stop",
-        (Option(False, {_EARLY: False}, only_read=True), Option(False), Option(True, {_EARLY: True})),
-    ),
-    NoPadding(),
-    Lacks(recomputed_partly),
-    lacks("dropout", 0.0),
-    lacks("fp8_recipe", "none"),
-    lacks("expert_capacity", 0.0),
-    lacks("lora_rank", 0),
-    lacks("optimizer", "adam_fused"),
-    lacks("offload_optimizer", 0.0),
-    lacks("offload_activations", 0.0),
-    lacks("attention_kernel", "as-measured"),
-    lacks("optimizer_states", "float32"),
-    Lacks(lambda facts: "the model (a name and a flavor there)"),
-)
 
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
 TORCHTITAN = Framework(
     name="torchtitan",
     title="torchtitan",
-    rows=ROWS,
+    table="torchtitan.toml",
+    own=(
+        ExpertTensors(),
+        DataParallel(),
+        Pipeline(),
+        SequenceParallel(),
+        Batches(),
+        NoPadding(),
+        RecomputedPartly(),
+    ),
     parse=parse_toml,
     render=render_toml,
     is_form_of=lambda text: _TABLE.search(text) is not None,

@@ -1,7 +1,6 @@
 """Writing a layout: every row of a framework's table writes its settings."""
 
-from dataclasses import dataclass
-
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.rows import Settings
 from kernelcast.runtime.frameworks.table import FRAMEWORKS

@@ -6,12 +6,12 @@
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.shipped import ATTENTION_KERNELS
 

@@ -8,11 +8,11 @@ only be forwarded when it has arrived. The fastest algorithm and protocol counts
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.fabric import Between, Fabric, Inside
 from kernelcast.runtime.operators import OPERATORS, Operator

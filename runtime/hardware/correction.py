@@ -6,11 +6,11 @@ latencies and of times per byte. What then still differs at the measured layouts
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.hardware.collectives import (
     UNCORRECTED,
     Correction,

@@ -3,10 +3,10 @@
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.shipped import DEVICES
 from kernelcast.runtime.spelling import unknown
 

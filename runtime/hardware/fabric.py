@@ -5,9 +5,9 @@ taken from measured fabrics of the same kind (docs/fabrics.md, Defaults).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.record import WITH_DEFAULT, Check, Record, between, one_of
 

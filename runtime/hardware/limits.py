@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.device_links import adds_up
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.operators import Direction, Operator

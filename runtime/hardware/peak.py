@@ -1,8 +1,8 @@
 """The rate of a device that its utilisation refers to."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.record import Record, above
 
 

@@ -1,9 +1,9 @@
 """How long a device needs at least for some work, by its peaks: what operators carry over to other devices by."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.operators import Direction, Operator, OperatorClass
 from kernelcast.runtime.operators.operator import evaluate

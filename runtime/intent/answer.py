@@ -1,11 +1,11 @@
 """The answer to a wish over one hardware: an estimate, and how it was come by."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.defaults import chosen_gpus_per_node, usual_gpus_per_node
 from kernelcast.runtime.estimate.estimate import Estimate

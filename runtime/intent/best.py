@@ -1,9 +1,9 @@
 """The fastest layout of a question, and the fastest ones that differ from it in kind."""
 
 import time
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.intent.open_request import OpenRequest

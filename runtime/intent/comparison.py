@@ -1,9 +1,9 @@
 """One question to several hardware: the best layout of each, in one order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.training import Training, training
 from kernelcast.runtime.intent.best import Best, find_best

@@ -1,13 +1,13 @@
 """The fewest devices that train on a number of tokens in a number of days."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass, fields
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import step_time_for

@@ -1,9 +1,9 @@
 """Goals in addition to a layout, and which of them go together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.open_request import check_open_request
 from kernelcast.runtime.request.reading import read_request

@@ -1,10 +1,10 @@
 """The largest global batch, or sequence length, with a layout that fits into the memory of the devices."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.intent.best import require_answer
 from kernelcast.runtime.intent.open_request import OpenRequest

@@ -1,9 +1,8 @@
 """How much a step depends on the rate between nodes, where that rate is described and not measured."""
 
-from dataclasses import dataclass, replace
-
 from kernelcast.runtime.answers.collective_times import collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator

@@ -1,11 +1,11 @@
 """A request that leaves parts of the layout open: what is given is fixed, the rest is searched."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Self
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator

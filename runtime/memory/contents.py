@@ -35,7 +35,8 @@ class LayerContents(NamedTuple):
       MLP's half; `mlp` is all that this half keeps; `late` is kept for late weight gradients;
     - gradients in use: of attention, at the MLP's projection down and at its activation;
     - `buffers` whatever the micro-batch;
-    - `parameters`, of them in `adapters`; entries of weight `matrices`, of them `cast` to 8 bit.
+    - `parameters`, of them in `adapters`; entries of weight `matrices`, of one expert's alone, and of
+      all those `cast` to 8 bit.
     """
 
     block_input: Number
@@ -76,7 +77,7 @@ class LayerContents(NamedTuple):
             buffers=buffer_bytes(s),
             parameters=held.frozen + held.frozen_experts if s.is_frozen else held.total,
             adapters=held.dense if s.is_frozen else 0,
-            matrices=1.0 * _total(one.weight.entries for one in others if one.weight is not None),
+            matrices=1.0 * _total(one.weight.k * one.weight.n for one in others if one.weight is not None),
             cast=_cast_entries(s, ops),
         )
 

@@ -1,12 +1,12 @@
 """Micro-batches in flight: passes forward whose backward pass has not begun, at their most, by schedule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.byte_cache import remembered
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.pipeline.passes import Kind
 from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.request.fields import Schedule

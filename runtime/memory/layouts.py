@@ -12,6 +12,7 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
+from kernelcast.runtime.memory.workspace import workspace_bytes
 from kernelcast.runtime.request.fields import LayerSplit, Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -32,6 +33,7 @@ def largest_stage_bytes(
     *,
     dtype: str = "float16",
     is_cpu: bool = False,
+    architecture: str = "",
     most_bytes: int | None = None,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
@@ -62,11 +64,15 @@ def largest_stage_bytes(
     # The same sizes are on the devices of many layouts.
     distinct, sizes_of = layouts.distinct(*_OF_CONTENTS)
     contents = Contents.of(model, distinct.as_one, precision.element, is_cpu=is_cpu)
+    buffers = 0 if is_cpu else workspace_bytes(model, layouts.like, architecture)
 
     def needed(row_of: NDArray[np.intp], own: NDArray[np.intp]) -> Floats:
         """Of rows of the table for the layouts at `own`."""
         rows = Rows.of_loads(table[row_of], layouts.take(own))
-        return memory_of(model, rows, contents.at(sizes_of[own]), precision=precision).total
+        found = contents.at(sizes_of[own])
+        return memory_of(
+            model, rows, found, precision=precision, architecture=architecture, buffers=buffers
+        ).total
 
     largest = needed(first, np.arange(len(layouts)))
     others = counts[shape_of] - 1

@@ -1,11 +1,11 @@
 """The stages whose memory is asked for, as arrays: one row is one stage of one layout."""
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.fields import REPLICATING
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.layouts import RECOMPUTE, Layouts
@@ -88,5 +88,6 @@ class Rows:
 
     @property
     def expert_shards(self) -> Floats:
-        """Devices that ZeRO shards experts over (`Parallelism.expert_replicas`)."""
-        return self.layout.tp * self.replicas / (self.layout.ep * self.layout.expert_tp)
+        """Devices that ZeRO shards experts over, in as many groups as the others (`Parallelism.expert_replicas`)."""
+        devices = self.layout.tp * self.replicas / (self.layout.ep * self.layout.expert_tp)
+        return np.maximum(1.0, np.floor(devices * self.shards / self.replicas))

@@ -1,28 +1,30 @@
 """Memory of the devices of every stage: the parts added up."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.memory.contents import Contents, LayerContents
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import (
     Precision,
+    as_masters,
     frozen_bytes,
     model_states,
     precision_of,
     with_optimizer,
 )
 from kernelcast.runtime.memory.working import largest_of, working_bytes
+from kernelcast.runtime.memory.workspace import float8_copies_bytes, workspace_bytes
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of
 from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import Number
 
@@ -38,6 +40,7 @@ class StageMemory:
     - `logits_bytes`: logits and other tensors that the loss keeps, on the last stage;
     - `working_bytes`: activation gradients in use, recomputed activations, whole weights and gradients of the
       blocks that ZeRO works on, tables;
+    - `workspace_bytes`: of matrix products, whatever is trained;
     - `host_bytes`: states of the optimizer and activations in the host's memory instead.
     """
 
@@ -50,13 +53,14 @@ class StageMemory:
     activations_bytes: int
     logits_bytes: int
     working_bytes: int
+    workspace_bytes: int
     host_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """All of the device's."""
         states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        return states + self.activations_bytes + self.logits_bytes + self.working_bytes
+        return states + self.activations_bytes + self.logits_bytes + self.working_bytes + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +74,25 @@ class Bytes:
     activations: Floats
     logits: Floats
     working: Floats
+    workspace: int
     host: Floats
 
     @property
     def total(self) -> Floats:
         """All bytes."""
         states = self.weights + self.gradients + self.optimizer
-        return states + self.activations + self.logits + self.working
+        return states + self.activations + self.logits + self.working + self.workspace
 
 
 def on_cpu(compute: Iterable[ComputeFingerprint]) -> bool:
     """Whether memory is counted as on CPUs: where all known devices are."""
     return {device.kind for device in compute} == {"cpu"}
+
+
+def architecture_of(compute: Iterable[ComputeFingerprint]) -> str:
+    """The GPU architecture of devices, as devices.toml names it; "" where they have several, or it is not known."""
+    found = {known.architecture if (known := device_named(one.device_name)) else "" for one in compute}
+    return found.pop() if len(found) == 1 else ""
 
 
 def stage_memory(
@@ -90,11 +101,14 @@ def stage_memory(
     *,
     dtype: str = "float16",
     is_cpu: bool = False,
+    architecture: str = "",
+    workspace: int | None = None,
 ) -> tuple[StageMemory, ...]:
     """Memory of one device of every stage, in order.
 
     `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. On a CPU torch keeps more of
-    some operators.
+    some operators. Of a GPU's `architecture` (as in devices.toml) depend workspaces and 8-bit copies; `workspace` is
+    that of a cuBLAS handle, where CUBLAS_WORKSPACE_CONFIG sets it.
 
     Raises:
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
@@ -103,7 +117,8 @@ def stage_memory(
     stages = _loads(model, parallelism)
     precision = precision_of(dtype, parallelism.reduce_dtype)
     rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu)
-    found = memory_of(model, rows, contents, precision=precision)
+    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
+    found = memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
     return tuple(
         StageMemory(
             stage=index,
@@ -115,6 +130,7 @@ def stage_memory(
             activations_bytes=ceil(found.activations[index]),
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
+            workspace_bytes=found.workspace,
             host_bytes=ceil(found.host[index]),
         )
         for index, load in enumerate(stages)
@@ -127,30 +143,34 @@ def memory_of(
     contents: Contents,
     *,
     precision: Precision,
+    architecture: str = "",
+    buffers: int = 0,
 ) -> Bytes:
     """Memory of one device of every row, which is put together from its own of `contents`.
 
     Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
     dropout the embedding's mask on the first. A stage's output is not counted: it is freed once it is sent, as in
-    Megatron-LM (arXiv 2205.05198, appendix B).
+    Megatron-LM (arXiv 2205.05198, appendix B). `buffers` are a process's own.
     """
-    layers, loss = contents.layers, contents.loss
+    layers, loss, modules = contents.layers, contents.loss, contents.sizes.modules
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
     own = with_optimizer(precision, rows.layout.optimizer, rows.layout.optimizer_states)
-    states = model_states(held.dense, rows.shards, rows.zero, own)
+    masters = None if modules.separates_masters else as_masters(own)
+    states = model_states(held.dense, rows.shards, rows.zero, own, masters)
     if model.experts:
-        states = states + model_states(held.experts, rows.expert_shards, rows.zero, own)
+        states = states + model_states(held.experts, rows.expert_shards, rows.zero, own, masters)
     of_device = 1 - rows.layout.offload_optimizer
     weights = states.weights + frozen_bytes(held.frozen, rows.shards, rows.zero, precision)
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
     # Copies in 8 bit stay from update to update; with ZeRO-3 only copies of the gathered blocks.
-    copies = [FLOAT8_COPIES_BYTES * one.cast for one in layers]
-    of_stage = sum(count * entries for count, entries in zip(rows.layers, copies, strict=True))
-    of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * loss.cast
-    weights = weights + np.minimum(
-        of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
+    saved, more = float8_copies_bytes(rows.layout, architecture)
+    cast = [one.cast for one in layers]
+    of_stage = (
+        sum(count * entries for count, entries in zip(rows.layers, cast, strict=True)) + rows.last * loss.cast
     )
+    copied = np.minimum(of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, cast), of_stage))
+    weights = weights + more * copied - saved * of_stage / np.where(rows.zero >= 3, rows.shards, 1.0)
     by_layer = [_kept_in_flight(rows, one) for one in layers]
     in_flight = sum(live * own for live, own in zip(rows.live_layers, by_layer, strict=True))
     away = rows.layout.offload_activations
@@ -180,6 +200,7 @@ def memory_of(
         activations=activations,
         logits=rows.last * (1 + model.extra_predictions) * (logits + log_probabilities),
         working=working,
+        workspace=buffers,
     )
 
 

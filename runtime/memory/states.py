@@ -1,9 +1,8 @@
 """Model states: weights, gradients and optimizer states of a stage under ZeRO (arXiv 1910.02054, section 3.1)."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.memory.rows import Floats
 from kernelcast.runtime.request.fields import OptimizerKind, ReduceDtype, StateType
@@ -72,21 +71,36 @@ def with_optimizer(precision: Precision, kind: OptimizerKind, states: StateType)
     return replace(precision, optimizer=masters + state_bytes(kind, states, moment))
 
 
+def as_masters(precision: Precision) -> Precision:
+    """The same where the shards of the weights are the fp32 masters, and so are gradients (FSDP)."""
+    masters = max(precision.weight, 4)
+    return Precision(
+        weight=masters,
+        gradient=masters,
+        optimizer=precision.optimizer - (masters if precision.weight < 4 else 0),
+    )
+
+
 def frozen_bytes(parameters: Number, shards: Floats, zero: Floats, precision: Precision) -> Floats:
     """Weights that are not trained, float64 [rows]: nothing else belongs to them."""
     found: Floats = precision.weight * np.where(zero >= 3, np.ceil(parameters / shards), parameters)
     return found
 
 
-def model_states(parameters: Number, shards: Floats, zero: Floats, precision: Precision) -> States:
+def model_states(
+    parameters: Number, shards: Floats, zero: Floats, precision: Precision, sharded: Precision | None = None
+) -> States:
     """Model states of devices that hold `parameters` each, all arguments [rows].
 
     ZeRO-1 divides the optimizer's states by the `shards`, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded
-    up to whole parameters.
+    up to whole parameters. With ZeRO-3 they have the types of `sharded`, where that is given.
     """
-    shard = np.ceil(parameters / shards)
+    shard, whole = np.ceil(parameters / shards), sharded or precision
+    is_whole = (zero >= 3) & (shards > 1)
     return States(
-        weights=precision.weight * np.where(zero >= 3, shard, parameters),
-        gradients=precision.gradient * np.where(zero >= 2, shard, parameters),
-        optimizer=precision.optimizer * np.where(zero >= 1, shard, parameters),
+        weights=np.where(is_whole, whole.weight * shard, precision.weight * parameters),
+        gradients=np.where(is_whole, whole.gradient, precision.gradient)
+        * np.where(zero >= 2, shard, parameters),
+        optimizer=np.where(is_whole, whole.optimizer, precision.optimizer)
+        * np.where(zero >= 1, shard, parameters),
     )

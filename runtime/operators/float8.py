@@ -1,8 +1,8 @@
 """Linears in 8 and 4 bit: the products alone, and the cast of what they read and of weights."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.elementwise import elementwise
 from kernelcast.runtime.operators.gemm import GEMM, GROUPED_GEMM
 from kernelcast.runtime.operators.operator import Cost, Direction, Operator, Substitute, Vector, cost

@@ -1,11 +1,11 @@
 """What the table says about an operator: its workload vector, its costs, and the roles in which a step calls it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from types import MappingProxyType
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError
 
 Vector = tuple[int, ...]

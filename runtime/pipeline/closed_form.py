@@ -1,9 +1,8 @@
 """The paper's closed form: from the stages' times to the time of an update (eq. 7, docs/method.md, A step)."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.overlap import Overlap, Times
 

@@ -1,11 +1,11 @@
 """Input of a simulated pipeline: the time of every pass, transfer and update."""
 
-from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.overlap import Overlap
 

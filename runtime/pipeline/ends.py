@@ -1,7 +1,6 @@
 """How the last passes of a pipeline end, which is what the update waits for."""
 
-from dataclasses import dataclass
-
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.pipeline.durations import Times
 
 

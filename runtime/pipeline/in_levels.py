@@ -8,12 +8,12 @@ kept: messages of one kind and chunk take turns in a few places, freed when they
 
 from collections import Counter, deque
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.byte_cache import remembered
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends
 from kernelcast.runtime.pipeline.messages import Message, Messages

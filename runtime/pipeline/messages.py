@@ -1,9 +1,9 @@
 """What passes wait for from other chunks, and what they send there."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.pipeline.passes import Kind, Pass
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, stage_of

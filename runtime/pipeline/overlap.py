@@ -3,11 +3,12 @@
 See docs/timeline.md, Data-parallel collectives during passes.
 """
 
-from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kernelcast.runtime.dataclass import dataclass, fields
 
 Times = NDArray[np.float64]
 

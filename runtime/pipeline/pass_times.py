@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.ends import Ends

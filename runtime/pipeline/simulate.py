@@ -1,10 +1,9 @@
 """The exact time of a training step under a pipeline schedule, for many configurations at once."""
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass, fields
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends

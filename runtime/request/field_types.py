@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from itertools import combinations
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError, either
 
 Value = int | float | str | bool | tuple[int, ...] | tuple[str, ...]

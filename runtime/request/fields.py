@@ -5,11 +5,11 @@ of a search follow from it. A new field is a row here and the code that computes
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from dataclasses import fields as dataclass_fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from kernelcast.runtime.dataclass import dataclass, field, replace
+from kernelcast.runtime.dataclass import fields as dataclass_fields
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.field_types import (
     FLAG,
@@ -38,13 +38,13 @@ ReduceDtype = Literal["same", "float32"]
 RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
 OptimizerKind = Literal["adam_fused", "adam_foreach", "adam_loop", "sgd", "lion"]
 StateType = Literal["float32", "bfloat16", "8bit"]
-LossKind = Literal["plain", "fused", "in_place"]
+LossKind = Literal["plain", "native", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
 Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"]
 LinearKind = Literal["attention", "mlp", "experts"]
 AdaptedKind = Literal["attention", "mlp"]
-ModuleKind = Literal["torch", "megatron"]
+ModuleKind = Literal["torch", "megatron", "megatron_local"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -214,7 +214,8 @@ class LayoutFields:
     reduce_dtype: ReduceDtype = stated(choice(get_args(ReduceDtype)),
         "Dtype of stored and reduced gradients: that of training, or float32.", "same", of_stack=True)
     loss: LossKind = stated(choice(get_args(LossKind)),
-        "Loss: plain in float32, fused without a float32 copy, or in_place with the gradient over the logits.", "plain",
+        "Loss: plain in float32, native as Megatron-LM compiles it (one more copy), fused without a float32 copy, "
+        "or in_place with the gradient over the logits.", "plain",
         of_stack=True)
     recompute_modules: tuple[RecomputeModule, ...] = stated(
         names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
@@ -242,7 +243,7 @@ class LayoutFields:
         "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
         AS_MEASURED, of_stack=True)
     kept_by: ModuleKind = stated(choice(get_args(ModuleKind)),
-        "Modules that save activations: PyTorch's, or Megatron-core's with TransformerEngine.", "torch",
+        "Modules that save activations: PyTorch's, or Megatron-core's with TransformerEngine or without.", "torch",
         of_stack=True)
     exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
         "Fraction of the time of overlapped collectives that is exposed.", 0.25, of_stack=True)
@@ -282,8 +283,10 @@ class LayoutFields:
     fp8_linears: tuple[LinearKind, ...] = stated(
         names(get_args(LinearKind), "one or more of attention, mlp, experts"),
         "Linears in FP8, with fp8_recipe; never router and logits.", get_args(LinearKind), of_stack=True)
-    fp8_param_gather: bool = stated(FLAG, "Gather parameters in the recipe's 8 or 4 bits, not in 16.", False,
+    fp8_weights: bool = stated(FLAG, "Weights of FP8 linears exist in FP8 alone (--fp8-param-gather).", False,
         of_stack=True)
+    fp8_activation_store: bool = stated(FLAG,
+        "Save what the MLP's activation reads in FP8 (activation_func_fp8_input_store).", False, of_stack=True)
     fp8_dispatch: bool = stated(FLAG, "Send tokens to experts, and gradients of their outputs, in FP8.", False,
         of_stack=True)
     expert_overlap: bool = stated(FLAG,
@@ -306,6 +309,8 @@ class LayoutFields:
         of_stack=True)
     lora_linears: tuple[AdaptedKind, ...] = stated(names(get_args(AdaptedKind), "one or more of attention, mlp"),
         "Linears with adapters; never routed experts.", get_args(AdaptedKind), of_stack=True)
+    lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of what adapters read.", 0.0,
+        of_stack=True)
 
 
 LAYOUT = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass_fields(LayoutFields)))

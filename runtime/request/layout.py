@@ -1,9 +1,9 @@
 """How a job is laid out: parallel degrees, micro-batches and recomputation, and the nodes it runs on."""
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.fields import (
@@ -95,7 +95,6 @@ class Parallelism(LayoutFields):
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
       scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
       stay in 16 bit.
-    - `fp8_param_gather`: parameters of those GEMMs are gathered as the recipe's copies, not in 16 bit.
     - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
     - `expert_overlap`: dispatch and combination overlap with a layer's compute for another micro-batch (DeepSeek-V3,
@@ -135,7 +134,7 @@ class Parallelism(LayoutFields):
             )
         if self.expert_padding and not self.expert_capacity:
             raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
-        for name in ("fp8_dispatch", "fp8_param_gather"):
+        for name in ("fp8_dispatch", "fp8_weights"):
             if getattr(self, name) and self.fp8_recipe == "none":
                 raise UsageError(field=name, found=True, expected="false with fp8_recipe none")
         of_stage = self.world_size // self.pp

@@ -1,10 +1,10 @@
 """The model whose training step is asked for: sizes and architecture, from Python, TOML or JSON."""
 
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError, error_context, shown_name
 from kernelcast.runtime.request.fields import MODEL, Activation, Biases, ModelFields, Norm, renamed
 from kernelcast.runtime.request.model_file import model_file, read_document

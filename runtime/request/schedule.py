@@ -1,7 +1,6 @@
 """Pipeline schedules as data: what they split, where their chunks lie, and for which numbers they exist."""
 
-from dataclasses import dataclass
-
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.fields import Schedule
 

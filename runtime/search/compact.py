@@ -1,11 +1,11 @@
 """The result of a search as a table of numbers: ten thousand layouts in a document that a browser shows."""
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.request.fields import SEARCHED
 from kernelcast.runtime.search.partial_result import nothing

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
+from kernelcast.runtime.memory import architecture_of, largest_stage_bytes, on_cpu
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
@@ -28,6 +28,7 @@ def needed_bytes(
             part,
             dtype=bundle.manifest.dtype,
             is_cpu=on_cpu(bundle.manifest.compute),
+            architecture=architecture_of(bundle.manifest.compute),
             most_bytes=most_bytes,
         )
         for part in parts

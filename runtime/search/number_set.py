@@ -1,9 +1,9 @@
 """A set of allowed whole numbers, written as people write page numbers: `1,2,4-8`."""
 
 import re
-from dataclasses import dataclass
 from typing import Self
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 
 _PART = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})?)?")

@@ -1,12 +1,12 @@
 """Results so far of a search, or of one part of it: counts, the best layouts and the Pareto front."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass, field, fields
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.question import Question

@@ -1,9 +1,9 @@
 """The answer of a search, with a documented JSON form."""
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.data_frame import data_frame
+from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.errors import shown_size
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import training

@@ -5,7 +5,6 @@ refusals are counted.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, islice
 from math import isqrt
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.fields import (
     DEGREES,

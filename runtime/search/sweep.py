@@ -1,7 +1,6 @@
 """Goes through a space, or a part of it, and keeps the best layouts; memory stays flat."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
 from kernelcast.runtime.answers.formats import check_format
 from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.engine import Engine

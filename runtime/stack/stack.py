@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.record import (

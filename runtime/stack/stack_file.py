@@ -1,10 +1,10 @@
 """Stacks as TOML files: read strictly, written in full; those that ship by name."""
 
 import os
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.record import read_record
 from kernelcast.runtime.shipped import STACKS

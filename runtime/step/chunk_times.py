@@ -5,13 +5,14 @@ random draws, a search for all that share a structure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kernelcast.runtime.dataclass import dataclass
 
 Times = NDArray[np.float64]
 

@@ -1,8 +1,8 @@
 """How a layout cuts a model: its chunks, and what stages hold of them."""
 
-from dataclasses import dataclass
 from itertools import accumulate
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import stage_of

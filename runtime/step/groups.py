@@ -1,10 +1,10 @@
 """How communication groups lie on nodes of g devices, a collective's layout (docs/method.md, A step)."""
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 
 

@@ -1,7 +1,6 @@
 """What a host does where states or activations lie in its memory: rates, not measurements (docs/method.md)."""
 
-from dataclasses import dataclass
-
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.optimizers import moved_bytes

@@ -1,11 +1,11 @@
 """Many layouts as one table of whole numbers, so that thousands are evaluated at once."""
 
-from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.request.fields import (
     DEGREES,
     EXPERT_DEGREES,

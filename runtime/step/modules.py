@@ -1,8 +1,8 @@
 """What a framework's modules keep between the passes, where frameworks differ: one row of facts each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.fields import ModuleKind
 
 
@@ -19,6 +19,11 @@ class Modules:
     - `kept_results`: tensors of the experts' results that are kept where they are weighted and summed; probabilities
       that are applied in the activation need none.
     - `reuses_loss`: a plain loss keeps probabilities in fp32 but not the logits, and writes its gradient over them.
+    - `caches_float8`: linears in 8 bit save their inputs in 8 bit, and 8-bit copies of weights stay from update to
+      update. Else inputs are saved as they come, and both are cast again where they are read.
+    - `has_engine`: TransformerEngine has a cuBLAS workspace of its own.
+    - `separates_masters`: ZeRO-3 shards weights in the training's type next to fp32 masters; else the shards are the
+      masters, and what is gathered is cast.
     """
 
     copies_attention_inputs: bool = False
@@ -26,6 +31,9 @@ class Modules:
     accumulates_in_products: bool = False
     kept_results: int = 2
     reuses_loss: bool = False
+    caches_float8: bool = False
+    has_engine: bool = False
+    separates_masters: bool = False
 
 
 TORCH = Modules()
@@ -42,5 +50,10 @@ MODULES: Mapping[ModuleKind, Modules] = {
         accumulates_in_products=True,
         kept_results=0,
         reuses_loss=True,
+        caches_float8=True,
+        has_engine=True,
+        separates_masters=True,
     ),
+    # Megatron-core without TransformerEngine (--transformer-impl local).
+    "megatron_local": Modules(fuses_gate=True, reuses_loss=True, separates_masters=True),
 }

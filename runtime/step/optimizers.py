@@ -1,7 +1,6 @@
 """Kinds of optimizers: what they keep per parameter, and what an update moves against the one that was measured."""
 
-from dataclasses import dataclass
-
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.request.fields import OptimizerKind, StateType
 
 STATE_BYTES: dict[StateType, int] = {"float32": 4, "bfloat16": 2, "8bit": 1}

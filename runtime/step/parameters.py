@@ -1,9 +1,9 @@
 """The parameters of a stage (eq. 6, Table III) and of a whole model, added up from the ops of its layers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix

@@ -1,9 +1,9 @@
 """Passes of one layer for one micro-batch: folds over its ops."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.op import Call, Calls, Op, Ops, Overlap
 from kernelcast.runtime.step.sizes import Sizes

@@ -1,10 +1,10 @@
 """What one device holds of a model's sizes: one number each, or float64 [rows] for the devices of many layouts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, TypeVar
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LinearKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
@@ -24,9 +24,10 @@ _OF_STEP = {
     "pp", "dp", "micro_batches", "schedule", "virtual_stages", "recompute", "zero", "layer_counts", "layer_split",
     "reduce_dtype", "recompute_modules", "recompute_layers", "recompute_together", "recompute_early_stop", "optimizer",
     "optimizer_states", "host_launch_us", "attention_kernel", "exposed_share", "gradient_collective", "shard_group",
+    "fp8_weights",
     "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
     "expert_padding", "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
-    "power_limit_w", "fp8_param_gather",
+    "power_limit_w",
 }  # fmt: skip
 _OF_LAYERS = tuple(name for name in LAYOUT if name not in _OF_STEP and name not in _OF_EXPERTS)
 
@@ -189,12 +190,29 @@ class Sizes:
         return self.is_frozen and kind in self.layout.lora_linears
 
     def input_bytes(self, kind: LinearKind) -> int:
-        """Bytes per entry of a linear's input as it is kept for the backward pass."""
-        return FLOAT8_BYTES if self.is_cast(kind) else self.element_bytes
+        """Bytes per entry of a linear's input as it is kept for the backward pass.
+
+        A frozen weight needs none; its adapter keeps what it reads in the training's type, with dropout the dropped
+        copy and its mask.
+        """
+        if self.is_frozen:
+            return (self.element_bytes + self.adapter_mask_bytes) if self.is_adapted(kind) else 0
+        return FLOAT8_BYTES if self.saves_float8(kind) else self.element_bytes
 
     def cast_bytes(self, kind: LinearKind) -> int:
-        """Bytes per entry of a linear's own 8-bit copy of an input that another op keeps too; 0 without a cast."""
-        return FLOAT8_BYTES if self.is_cast(kind) else 0
+        """Bytes per entry of a linear's own copy of an input that another op keeps too: in 8 bit, or dropped."""
+        if self.is_frozen:
+            return self.input_bytes(kind) if self.is_adapted(kind) and self.layout.lora_dropout else 0
+        return FLOAT8_BYTES if self.saves_float8(kind) else 0
+
+    @property
+    def adapter_mask_bytes(self) -> int:
+        """Bytes per entry of the mask of a dropout before an adapter."""
+        return int(self.layout.lora_dropout > 0) * (self.element_bytes if self.is_cpu else 1)
+
+    def saves_float8(self, kind: LinearKind) -> bool:
+        """Whether inputs of these linears are saved in 8 bit."""
+        return self.is_cast(kind) and self.modules.caches_float8
 
     @cached_property
     def length(self) -> Number:

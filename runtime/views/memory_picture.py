@@ -12,6 +12,7 @@ PARTS = (
     ("activations_bytes", "activations", "activations"),
     ("logits_bytes", "logits", "logits"),
     ("working_bytes", "working memory", "working"),
+    ("workspace_bytes", "workspaces", "working"),
 )
 """Field of `StageMemory`, name, class of its colour."""
 

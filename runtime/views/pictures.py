@@ -1,9 +1,9 @@
 """The pictures of an estimate's page one by one, for pages with a layout of their own."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
 from kernelcast.runtime.views.simulated_step import step_or_reason

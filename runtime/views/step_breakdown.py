@@ -1,10 +1,10 @@
 """Where the time of a step goes: by part, which add up to the step (docs/timeline.md), and by operator."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate

@@ -1,11 +1,11 @@
 """Workload vectors from raw parameters (b, l, d, h, tp, …), as the layers of a step call operators."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Operator
 from kernelcast.runtime.request.layout import Parallelism
@@ -22,7 +22,7 @@ from kernelcast.runtime.step.op import Calls, Number, Ops, call, computing
 from kernelcast.runtime.step.parameters import PartParameters
 from kernelcast.runtime.step.sizes import Sizes, padded_vocabulary
 from kernelcast.runtime.step.update import DataParallel, update_ops
-from kernelcast.store.importers.text_file import Malformed
+from kernelcast.store.importers.tables import Malformed
 
 SYMBOLS = (
     "b", "l", "d", "h", "h_kv", "f", "v", "tp", "dp", "layers", "parameters", "nodes", "gpus_per_node"

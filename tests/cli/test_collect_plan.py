@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from kernelcast.collector.measuring.load import BurstLoad
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.operators import Direction
 from kernelcast.sampling import collect as sampled
+from kernelcast.sampling import cost
 from kernelcast.store import Database, Repetition
 from kernelcast.train.fit import train_bundle
 from tests.cli.printed import without_next
@@ -27,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("wide")
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 TWO = ("--operator", "gelu", "--operator", "layer_norm")
+# The rates of this device, probed by the first test that needs them.
+PROBES = {name: cache(getattr(cost, name)) for name in ("_rates", "_overhead_s")}
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +48,8 @@ def ten_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
         return measure(bench, place, directions, quick, load)
 
     monkeypatch.setattr(measurer, "measure", measure_quickly)
+    for name, probe in PROBES.items():
+        monkeypatch.setattr(cost, name, probe)
 
 
 def invoke(verb: str, *arguments: str) -> Result:
@@ -177,6 +183,7 @@ def test_durations_and_shares() -> None:
     assert [share(text) for text in ("5%", "0.05", "12.5%")] == pytest.approx([0.05, 0.05, 0.125])
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_few_points_beside_a_prior(tmp_path: Path) -> None:
     """A bundle of one thread of this CPU is the prior of two; what it lacks is measured as for a first fit."""
     assert invoke("compute", "--db", str(tmp_path / "one.db"), *TWO).exit_code == 0

@@ -200,22 +200,64 @@ def test_what_is_refused_in_one_line(
     assert printed.count("\n") == 1
 
 
-def test_a_trace_of_another_model_is_noticed(
+def trace_of(folder: Path, *operators: dict[str, Any], world_size: int = 2) -> Path:
+    """A trace of one step with calls of the host."""
+    shared = {"ph": "X", "pid": 1, "tid": 1, "args": {}}
+    step = {"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 1, "dur": 2000, **shared}
+    calls = [
+        {**shared, "cat": "cpu_op", "ts": 10 + 200 * place, "dur": 100, **one}
+        for place, one in enumerate(operators)
+    ]
+    document = {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "gloo", "rank": 0, "world_size": world_size},
+        "traceEvents": [step, *calls],
+    }
+    path = folder / "trace.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def product(rows: int, inner: int, columns: int) -> dict[str, Any]:
+    dims = {
+        "External id": 1,
+        "Input Dims": [[rows, inner], [inner, columns]],
+        "Input type": ["float", "float"],
+    }
+    return {"name": "aten::mm", "args": dims}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "message"),
+    [
+        (
+            2,
+            "found no backward pass, as in inference; found 0% of the predicted matrix products, by their shapes;",
+        ),
+        (4, "found traces of 4 processes, the layout has 2; found no backward pass"),
+    ],
+)
+def test_what_is_not_the_predicted_step_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    asked: tuple[object, ...],
+    world_size: int,
+    message: str,
+) -> None:
+    trace = trace_of(tmp_path, product(64, 32, 8), world_size=world_size)
+    refusal = run(capsys, trace, *asked, status=1)
+    assert message in refusal
+    assert "expected traces of a training step of traced on 2 GPUs" in refusal
+    assert refusal.count("\n") == 1
+
+
+def test_a_trace_without_shapes_is_compared_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...]
 ) -> None:
-    args = {"External id": 1, "Input Dims": [[64, 32], [32, 8]], "Input type": ["float", "float"]}
-    shared = {"ph": "X", "pid": 1, "tid": 1, "ts": 1}
-    events = [
-        {"cat": "user_annotation", "name": "ProfilerStep#1", "dur": 200, "args": {}, **shared},
-        {"cat": "cpu_op", "name": "aten::mm", "dur": 100, "args": args, **shared},
-    ]
-    trace = tmp_path / "trace.json"
-    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    backward = {"name": "autograd::engine::evaluate_function: MmBackward0", "args": {"Sequence number": 1}}
+    trace = trace_of(tmp_path, {"name": "aten::mm", "args": {"Sequence number": 1}}, backward)
     document = json.loads(run(capsys, trace, *asked, "--json"))
-    assert any(
-        note.startswith("the traces show 0% of the predicted matrix products") for note in document["notes"]
-    )
-    assert document["operators"][0]["name"] == "gemm"
+    assert any("without shapes (record_shapes=True)" in note for note in document["notes"])
 
 
 def test_traces_without_steps_are_refused(

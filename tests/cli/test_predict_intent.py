@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ BOTH = ["--hardware", "gh200,a100-sxm", *MODEL]
 BATCH = ["--gpus", "16", "--global-batch", "64"]
 
 
+@cache
 def text(*arguments: str) -> str:
+    """What `predict` prints; several tests look at the same answer."""
     result = CliRunner().invoke(kernelcast, ["predict", *arguments])
     assert result.exit_code == 0, result.exception
     return result.stdout
 
 
 def values(*arguments: str) -> dict[str, Any]:
+    """The same as JSON."""
     found: dict[str, Any] = json.loads(text(*arguments, "--json"))
     return found
 

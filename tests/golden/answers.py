@@ -19,6 +19,7 @@ from kernelcast.runtime import (
     load_model,
     search_layouts,
 )
+from kernelcast.runtime.memory import architecture_of, stage_memory
 from tests.golden.files import Case, golden_models
 
 OPTIONS = ("timeline", "bucket_entries", "interval", "gpu_memory_bytes", "reserved_memory_bytes", "fabric")
@@ -75,6 +76,28 @@ def estimate_of(device: str, case: Case, **more: Any) -> dict[str, Any]:
         cluster=None if nodes is None else Cluster(gpus_per_node=nodes),
         **({"interval": False} | options),
     ).to_dict()
+
+
+def memory_of(device: str, case: Case) -> dict[str, list[int]]:
+    """Bytes of every stage of a case that is not refused."""
+    if case.fields.get("layer_split") == "balanced":  # by predicted times
+        answered: dict[str, list[int]] = answer_to(device, case)[0]["memory"]
+        return answered
+    fields = {name: value for name, value in case.fields.items() if name not in (*OPTIONS, "gpus_per_node")}
+    asked, length = estimator(device, fields.pop("stack", None)), fields.pop("sequence_length", None)
+    model = model_named(case.model)
+    layout = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in ({"pp": 1, "tp": 1, "dp": 1} | fields).items()
+    }
+    compute = asked.bundle.manifest.compute
+    stages = stage_memory(
+        model if length is None else model.with_sequence_length(length),
+        Parallelism(**layout),
+        dtype=asked.bundle.manifest.dtype,
+        architecture=architecture_of(compute),
+    )
+    return {name: [getattr(stage, name) for stage in stages] for name in STAGE_BYTES}
 
 
 def answer_to(device: str, case: Case) -> tuple[dict[str, Any], list[list[Any]]]:

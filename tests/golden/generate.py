@@ -2,6 +2,7 @@
 
     python -m tests.golden.generate                          all answers, to the same cases: ten minutes
     python -m tests.golden.generate --layout 'dualpipe*'     answers of some layouts
+    python -m tests.golden.generate --memory                 the memory of all cases, without times: a minute
     python -m tests.golden.generate --new-cases              also the cases, from layouts.json and models.json
 
 After an error is fixed, the answers are written again, and the commit states the size of the difference.
@@ -13,7 +14,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from tests.golden import files
-from tests.golden.answers import answer_to, searched
+from tests.golden.answers import answer_to, memory_of, searched
 from tests.golden.design import write_cases
 from tests.golden.files import DEVICES, Case, golden_cases, quick_cases, read, reduced, rounded, write
 
@@ -27,8 +28,12 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--new-cases", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--layout", metavar="PATTERN", help="keep the answers of other layouts")
     asked = parser.parse_args()
+    if asked.memory:
+        _write_memory()
+        return
     if asked.new_cases:
         write_cases()
         for cached in (files.golden_models, files.golden_cases, files.quick_cases):
@@ -57,6 +62,29 @@ def main() -> None:
     total += write("sizes.json.xz", sizes)
     total += write("operators.json.xz", {name: dict(sorted(of.items())) for name, of in operators.items()})
     print(f"{total} bytes in all")
+
+
+def _write_memory() -> None:
+    """Write the memory of all answers again."""
+    sizes, cases = read("sizes.json.xz"), [case for of in golden_cases().values() for case in of]
+    shared, changed, largest = {}, 0, 0.0
+    for device in DEVICES:
+        answers = read(f"{device}.json.xz")
+        for case in cases:
+            answer = answers[case.key]
+            if "refused" in answer:
+                continue
+            old = answer.get("memory", sizes[case.key]["memory"])
+            new = rounded(memory_of(device, case))
+            totals = [[sum(parts) for parts in zip(*of.values(), strict=True)] for of in (old, new)]
+            changed += new != old
+            largest = max(largest, *(abs(b / a - 1) for a, b in zip(*totals, strict=True)))
+            answer.pop("memory", None)
+            if shared.setdefault(case.key, new) != new:
+                answer["memory"] = new
+        write(f"{device}.json.xz", answers)
+    write("sizes.json.xz", {key: one | {"memory": shared[key]} for key, one in sizes.items()})
+    print(f"{changed} answers changed, the total of a stage by {largest:.1%} at most")
 
 
 def _write_device(

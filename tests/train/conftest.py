@@ -9,9 +9,7 @@ import pytest
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Database, Repetition, Run, Sample
-from kernelcast.train import selection
 from kernelcast.train.dataset import Table
-from kernelcast.train.regressor import Candidate
 
 Vector = tuple[int, ...]
 LARGEST = {
@@ -170,16 +168,3 @@ def measure(
         return samples
 
     return store
-
-
-@pytest.fixture
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> Sequence[Candidate]:
-    """Let selections choose among two quick candidates, for tests that are not about the choice."""
-    candidates = [
-        c
-        for c in selection.CANDIDATES
-        if c.algorithm == "xgboost" and c.form != "raw" and c.inputs == "product"
-    ][::2]
-    monkeypatch.setattr(selection, "CANDIDATES", candidates)
-    monkeypatch.setattr(selection, "COLLECTIVE_CANDIDATES", selection.COLLECTIVE_CANDIDATES[:1])
-    return candidates

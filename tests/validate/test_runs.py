@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, DataError, KernelcastError, UsageError
-from kernelcast.validate.runs import MeasuredRun, RunsFile, _run
-from kernelcast.validate.runs_fields import RUN_FIELDS
-from kernelcast.validate.runs_models import RunModels
+from kernelcast.validate.runs import RUN_FIELDS, MeasuredRun, RunModels, RunsFile, _run
 
 HEAD = 'site = "here"\nhardware = "two cores"\nsource = "measured by hand"\n'
 RUN = """

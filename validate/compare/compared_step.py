@@ -1,20 +1,26 @@
 """A measured step and its prediction: whether it is slow, and, of traces, where and why."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.store import Database
 from kernelcast.store.trace_report import traced_runs
 from kernelcast.validate.compare.causes import Cause, find_causes
 from kernelcast.validate.compare.logs import LoggedSteps, logged_steps
-from kernelcast.validate.compare.predicted_step import predicted_step
-from kernelcast.validate.compare.rows import PRODUCTS, Row, collective_rows, operator_rows, part_rows
+from kernelcast.validate.compare.rows import (
+    PRODUCTS,
+    Row,
+    collective_rows,
+    operator_rows,
+    part_rows,
+    predicted_step,
+)
 from kernelcast.validate.compare.traced_steps import TracedSteps, traced_steps
 
 FORMAT = "kernelcast.compared_step/1"
@@ -98,11 +104,16 @@ def compare_run(database: Database, run_id: str, estimate: Estimate) -> Compared
     """Compare a run that the database has traces of with an estimate.
 
     Raises:
-        DataError: its traces mark no steps.
+        DataError: its traces mark no steps, or are of something else than the predicted training step.
     """
     traced = traced_steps(database, run_id)
     predicted = predicted_step(estimate, traced.ranks)
     operators = operator_rows(traced, predicted, estimate)
+    if unlike := list(_unlike(traced, estimate, operators)):
+        raise DataError(
+            f"run {run_id[:12]}: {'; '.join(unlike)}; expected traces of a training step of {estimate.model.name} on "
+            f"{estimate.parallelism.world_size:,} GPUs"
+        )
     collectives = collective_rows(traced, predicted, estimate)
     return ComparedStep(
         estimate=estimate,
@@ -133,19 +144,36 @@ def compare_log(path: Path, estimate: Estimate) -> ComparedStep:
     return ComparedStep(estimate=estimate, steps_s=logged.steps_s, measured_s=logged.median_s, logged=logged)
 
 
+def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -> Iterator[str]:
+    """Why the traces cannot be of the predicted step: another layout, no training step, another model."""
+    world_size = estimate.parallelism.world_size
+    if traced.world_size is not None and traced.world_size != world_size:
+        yield f"found traces of {traced.world_size:,} processes, the layout has {world_size:,}"
+    passes = {work.pass_ for work in traced.work if work.step == traced.typical and work.class_ == "compute"}
+    if "forward" in passes and "backward" not in passes:
+        yield "found no backward pass, as in inference"
+    shapes = any(work.operator in PRODUCTS and work.vector for work in traced.work)
+    found_s, products_s = _matched_products(operators)
+    if shapes and found_s < _LEAST_MATCHED * products_s:
+        yield f"found {found_s / products_s:.0%} of the predicted matrix products, by their shapes"
+
+
+def _matched_products(operators: Sequence[Row]) -> tuple[float, float]:
+    """Predicted seconds of the products that the traces show, and of all."""
+    products = [row for row in operators if row.operator in PRODUCTS and row.predicted_s]
+    found_s = sum(row.predicted_s or 0.0 for row in products if row.is_matched)
+    return found_s, sum(row.predicted_s or 0.0 for row in products)
+
+
 def _notes(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -> list[str]:
     """What trace and prediction disagree about, or is worth knowing."""
     found = []
     world_size = estimate.parallelism.world_size
-    if traced.world_size is not None and traced.world_size != world_size:
-        found.append(f"the traces are of {traced.world_size} processes, the layout is for {world_size}")
-    products = [row for row in operators if row.operator in PRODUCTS and row.predicted_s]
-    products_s = sum(row.predicted_s or 0.0 for row in products)
-    found_s = sum(row.predicted_s or 0.0 for row in products if row.is_matched)
+    found_s, products_s = _matched_products(operators)
     if found_s < _LEAST_MATCHED * products_s:
         found.append(
-            f"the traces show {found_s / products_s:.0%} of the predicted matrix products, by their shapes: another "
-            "model or layout, or traces without shapes (record_shapes=True)?"
+            f"the traces show {found_s / products_s:.0%} of the predicted matrix products: without shapes "
+            "(record_shapes=True) it is not known whether they are of this model"
         )
     measured_on = {one.split(",")[0] for one in estimate.provenance.compute}
     device = traced.hardware.split(",")[0]

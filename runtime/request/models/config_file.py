@@ -1,9 +1,9 @@
 """Typed access to the fields of a Hugging Face `config.json`; null counts as absent."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.field_types import FLAG, FieldType, choice, number, whole
 from kernelcast.runtime.request.fields import MAX_SIZE

@@ -6,9 +6,9 @@ transformers (src/transformers/models/*/configuration_*.py).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.request.model import DERIVED
 from kernelcast.runtime.request.models.computed import (
     all_biases_or,

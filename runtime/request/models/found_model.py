@@ -1,8 +1,8 @@
 """A model with notes about how its file was read."""
 
-from dataclasses import dataclass, replace
 from typing import Any
 
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.model import ModelConfig
 

@@ -90,7 +90,7 @@ def _routed(s: Sizes) -> Ops:
             1,
             rows,
             width,
-            saves=activated_bytes(s) * all_rows * width,
+            saves=(activated_bytes(s) + _before_probabilities(s)) * all_rows * width,
             gradients=of_rows + branches * of_width,
             needs="input",
         ),
@@ -113,6 +113,14 @@ def _routed(s: Sizes) -> Ops:
         *_exchanges(s, "combine", False, with_probabilities=False),
         op("unpermute", "unpermute", *routed, saves=results, needs="output"),
     )
+
+
+def _before_probabilities(s: Sizes) -> int:
+    """Bytes per column of a result whose product with the row's probability is no part of the activation's kernel.
+
+    Megatron-core's is fused for SwiGLU alone (`weighted_bias_swiglu_impl`).
+    """
+    return 0 if s.is_gated or s.modules.kept_results else s.element_bytes
 
 
 def _shared(s: Sizes) -> Ops:

@@ -26,6 +26,7 @@ _LOSS_SYNCS = 3
 """Maxima, sums of exponentials and the targets' logits of the vocabulary's shards are combined, an entry per token."""
 LOG_PROBABILITY_BYTES = 4
 """A plain loss is in fp32, whatever the logits are (torch's cross-entropy under autocast, Megatron-LM's too)."""
+_IN_FLOAT32 = ("plain", "native")
 LOGITS, CROSS_ENTROPY, FURTHER = "logits", "cross_entropy", "further."
 
 
@@ -92,26 +93,28 @@ def logit_entries(s: Sizes) -> Number:
 
 def logit_bytes(s: Sizes) -> Number:
     """Logits that stay until the backward pass; a plain loss that reuses its memory lets go of them."""
-    is_dropped = s.layout.loss == "plain" and s.modules.reuses_loss
+    is_dropped = s.layout.loss in _IN_FLOAT32 and s.modules.reuses_loss
     return (0 if is_dropped else s.element_bytes) * logit_entries(s)
 
 
 def log_probability_bytes(s: Sizes) -> Number:
     """What a plain loss keeps in fp32 for its backward pass; fused ones keep a number per token."""
-    return (LOG_PROBABILITY_BYTES if s.layout.loss == "plain" else 0) * logit_entries(s)
+    return (LOG_PROBABILITY_BYTES if s.layout.loss in _IN_FLOAT32 else 0) * logit_entries(s)
 
 
 def _gradient_bytes(s: Sizes) -> tuple[Number, Number]:
     """Gradients of the logits at the loss, and after it at the output product.
 
     A plain loss has two in fp32 (of the log-probabilities, then of the logits). One that reuses its memory has its
-    gradient in the place of the probabilities, and a copy of it in the training's type unless that is fp32. A fused
+    gradient in the place of the probabilities, and a copy of it in the training's type unless that is fp32; compiled
+    ("native"), it does not write over what it reads, and another copy in fp32 exists. A fused
     loss has only the gradient that the product takes, and in place that is written over the logits.
     """
     element = s.element_bytes
     own = (0 if s.layout.loss == "in_place" else element) * logit_entries(s)
-    if s.layout.loss != "plain":
+    if s.layout.loss not in _IN_FLOAT32:
         return own, own
     if s.modules.reuses_loss:
-        return (0 if element == LOG_PROBABILITY_BYTES else 1) * own, own
+        another = log_probability_bytes(s) if s.layout.loss == "native" else 0
+        return (0 if element == LOG_PROBABILITY_BYTES else 1) * own + another, own
     return 2 * log_probability_bytes(s), own

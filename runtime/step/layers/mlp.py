@@ -5,7 +5,7 @@ A gated one (SwiGLU, GeGLU) projects to gate and up halves by one product, and m
 
 from kernelcast.runtime.step.layers.linear import bias, dropout, linear
 from kernelcast.runtime.step.op import Number, Ops, op
-from kernelcast.runtime.step.sizes import Sizes
+from kernelcast.runtime.step.sizes import FLOAT8_BYTES, Sizes
 
 
 def has_bias(s: Sizes) -> bool:
@@ -85,7 +85,9 @@ def mlp(s: Sizes) -> Ops:
 
 def activated_bytes(s: Sizes) -> int:
     """Bytes per token and column that an activation keeps: what it reads, and a gate after SiLU that is not fused."""
-    return s.element_bytes * (s.branches + int(s.is_gated and not s.modules.fuses_gate))
+    if s.modules.fuses_gate:
+        return s.branches * (FLOAT8_BYTES if s.layout.fp8_activation_store else s.element_bytes)
+    return s.element_bytes * (s.branches + int(s.is_gated))
 
 
 def weight_gradient_bytes(s: Sizes, entries: Number) -> Number:

@@ -313,7 +313,7 @@ def test_a_plan_with_further_ranges_measures_the_old_operators_at_their_old_size
 
 def test_some_ranges_of_experts_alone_are_refused(plan: Plan) -> None:
     with pytest.raises(
-        UsageError, match="only some of experts, experts_per_token and expert_ratio, expected all"
+        UsageError, match="only some of experts, experts_per_token and expert_ratio are given, expected all"
     ):
         replace(plan.ranges, experts=(4,))
 

@@ -85,9 +85,6 @@ def event(**fields: object) -> dict[str, list[dict[str, object]]]:
         (event(ts="soon"), "no event has a time in µs, the first is 'gemm' (ts nan, dur 1.0)"),
         (event(ts=None), "no event has a time in µs, the first is 'gemm'"),
         (event(dur=True), "no event has a time in µs, the first is 'gemm'"),
-        ({"traceEvents": [], "distributedInfo": 3}, "distributedInfo is 3, expected"),
-        ({"traceEvents": [], "deviceProperties": {}}, "deviceProperties is {}, expected"),
-        ({"traceEvents": [], "baseTimeNanoseconds": "x"}, "baseTimeNanoseconds is 'x', expected"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: object, message: str) -> None:
@@ -182,6 +179,37 @@ def test_a_plausible_date_far_from_all_others_is_left_out(tmp_path: Path, days: 
     trace = read_trace(written(tmp_path, {"traceEvents": [*early, *events]}))
     assert [event.start_us for event in trace.events] == starts
     assert trace.notes[0].startswith("2 × event without a time")
+
+
+@pytest.mark.parametrize("odd", [{"dur": -5}, {"dur": 500e6}, {"ts": 84 * 365.25 * 86400e6}])
+def test_one_bad_event_decides_nothing_in_a_small_trace(tmp_path: Path, odd: dict[str, float]) -> None:
+    events = [{"ph": "X", "cat": "kernel", "name": "good", "ts": 100 + place, "dur": 1} for place in range(5)]
+    bad = {"ph": "X", "cat": "kernel", "name": "odd", "ts": 102, "dur": 1} | odd
+    trace = read_trace(written(tmp_path, {"traceEvents": [*events, bad]}))
+    assert [event.name for event in trace.events] == ["good"] * 5
+    [note] = trace.notes
+    assert "event without a time that can belong to the trace left out, the first 'odd'" in note
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        ({"distributedInfo": 3}, "distributedInfo ignored: found 3, expected a table"),
+        ({"deviceProperties": {}}, "deviceProperties ignored: found {}, expected a list"),
+        ({"baseTimeNanoseconds": "x"}, "baseTimeNanoseconds ignored: found 'x', expected an integer"),
+        ({"hip_runtime_version": "7.0"}, "hip_runtime_version ignored: found '7.0', expected an integer"),
+    ],
+)
+def test_a_field_of_another_type_is_missing_with_a_note(
+    tmp_path: Path, fields: dict[str, object], note: str
+) -> None:
+    trace = read_trace(written(tmp_path, event() | fields))
+    assert (len(trace.events), trace.notes) == (1, (note,))
+
+
+def test_a_version_may_be_a_text(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, event() | {"hip_runtime_version": "60443483"}))
+    assert (trace.hip_runtime_version, trace.notes) == (60443483, ())
 
 
 GOOD = (

@@ -103,14 +103,14 @@ def test_what_is_given_wins() -> None:
             {"recompute": "full"},
         ),
         ("", {"zero": 0, "recompute": "none", "sequence_parallel": False, "kept_by": "megatron"}),
-        ("--transformer-impl local", {"kept_by": "torch"}),
+        ("--transformer-impl local", {"kept_by": "megatron_local"}),
         # Gradients of bf16 are summed in fp32 unless that is switched off.
         ("", {"reduce_dtype": "same"}),
         ("--bf16", {"reduce_dtype": "float32"}),
         ("--bf16 --grad-reduce-in-bf16", {"reduce_dtype": "same"}),
         ("--bf16 --main-grads-dtype bf16", {"reduce_dtype": "same"}),
         ("--fp16 --accumulate-allreduce-grads-in-fp32", {"reduce_dtype": "float32"}),
-        ("--cross-entropy-loss-fusion", {"loss": "plain"}),
+        ("--cross-entropy-loss-fusion", {"loss": "native"}),
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"loss": "in_place"}),
         (
             "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",

@@ -64,7 +64,7 @@ def test_bytes_kept_in_8_bit() -> None:
     # Of both ranks after their norms a byte less; of the attention output, which its kernel keeps too, a byte more.
     for rank in (10, 20):
         usual, cast = (
-            saved_bytes(attention(shared(query_rank=rank, fp8_recipe=recipe)))
+            saved_bytes(attention(shared(query_rank=rank, fp8_recipe=recipe, kept_by="megatron")))
             for recipe in ("none", "tensorwise")
         )
         assert cast == usual + 48 * (16 - rank - 6)

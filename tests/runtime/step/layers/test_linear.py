@@ -72,6 +72,8 @@ def test_linears_of_a_layer_in_8_bit_and_nothing_else(llama: Sizes) -> None:
     assert held_parameters(in_8_bit, cast) == held_parameters(llama, usual)
     # Of 48 tokens: both norms' outputs (32 each) and the activation's (20) take a byte less, while attention keeps its
     # output (24) in 16 bits and the copy in 8.
+    assert saved_bytes(usual) == saved_bytes(cast)  # torch's linears save what comes
+    usual, cast = (transformer_layer(changed(one, kept_by="megatron")) for one in (llama, in_8_bit))
     assert saved_bytes(usual) - saved_bytes(cast) == 48 * (32 + 32 + 20 - 24)
 
 
@@ -81,7 +83,7 @@ def test_only_the_linears_that_are_asked_for(llama: Sizes) -> None:
 
 
 def test_experts_in_8_bit_and_their_router_not() -> None:
-    usual, cast = (experts(expert_sizes(fp8_recipe=one)) for one in ("none", "blockwise"))
+    usual, cast = (experts(expert_sizes(fp8_recipe=one, kept_by="megatron")) for one in ("none", "blockwise"))
     assert products(forward(cast)) == [
         ("gemm_float8_block", "shared_gate_up", "forward", (48, 32, 24)),
         ("gemm_float8_block", "shared_down", "forward", (48, 12, 32)),
@@ -116,10 +118,19 @@ def test_copies_of_weights_in_8_bit() -> None:
         replace(LAYOUT, fp8_recipe="blockwise", zero=3),
     )
     model = replace(LLAMA, layers=6)
-    usual, cast, sharded = (stage_memory(model, layout)[0].weights_bytes for layout in layouts)
+
+    def weights(layout: Parallelism, **others: Any) -> int:
+        return stage_memory(model, replace(layout, kept_by="megatron"), **others)[0].weights_bytes
+
+    usual, cast, sharded = map(weights, layouts)
     assert cast - usual == 3 * 2 * entries
     # The layer at work and the next one.
-    assert sharded == stage_memory(model, replace(LAYOUT, zero=3))[0].weights_bytes + 2 * 2 * entries
+    assert sharded == weights(replace(LAYOUT, zero=3)) + 2 * 2 * entries
+    # Without the 16-bit form a byte less, and without the transposed one where products read either.
+    alone = replace(LAYOUT, fp8_recipe="tensorwise", fp8_weights=True)
+    assert weights(alone) == usual
+    assert weights(alone, architecture="Blackwell") == usual - 3 * entries
+    assert weights(replace(alone, fp8_recipe="blockwise"), architecture="Blackwell") == usual
 
 
 def test_frozen_weights_have_no_gradient_and_adapters_do(llama: Sizes) -> None:

@@ -1,7 +1,7 @@
-"""Write runs files of validate/ from others' published tables of measured steps.
+"""Write runs files of validate/ from others' published tables of measured steps: done once, and tested since.
 
-    python datasets/convert_steps.py llm-foundry llm-foundry-a100.csv   # validate/llm-foundry-a100-{40,80}gb.toml
-    python datasets/convert_steps.py simumax b200_steps_part.json       # validate/simumax-b200*.toml
+    python tests/datasets/convert_steps.py llm-foundry llm-foundry-a100.csv   # validate/llm-foundry-a100-{40,80}gb.toml
+    python tests/datasets/convert_steps.py simumax b200_steps_part.json       # validate/simumax-b200*.toml
 
 The same table gives the same bytes; every file names its source, its licence and the SHA-256 of the table.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-VALIDATE = Path(__file__).resolve().parent.parent / "validate"
+VALIDATE = Path(__file__).resolve().parent.parent.parent / "validate"
 DEGREES = ("tp", "pp", "ep", "cp", "dp")
 MIB_PER_GIB = 1024
 
@@ -262,7 +262,7 @@ def _file(
     models: Mapping[str, Mapping[str, Any]],
     runs: Iterable[Mapping[str, Any]],
 ) -> str:
-    lines = [*_comment(comment), "# Made by datasets/convert_steps.py.", *_fields(head)]
+    lines = [*_comment(comment), "# Made by tests/datasets/convert_steps.py.", *_fields(head)]
     lines += ["", "[defaults]", *_fields(defaults)]
     for name, fields in models.items():
         lines += ["", f"[models.{name}]", *_fields(fields)]

@@ -1,0 +1,68 @@
+"""`kernelcast validate memory`."""
+
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import PATH, Shown, json_option
+from kernelcast.cli.tables import print_table, signed_percent
+from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.runtime.views.formatting import gibibytes, percent
+from kernelcast.validate.memory import ComparedCase, MemoryValidation, validate_memory
+
+
+@click.command(short_help="Predict the memory of training steps measured by others.")
+@click.argument("directory", metavar="DIR", type=PATH)
+@click.option("--each", is_flag=True, help="Show every case, the largest errors first.")
+@json_option
+def memory(directory: Path, each: bool) -> Shown:
+    """Ask measured steps for their memory, and compare with what was logged.
+
+    DIR holds memory/ (Megatron-LM's functional tests, asked by their own arguments; torchtitan's benchmarks) and
+    mlperf/; SimuMax's steps ship. Nothing is fitted to them. Cases whose settings cannot be asked are counted by
+    reason.
+
+    \b
+    kernelcast validate memory data
+    kernelcast validate memory data --each
+    """
+    found = validate_memory(directory)
+    return Shown(found.to_dict(), lambda: _show(found, each))
+
+
+def _show(found: MemoryValidation, each: bool) -> None:
+    print_table(
+        found.groups,
+        ("source", lambda one: one.source),
+        ("kind", lambda one: one.kind),
+        ("format", lambda one: one.number_format),
+        ("cases", lambda one: f"{one.cases}"),
+        ("median", lambda one: percent(one.median_abs_error)),
+        ("mean", lambda one: percent(one.mean_abs_error)),
+        ("90 %", lambda one: percent(one.tenth_largest)),
+        ("signed", lambda one: signed_percent(one.mean_error)),
+    )
+    click.echo()
+    print_table(
+        found.fitting,
+        ("source", lambda one: one[0]),
+        ("said to fit", lambda one: f"{one[1]}"),
+        ("of steps that ran", lambda one: f"{one[2]}"),
+    )
+    if each:
+        click.echo()
+        print_table(
+            sorted(found.measured, key=lambda one: -abs(one.error or 0)),
+            ("source", lambda one: one.case.source),
+            ("case", lambda one: one.case.name),
+            ("measured", lambda one: gibibytes(int(one.case.measured_bytes or 0))),
+            ("predicted", lambda one: gibibytes(one.predicted_bytes)),
+            ("error", _error),
+        )
+    if not is_quiet():
+        say("\n" + "\n".join(f"not asked: {count} × {why}" for why, count in found.left_out.items()))
+        say(f"settings without effect here: {', '.join(f'{key} {n}' for key, n in found.unread.items())}")
+
+
+def _error(one: ComparedCase) -> str:
+    return signed_percent(one.error)

@@ -1,0 +1,92 @@
+"""Write docs/memory-validation.md: the memory of every measured case next to its prediction.
+
+python docs/generate_memory_validation.py FOLDER
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelcast.docs.markdown import percent, table
+from kernelcast.validate.memory import MemoryValidation, validate_memory
+from kernelcast.validate.memory_cases import MEASURED
+
+PAGE = Path(__file__).resolve().parent / "memory-validation.md"
+_GIB = 1 << 30
+_BEGIN = """# Memory, case by case
+
+Written by `make validate-memory`. Every measured step is asked by its own published settings, and nothing is fitted to
+it. An error is predicted / measured - 1. What the numbers are made of is in [memory.md](memory.md).
+"""
+_LARGEST = """
+## What the largest errors are
+
+- **torchtitan, selective.** Its checkpoints save by operator; asked here is what Megatron-LM calls selective, which
+  saves everything but attention's inside. Until a field says which operators are saved, these rows are no comparison.
+- **torchtitan, 70B.** torch's modules save the gathered input of a tensor-parallel product, which is counted as its
+  shard; the logged number is what the allocator reserved.
+- **Loss fusion on A100** (`cross_entropy_loss_fusion`): torch of that time compiled the loss with two further copies
+  in fp32; one is counted, as on H100 and GB200.
+- **CUDA graphs of attention in experts' tests**: a graph's static buffers replace what autograd keeps; they are not
+  counted.
+"""
+
+
+def page(found: MemoryValidation) -> str:
+    """The whole page."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: MemoryValidation) -> Iterator[str]:
+    yield _BEGIN
+    yield from table(("source", "its number"), list(MEASURED.items()), is_padded=False)
+    yield "\n## By source, kind and number format\n"
+    heads = ("source", "kind", "format", "cases", "median", "mean", "90th percentile", "signed")
+    yield from table(
+        heads,
+        [
+            (
+                one.source,
+                one.kind,
+                one.number_format,
+                str(one.cases),
+                *(percent(size, 1) for size in (one.median_abs_error, one.mean_abs_error, one.tenth_largest)),
+                percent(one.mean_error, 1, is_signed=True),
+            )
+            for one in found.groups
+        ],
+    )
+    yield "\n## Said to fit\n"
+    yield from table(
+        ("source", "said to fit", "of steps that ran"),
+        [(source, str(fits), str(ran)) for source, fits, ran in found.fitting],
+    )
+    yield _LARGEST
+    yield "## Not asked\n"
+    yield from table(
+        ("cases", "why"), [(str(count), why.replace("|", "\\|")) for why, count in found.left_out.items()]
+    )
+    yield "\nArguments of Megatron-LM that were read past, with the number of cases: " + ", ".join(
+        f"`{key}` {count}" for key, count in found.unread.items()
+    )
+    yield "\n## Every case\n"
+    rows = sorted(found.measured, key=lambda one: (one.case.source, one.case.name))
+    yield from table(
+        ("source", "case", "format", "measured", "predicted", "error"),
+        [
+            (
+                one.case.source,
+                one.case.name,
+                one.case.number_format,
+                f"{(one.case.measured_bytes or 0) / _GIB:.3f} GiB",
+                f"{one.predicted_bytes / _GIB:.3f} GiB",
+                percent(one.error, 1, is_signed=True),
+            )
+            for one in rows
+        ],
+        is_padded=False,
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(validate_memory(Path(sys.argv[1]))), encoding="utf-8")

@@ -1,0 +1,168 @@
+"""Predicted memory of steps that others measured: Megatron-LM's functional tests, MLPerf, torchtitan, SimuMax."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median, quantiles
+from typing import Any
+
+from kernelcast.runtime import ModelConfig, Parallelism
+from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.validate.memory_cases import MEASURED, AskedCase, asked_cases
+
+FORMAT = "kernelcast.memory-validation/1"
+_MOST_FIT = 2 << 30
+"""Bytes of a device that training cannot use (docs/memory.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedCase:
+    """One case with its prediction: of the stage that was logged, the others' too."""
+
+    case: AskedCase
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Of the stage that the source logged."""
+        return self.logged.total_bytes
+
+    @property
+    def logged(self) -> StageMemory:
+        """The stage that the source logged: the first, the last or the fullest."""
+        fullest = max(self.stages, key=lambda one: one.total_bytes)
+        return {"first": self.stages[0], "last": self.stages[-1], "fullest": fullest}[self.case.logged_stage]
+
+    @property
+    def error(self) -> float | None:
+        """Predicted / measured - 1; None where nothing was logged."""
+        measured = self.case.measured_bytes
+        return None if measured is None else self.predicted_bytes / measured - 1
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step, which did run, is said to fit; None where the device is unknown."""
+        memory = self.case.device_bytes
+        return None if memory is None else max(one.total_bytes for one in self.stages) <= memory - _MOST_FIT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        case = self.case
+        return {
+            "source": case.source,
+            "name": case.name,
+            "device": case.device,
+            "kind": case.kind,
+            "number_format": case.number_format,
+            "measured_bytes": case.measured_bytes,
+            "predicted_bytes": self.predicted_bytes,
+            "error": self.error,
+            "fits": self.fits,
+            "notes": list(case.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryGroup:
+    """Errors of the cases of one source, kind and number format."""
+
+    source: str
+    kind: str
+    number_format: str
+    cases: int
+    median_abs_error: float
+    mean_abs_error: float
+    tenth_largest: float
+    mean_error: float
+
+    @classmethod
+    def of(cls, key: tuple[str, str, str], errors: Sequence[float]) -> "MemoryGroup":
+        sizes = sorted(map(abs, errors))
+        return cls(
+            source=key[0],
+            kind=key[1],
+            number_format=key[2],
+            cases=len(errors),
+            median_abs_error=median(sizes),
+            mean_abs_error=fmean(sizes),
+            tenth_largest=quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0],
+            mean_error=fmean(errors),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryValidation:
+    """All cases, those that cannot be asked with the reason and their number, and arguments that say nothing here."""
+
+    cases: tuple[ComparedCase, ...]
+    left_out: Mapping[str, int]
+    unread: Mapping[str, int]
+
+    @property
+    def measured(self) -> tuple[ComparedCase, ...]:
+        """Cases whose memory was logged."""
+        return tuple(one for one in self.cases if one.error is not None)
+
+    @property
+    def groups(self) -> tuple[MemoryGroup, ...]:
+        """By source × kind × number format, and all of a source by kind."""
+        errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+        for one in self.cases:
+            if one.error is not None:
+                case = one.case
+                errors[case.source, case.kind, case.number_format].append(one.error)
+                errors[case.source, case.kind, "all"].append(one.error)
+        return tuple(MemoryGroup.of(key, found) for key, found in sorted(errors.items()))
+
+    @property
+    def fitting(self) -> tuple[tuple[str, int, int], ...]:
+        """Source, steps that are said to fit, and steps that ran on a known device."""
+        known: dict[str, list[bool]] = defaultdict(list)
+        for one in self.cases:
+            if one.fits is not None:
+                known[one.case.source].append(one.fits)
+        return tuple((source, sum(fits), len(fits)) for source, fits in sorted(known.items()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "format": FORMAT,
+            "measured": dict(MEASURED),
+            "groups": [
+                {name: getattr(one, name) for name in MemoryGroup.__dataclass_fields__} for one in self.groups
+            ],
+            "fitting": [dict(zip(("source", "fit", "ran"), one, strict=True)) for one in self.fitting],
+            "left_out": dict(self.left_out),
+            "unread": dict(self.unread),
+            "cases": [one.to_dict() for one in self.cases],
+        }
+
+
+def validate_memory(directory: Path) -> MemoryValidation:
+    """Predict every case of the folders memory, mlperf and simumax in `directory` that can be asked.
+
+    Raises:
+        DataError: a file is missing or unreadable.
+    """
+    found = asked_cases(directory)
+    return MemoryValidation(
+        cases=tuple(_compared(found.cases)),
+        left_out=dict(Counter(found.left_out).most_common()),
+        unread=dict(Counter(found.unread).most_common()),
+    )
+
+
+def _compared(cases: Iterable[AskedCase]) -> Iterator[ComparedCase]:
+    known: dict[tuple[ModelConfig, Parallelism, str, str, int | None], tuple[StageMemory, ...]] = {}
+    for case in cases:
+        key = (case.model, case.parallelism, case.dtype, case.architecture, case.workspace_bytes)
+        if key not in known:
+            known[key] = stage_memory(
+                case.model,
+                case.parallelism,
+                dtype=case.dtype,
+                architecture=case.architecture,
+                workspace=case.workspace_bytes,
+            )
+        yield ComparedCase(case=case, stages=known[key])
