@@ -77,6 +77,8 @@ def lines() -> str:
                 by_law.setdefault(law.name, []).append((one.time_us, flops / one.time_us * 1e6 / peak))
         found = {law: _held(rows) for law, rows in by_law.items()}
         share, rows, burst = max(found.values())
+        if rows < FEWEST_ROWS:
+            continue  # the nearest device's answers
         rates[name] = share * peak
         text += f"""
 [{name}]
@@ -89,7 +91,7 @@ source = "{tables.paths[0]}"
         np.log(rates[more + kind] / rates[less + kind]) / np.log(device(more).power_w / device(less).power_w)
         for less, more in PAIRS
         for kind in ("", "-float8", "-float4")
-        if less != "b200-sxm" or kind
+        if (less != "b200-sxm" or kind) and more + kind in rates
     ]
     return (
         text

@@ -4,6 +4,7 @@ Chunked scans (arXiv 2405.21060, section 6; 2412.06464, section 3.3): products w
 head of key (or state) size × value (or head) size that is handed from chunk to chunk.
 """
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.elementwise import elementwise
 from kernelcast.runtime.operators.operator import (
     Direction,
@@ -15,7 +16,7 @@ from kernelcast.runtime.operators.operator import (
     only_role,
 )
 
-CAUSAL_CONVOLUTION = elementwise(
+_CONVOLUTION = elementwise(
     "causal_convolution",
     "",
     "short causal convolution of every channel over the tokens, with its activation",
@@ -25,6 +26,7 @@ CAUSAL_CONVOLUTION = elementwise(
     backward=(16, 3),
     is_optional=True,
 )
+CAUSAL_CONVOLUTION = replace(_CONVOLUTION, is_on_request=True)
 
 _CHUNK = 64
 """Tokens of a chunk in the kernels that were measured."""
