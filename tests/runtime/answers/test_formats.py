@@ -2,10 +2,9 @@
 
 import pytest
 
-from kernelcast.runtime import Estimator, Parallelism, UsageError
+from kernelcast.runtime import Estimator, Parallelism, UsageError, load_model
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.sustained import power_exponent, sustained_flops_per_s
-from kernelcast.runtime.request.files import built_in_model
 
 
 @pytest.mark.parametrize(
@@ -19,15 +18,16 @@ def test_a_format_without_units_is_refused_with_the_devices_that_have_them(
     with pytest.raises(
         UsageError, match=rf"^fp8_recipe is '{recipe}', .* has no units for {units}; .*b200-sxm.* have$"
     ):
-        Estimator.load(hardware).predict(model=built_in_model("llama-3-8b"), parallelism=layout)
+        Estimator.load(hardware).predict(model=load_model("llama-3-8b"), parallelism=layout)
 
 
 def test_a_power_limit_scales_what_is_sustained_by_the_measured_law() -> None:
     of = device("h100-sxm")
     usual, limited = (sustained_flops_per_s(of, "bfloat16", limit) for limit in (0.0, 500.0))
-    assert usual is not None and limited is not None
+    assert usual is not None
+    assert limited is not None
     assert limited / usual == pytest.approx((500 / 700) ** power_exponent())
-    model = built_in_model("llama-3-8b")
+    model = load_model("llama-3-8b")
     times = [
         Estimator.load("h100-sxm")
         .predict(
