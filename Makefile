@@ -195,6 +195,7 @@ scoreboard: step-errors validate-steps
 	$(KEEP) scoreboard/megatron-core stack fit validate/simumax-b200.toml --json
 	$(KEEP) scoreboard/gpt-neox stack fit validate/perlmutter.toml validate/vista.toml --json
 	$(BIN)/python docs/generate_scoreboard.py
+	$(BIN)/python docs/generate_today.py --again
 
 validate-page: $(INSTALLED)
 	$(BIN)/python docs/generate_validation.py

@@ -109,6 +109,7 @@ SEARCH_FIELDS: Mapping[str, Schema] = {
     **{name: _one_or_several(field, USUAL.get(name, "any")) for name, field in LIMITS.items()},
     "rank_by": SEARCH["rank_by"].schema,
     "top": {**SEARCH["top"].schema, "maximum": MAX_TOP},
+    "fit_probability": SEARCH["fit_probability"].schema,
 }
 
 LAYOUTS_FIELDS: Mapping[str, Schema] = {

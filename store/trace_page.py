@@ -4,7 +4,7 @@ The page of a database has coverage, noise, doubtful samples and hardware side b
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -67,13 +67,12 @@ def trace_page(database: Database, report: TraceReport) -> str:
         if ms
     ]
     about = f"{report.hardware}; {len(report.ranks) or 1} rank(s), run {report.run_id[:12]}"
-    header = element(
-        "header",
-        element("h1", title),
-        element("p", about, class_="soft"),
-        element("dl", *tiles, class_="tiles"),
-    )
-    return document(title, header, element("main", *_sections(database, report)))
+    return document(title, _header(title, about, tiles), element("main", *_sections(database, report)))
+
+
+def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
+    heading, text = element("h1", title), element("p", about, class_="soft")
+    return element("header", heading, text, element("dl", *tiles, class_="tiles"))
 
 
 def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
@@ -189,17 +188,12 @@ def database_page(database: Database, name: str) -> str:
         tile("software stacks", f"{len(database.software_list()):,}"),
         tile("kernels", f"{counts['kernel']:,}", "stored one by one"),
     )
-    header = element(
-        "header",
-        element("h1", name),
-        element("p", "; ".join(one.description for one in hardware) or "no hardware", class_="soft"),
-        element("dl", *tiles, class_="tiles"),
-    )
+    about = "; ".join(one.description for one in hardware) or "no hardware"
     # SQLite has logarithms only where it was compiled with them.
     database.connection.create_function("ln", 1, math.log, deterministic=True)
     database.connection.create_function("exp", 1, math.exp, deterministic=True)
     tables = (_table(database, title, caption, sql) for title, (caption, sql) in _TABLES.items())
-    return document(f"Database {name}", header, element("main", *tables), sorts=True)
+    return document(f"Database {name}", _header(name, about, tiles), element("main", *tables), sorts=True)
 
 
 def _table(database: Database, title: str, caption: str, sql: str) -> Markup:

@@ -10,6 +10,7 @@ from kernelcast.runtime.errors import DataError, UsageError, needs_extra, shown_
 
 Document = Mapping[str, Any]
 LEVEL = 0.9
+_OF_STEP = ("label", "measured_s", "predicted_s", "is_steady", "published_error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +34,12 @@ class Point:
         split = [name for name in ("pp", "tp") if step[name] > 1]
         low_s, high_s = step["interval_s"]
         return cls(
-            label=step["label"],
-            measured_s=step["measured_s"],
-            predicted_s=step["predicted_s"],
+            **{name: step[name] for name in _OF_STEP},
             interval_s=(low_s, high_s),
             devices=step["pp"] * step["tp"] * step["dp"],
             tokens=step["sequence_length"],
             layout=" × ".join(split) or "dp alone",
             hardware=hardware,
-            is_steady=step["is_steady"],
-            published_error=step["published_error"],
         )
 
     @property
@@ -100,10 +97,7 @@ def sources_of(document: Document) -> tuple[Source, ...]:
     """The sources of `kernelcast.steps/1`, with the steps that were predicted."""
     return tuple(
         Source(
-            site=one["site"],
-            runs_file=one["runs_file"],
-            asked=one["asked"],
-            fabric=one["fabric"],
+            **{name: one[name] for name in ("site", "runs_file", "asked", "fabric")},
             is_own=not one["is_shipped"],
             points=tuple(
                 Point.of(step, one["asked"]) for step in one["steps"] if step["predicted_s"] is not None

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -73,10 +74,19 @@ class _Moment:
 class Watch:
     """Looks at the machine at the start and the end of a measurement."""
 
-    def __init__(self, place: Place, reference: Reference) -> None:
+    def __init__(self, place: Place, reference: Reference | None = None) -> None:
+        if reference is None:
+            reference = Reference(place.device, place.dtype)
+            reference.saturate()
         self._reference = reference
         self._gpu = Gpu.find(place.device) if place.device.type == "cuda" else None
         self._cores = _cores()
+
+    def with_best(self) -> Self:
+        """Itself, after the reference product was timed a few times: the first samples need a best time."""
+        for _ in range(5):
+            self._reference.time_us()
+        return self
 
     def look(self) -> _Moment:
         """The machine now; takes a few reference products."""

@@ -10,7 +10,7 @@ from kernelcast.collector.machine.probe_cpu import available_memory_bytes
 from kernelcast.collector.machine.sensors import sensors_of
 from kernelcast.collector.measuring.companions import Companions
 from kernelcast.collector.measuring.core_binding import bound, other_cores, own_cores
-from kernelcast.collector.measuring.disturbance import Reference, Watch, mean_reference_us
+from kernelcast.collector.measuring.disturbance import Watch, mean_reference_us
 from kernelcast.collector.measuring.harness import Effort, measure, warm_up
 from kernelcast.collector.measuring.helper_process import BusyCores, Closeable, CompanionError
 from kernelcast.collector.measuring.load import BurstLoad, SustainedLoad
@@ -88,12 +88,9 @@ class Measurer(Closeable):
         self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
         self._cold = _largest(point for point in points if not self._lacks_memory(point))
         with bound(self._cores):  # also binds the threads that torch starts with the first product
-            self._reference = Reference(place.device, place.dtype)
-            self._reference.saturate()
+            self._watch = Watch(place)
             self._settle()
-            self._watch = Watch(place, self._reference)
-            for _ in range(5):  # a best time for the first samples
-                self._reference.time_us()
+            self._watch.with_best()
 
     def close(self) -> None:
         """End the companions and the busy cores."""

@@ -112,13 +112,8 @@ class DataFile:
         if match is None or match["precision"] not in DTYPES:
             return None
         layout = (int(match["nodes"]), int(match["gpus"])) if match["nodes"] else None
-        return cls(
-            path=path,
-            gpu=match["gpu"],
-            function=match["function"],
-            precision=match["precision"],
-            layout=layout,
-        )
+        parts = {name: match[name] for name in ("gpu", "function", "precision")}
+        return cls(path=path, layout=layout, **parts)
 
 
 @dataclass(slots=True, kw_only=True)

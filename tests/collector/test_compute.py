@@ -14,7 +14,8 @@ from kernelcast.collector.compute import Collected, Progress, collect_compute, i
 from kernelcast.collector.measuring import measurer as module
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.measurer import memory_of_each_bytes, point_bytes
-from kernelcast.collector.plans.plan import Plan, compute_points
+from kernelcast.collector.plans.plan import compute_points
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.hardware.load import Load

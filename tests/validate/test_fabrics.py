@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.validate_fabrics import fabrics
+from kernelcast.cli.validate_data import fabrics
 from kernelcast.runtime.errors import DataError
 from kernelcast.validate.fabrics import A100_SOURCES, FabricValidation, validate_fabrics
 

@@ -14,7 +14,7 @@ from kernelcast.collector.measuring import disturbance
 from kernelcast.collector.measuring.disturbance import Reference, Watch
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.outcome import Flag, unstable
-from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.store import Database, Repetition
 

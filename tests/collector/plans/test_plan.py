@@ -10,16 +10,11 @@ from types import MappingProxyType
 
 import pytest
 
+from kernelcast.collector.benches import Point
 from kernelcast.collector.plans import workloads as module
-from kernelcast.collector.plans.plan import (
-    Messages,
-    Plan,
-    Point,
-    compute_points,
-    distinct_points,
-    load_plan,
-    planned_operators,
-)
+from kernelcast.collector.plans.plan import compute_points, distinct_points, planned_operators
+from kernelcast.collector.plans.plan_file import load_plan
+from kernelcast.collector.plans.plan_ranges import Messages, Plan
 from kernelcast.collector.plans.workloads import columns_of
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator

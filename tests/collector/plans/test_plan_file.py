@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.runtime import DataError, KernelcastError, UsageError
 
 

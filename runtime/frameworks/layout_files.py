@@ -1,4 +1,4 @@
-"""Reading a layout: the text's form tells the framework, whose rows read what it decides."""
+"""Layouts as texts of a framework: every row of its table writes its settings, and reads what it decides."""
 
 from collections.abc import Mapping
 from math import prod
@@ -6,13 +6,47 @@ from typing import Any, NamedTuple
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, error_context
-from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
+from kernelcast.runtime.frameworks.facts import Facts, Job
+from kernelcast.runtime.frameworks.megatron import MEGATRON
 from kernelcast.runtime.frameworks.rows import Framework, Settings
-from kernelcast.runtime.frameworks.table import FRAMEWORKS
+from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import partition
+
+FRAMEWORKS: Mapping[str, Framework] = {
+    framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Arguments of a framework as text, and what they cannot or not exactly express, in words."""
+
+    title: str
+    text: str
+    lost: tuple[str, ...]
+
+    @property
+    def warning(self) -> str:
+        """One line, "" where nothing is lost."""
+        return f"not in the arguments of {self.title}: {'; '.join(self.lost)}" if self.lost else ""
+
+
+def write_layout(name: str, job: Job) -> Written:
+    """The arguments of the framework `name` (one of `FRAMEWORKS`) for a job.
+
+    Raises:
+        UsageError: the model cannot be cut in this way.
+    """
+    framework, facts = FRAMEWORKS[name], job.facts()
+    parts = [row.write(facts) for row in framework.rows]
+    settings: Settings = {key: value for part in parts for key, value in part.settings.items()}
+    lost = tuple(text for part in parts for text in part.lost)
+    return Written(title=framework.title, text=framework.render(settings), lost=lost)
+
 
 _USUAL_SPLIT = LAYOUT["layer_split"].default
 _READ = frozenset(REQUEST) | {"devices", "copies"}

@@ -1,4 +1,4 @@
-"""`kernelcast collect compute --budget`: the most informative points first, until time is up or the target is met."""
+"""`collect compute` with `--budget`, `--target` or `--prior`: the most informative points first."""
 
 import math
 import re
@@ -6,13 +6,17 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.measuring_options import read_prior
 from kernelcast.cli.options import time_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import note, say
-from kernelcast.collector.compute import Collected
-from kernelcast.collector.plans.plan import Plan, planned_operators
+from kernelcast.collector.compute import Collected, what_to_measure
+from kernelcast.collector.plans.plan import planned_operators
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.store import Database
@@ -98,3 +102,59 @@ def measure_within(
     click.echo(text_table(["operator", "workloads", "estimated error"], rows))
     say(f"mean estimated error {percent(reached.mean_error)} after {reached.elapsed_s:.0f} s")
     return reached.collected
+
+
+MOST_POINTS = 160
+
+points_option = click.option(
+    "--points",
+    type=click.IntRange(1, MOST_POINTS),
+    metavar="N",
+    help="Measure only the N most informative workloads of each operator, given --prior.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FewPoints:
+    """A prior, and the number of points per operator that correct it."""
+
+    bundle: Bundle
+    points: int
+
+
+def few_points(prior: str | None, points: int | None) -> FewPoints | None:
+    """The values of `--prior` and `--points`; None without them.
+
+    Raises:
+        UsageError: one is given without the other, or the hardware is unknown.
+        DataError: the prior cannot be read.
+    """
+    if prior is None and points is None:
+        return None
+    if prior is None or points is None:
+        given, lacking = ("--points", "--prior") if prior is None else ("--prior", "--points")
+        raise UsageError(f"{given} is given without {lacking}, expected both or neither")
+    return FewPoints(bundle=read_prior(prior), points=points)
+
+
+def measure_by_prior(database_path: Path, plan: Plan, few: FewPoints, settings: Settings) -> Collected:
+    """Measure the most informative points of each operator.
+
+    Raises:
+        UsageError, DataError: a package of `kernelcast[train]` is missing; or raised by `collect_by_prior`.
+    """
+    with needs_extra("collect compute --prior", "collector,train"):
+        from kernelcast.sampling.by_prior import collect_by_prior
+    what_to_measure(plan, settings)  # wrong use makes no database
+    with Database.open(database_path, create=True) as database, progress("operators") as report:
+        done, chosen = collect_by_prior(
+            database,
+            plan,
+            few.bundle,
+            few.points,
+            settings,
+            on_progress=lambda p: report(p.done, p.total, p.operator),
+        )
+    if chosen.apart:
+        note(f"note: the prior lacks {', '.join(chosen.apart)}; measured as without a prior", err=True)
+    return done
