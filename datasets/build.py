@@ -192,17 +192,7 @@ def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
             earlier, trained = read_bundle(trained), Path(folder) / "refined.kcast"
             with database_of(REFINED[name], Path(folder) / "few.db") as database:
                 train_bundle(database, trained, prior=earlier, jobs=0, on_progress=_progress(name))
-<<<<<<< HEAD
             return with_formats(
-                name, pack(_stated(read_bundle(trained), earlier, REFINED[name].data), output)
-            )
-        found = read_bundle(trained)
-        if name in MEASURED_FABRICS:
-            pack_fabric(found, (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast")
-            pack_unfused(found, output.with_name(f"{name}-gpt-neox.kcast"))
-        return with_formats(name, pack(found, output))
-=======
-            return with_float8(
                 name,
                 pack(
                     _stated(read_bundle(trained), earlier, REFINED[name].data), output, is_shipped, fabric=()
@@ -213,8 +203,7 @@ def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
             measured = (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast"
             pack(found, measured, is_collective)
             pack(found, output.with_name(f"{name}-gpt-neox.kcast"), is_unfused, fabric=())
-        return with_float8(name, pack(found, output, is_shipped, fabric=()))
->>>>>>> main
+        return with_formats(name, pack(found, output, is_shipped, fabric=()))
 
 
 def with_formats(name: str, path: Path) -> Path:
