@@ -226,7 +226,7 @@ def with_formats(name: str, path: Path) -> Path:
 
 
 def join(path: Path, added: Bundle, data: str | None) -> Path:
-    """Write the operators of `added` into the bundle at `path`, in the place of its own; those of one element type all
+    """Write the operators of `added` into the bundle at `path`, in the place of its own; operators of one element type all
     come from it.
     """
     bundle = read_bundle(path)
@@ -362,7 +362,7 @@ FORMATS = {
     "gb300": _blackwell("gb300", "GB300", "1.3.0rc20"),
 }
 """What joins a bundle: each trained by itself, as a database of one element type. No table has cuBLAS's products in
-8 bit on Hopper; those of DeepGEMM answer, which hold their rate in products that last, as CUTLASS's do not."""
+8 bit on Hopper; DeepGEMM's products answer, which hold their rate in products that last, as CUTLASS's do not."""
 
 MEASURED_FABRICS = {"a100-sxm": "perlmutter-measured", "gh200": "vista-measured"}
 """Fabrics whose collectives were measured together with a device's operators."""

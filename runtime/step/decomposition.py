@@ -179,7 +179,7 @@ class Decomposition:
         return self.parallelism.fp8_recipe != "none"
 
     def _gather_share(self, counts: Iterable[tuple[int, Ops]], parameters: Number) -> float:
-        """Bytes of gathered parameters over those of 16 bit: cast ones travel as one copy (`fp8_weights`)."""
+        """Bytes of gathered parameters over bytes in 16 bit: cast ones travel as one copy (`fp8_weights`)."""
         if not self.parallelism.fp8_weights or not self.has_casts or not parameters:
             return 1.0
         cast = sum(

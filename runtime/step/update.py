@@ -183,7 +183,7 @@ def update_ops(
     `shares` are the parameters that are sharded alike: experts are held by fewer devices than the rest, and one
     optimizer updates both. `role` is the optimizer's: "first_stage", "middle_stage" or "last_stage" of a stage with
     `layers`; a single stage, first and last at once, is the last. `gathered` are the bytes of gathered parameters over
-    those of 16 bit. Gradients are set to zero for the micro-batches of the next step to add into.
+    bytes in 16 bit. Gradients are set to zero for the micro-batches of the next step to add into.
     """
     shares = [(held, how) for held, how in shares if held]
     if not shares:

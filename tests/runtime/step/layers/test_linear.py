@@ -67,7 +67,7 @@ def test_linears_of_a_layer_in_8_bit_and_nothing_else(llama: Sizes) -> None:
     assert {one[2] for one in products(backward(cast))} == {"input_gradient", "weight_gradient"}
     others = [one._replace(operator="gemm") if one.operator == name else one for one in computing(cast)]
     assert [one for one in others if one.operator != "float8_cast"] == list(computing(usual))
-    # Six bytes of an entry, as many as two casts move: inputs forward, gradients of outputs backward.
+    # Six bytes of an entry, what two casts move: inputs forward, gradients of outputs backward.
     casts = [one.shape for one in forward(cast) if one.operator == "float8_cast"]
     assert casts == [(96, 32), (96, 24), (96, 32), (96, 20)]
     casts = [one.shape for one in backward(cast) if one.operator == "float8_cast"]
