@@ -226,8 +226,8 @@ def with_formats(name: str, path: Path) -> Path:
 
 
 def join(path: Path, added: Bundle, data: str | None) -> Path:
-    """Write the operators of `added` into the bundle at `path`, in the place of its own; operators of one element type all
-    come from it.
+    """Write the operators of `added` into the bundle at `path`, in the place of its own; operators of one element type
+    all come from it.
     """
     bundle = read_bundle(path)
     manifest, entries = bundle.manifest, added.manifest.regressors
