@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.attention_kernel import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
+from kernelcast.runtime.answers.formats import check_format
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Configurations
@@ -61,6 +62,7 @@ class _Sweep:
         # Layouts with known bounds, the most promising of them, and exact times of promising ones.
         self.waiting: list[tuple[Engine, Ranked]] = []
         self.promising, self.exact = Found(), Found()
+        check_format(question.space.common["fp8_recipe"], predictor.bundle)
         over = collective_source(predictor, question.fabric)
         self.collectives = (
             None if over is None else Collectives(source=over, gpus_per_node=question.cluster.gpus_per_node)
@@ -195,6 +197,7 @@ class _Sweep:
                     kernel=kernel_change(
                         question.space.common["attention_kernel"], self.predictor.bundle, factors
                     ),
+                    power_limit_w=question.space.common["power_limit_w"],
                 )
                 self.answers.append(answers)
                 self.engines[predictor] = Engine(
