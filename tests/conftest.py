@@ -17,8 +17,10 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Key
 if TYPE_CHECKING:
     from kernelcast.train.regressor import Candidate
 
-# How long an example takes is the machine's business: no test is a timed one.
-settings.register_profile("kernelcast", deadline=None)
+# How long an example takes is the machine's business: no test is a timed one. A law that needs more examples than
+# these says so; `--hypothesis-profile=thorough` tries many of the others.
+settings.register_profile("kernelcast", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("kernelcast")
 
 
