@@ -195,6 +195,7 @@ scoreboard: step-errors validate-steps
 	$(KEEP) scoreboard/megatron-core stack fit validate/simumax-b200.toml --json
 	$(KEEP) scoreboard/gpt-neox stack fit validate/perlmutter.toml validate/vista.toml --json
 	$(BIN)/python docs/generate_scoreboard.py
+	$(BIN)/python docs/generate_today.py --again
 
 validate-page: $(INSTALLED)
 	$(BIN)/python docs/generate_validation.py
@@ -221,7 +222,7 @@ bench-train: $(INSTALLED)
 
 # Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md.
 bench-sampling: $(INSTALLED)
-	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
+	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)"
 
 # How far off substitutes are; BUNDLES are by default those that ship.
 BUNDLES ?= runtime/shipped/bundles/*.kcast
@@ -252,7 +253,8 @@ bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_parse.py "$(TRACES)" --hta-python $(HTA_VENV)/bin/python $(BENCH_PARSE)
 
 bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
-	$(BIN)/python benchmarks/bench_traces.py --kernels 800000
+	$(BIN)/python benchmarks/bench_traces.py
+	$(BIN)/python benchmarks/bench_traces.py --ranks 1 --steps 4000
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
 	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/trace-figures.md
 

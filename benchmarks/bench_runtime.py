@@ -3,7 +3,7 @@
     python benchmarks/bench_runtime.py [--bundle FILE] [--repeat 5] [--write [PAGE]] [--calculon FOLDER]
 
 Everything is measured in one run, every part in processes of its own, so that its peak memory is its own. Without
---bundle a synthetic one is written, in the size of a trained one. With --calculon, the checkout of that program in
+--bundle the operators of a shipped device answer. With --calculon, the checkout of that program in
 FOLDER searches the same number of devices for comparison.
 """
 
@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import Bench, in_turn, peak_mb, seconds_of
-from kernelcast.benchmarks.synthetic_bundle import write_synthetic_bundle
+from kernelcast.benchmarks.harness import SHIPPED, Bench, in_turn, peak_mb, seconds_of, write_shipped_bundle
 from kernelcast.docs.markdown import table
 from kernelcast.runtime import Cluster, Estimator, Parallelism, load_model
 
@@ -239,8 +238,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bundle, name = given.bundle, "a bundle of a user"
         if bundle is None:
-            bundle, name = Path(folder) / "synthetic.kcast", "a synthetic bundle"
-            write_synthetic_bundle(bundle)
+            bundle, name = Path(folder) / f"{SHIPPED}.kcast", f"the bundle of {SHIPPED}"
+            write_shipped_bundle(bundle)
         regressors = len(Estimator.load(bundle).bundle.entries)
         about = f"{name} of {bundle.stat().st_size / 1e6:.1f} MB, {regressors} regressors"
         lines = [f"{bench.machine('numpy', 'onnxruntime')}; {about}; model {MODEL}."]

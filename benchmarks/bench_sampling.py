@@ -3,8 +3,8 @@
 A quarter of an operator's workloads is held out for good; of the rest, both ways choose which to measure. At
 each number of measurements the committee's best member (chosen by cross-validation on what was measured) predicts the
 held-out ones. The curves end where three quarters of the candidates are measured. Errors are means over the directions
-and the seeds. Writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md; `--table` writes the
-latter two from the JSON alone.
+and the seeds. Writes docs/sampling.json, and of it docs/sampling.png and the table in docs/few-points.md
+(docs/generate_sampling.py).
 """
 
 import json
@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from kernelcast.benchmarks.harness import DOCS, Bench
-from kernelcast.docs.error_curves import Curve, Panel, draw
-from kernelcast.docs.markdown import fill, percent, table
+from kernelcast.benchmarks.harness import Bench
+from kernelcast.docs import generate_sampling
 from kernelcast.sampling.committee import best_member
 from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads, subset
 from kernelcast.store import Database
@@ -110,84 +109,25 @@ def compare(parts: list[Table], seeds: list[int]) -> dict[str, Any]:
     return found
 
 
-def needed(found: dict[str, Any]) -> float | None:
-    """Measurements from which on adaptive sampling is as good as random at its end, interpolated; None: never."""
-    goal, sizes, errors = found["random"][-1], found["sizes"], found["adaptive"]
-    worse = [number for number, value in enumerate(errors) if value > goal]
-    if not worse:
-        return float(sizes[0])
-    last = worse[-1]
-    if last == len(errors) - 1:
-        return None
-    share = (errors[last] - goal) / (errors[last] - errors[last + 1])
-    return float(sizes[last] + share * (sizes[last + 1] - sizes[last]))
-
-
-def table_text(document: dict[str, Any]) -> str:
-    """The table of docs/few-points.md."""
-    rows = []
-    for name, found in document["operators"].items():
-        after, end = needed(found), found["sizes"][-1]
-        reached = "not within them" if after is None else f"{after:.0f} ({100 * after / end:.0f} %)"
-        errors = (percent(found[way][-1], 1) for way in ("random", "adaptive"))
-        rows.append((name, f"{end}", *errors, reached))
-    heads = ("operator", "measurements", "random", "adaptive", "adaptive is as good after")
-    return "\n".join(
-        [
-            f"Means over {len(document['seeds'])} seeds; {document['reached_half']} of {len(document['operators'])} "
-            "operators reach random's last error with at most half of its measurements.",
-            "",
-            *table(heads, rows, is_padded=False),
-        ]
-    )
-
-
-def picture(document: dict[str, Any]) -> None:
-    """docs/sampling.png: a panel per operator, error against measurements."""
-    panels = []
-    for name, found in document["operators"].items():
-        sizes, end = found["sizes"], found["sizes"][-1]
-        curves = [
-            Curve(way, colour, marker, sizes, found[way])
-            for way, colour, marker in (("random", "#888888", "o"), ("adaptive", "#1f6fb4", "s"))
-        ]
-        marked = [*(size for size in sizes[:-1:2] if size < end / 1.5), end]
-        panels.append(Panel(name, curves, marked, found["random"][-1]))
-    draw(
-        DOCS / "sampling.png",
-        [panels[:3], panels[3:]],
-        size=(11, 6.2),
-        axis="measurements",
-        errors="error on held-out workloads",
-    )
-
-
 def main() -> None:
-    """Run the comparison, or only write the page again."""
+    """Run the comparison, and write the page again."""
     bench = Bench(__file__, __doc__)
-    bench.parser.add_argument("folder", type=Path, nargs="?")
+    bench.parser.add_argument("folder", type=Path)
     bench.parser.add_argument("--seeds", type=int, default=6)
-    bench.parser.add_argument(
-        "--table", action="store_true", help="only write docs/few-points.md and the picture"
-    )
     given = bench.arguments()
-    record = DOCS / "sampling.json"
-    if not given.table:
-        # Seeds below 100 were looked at while the sampler was made.
-        seeds = list(range(101, 101 + given.seeds))
-        operators = {}
-        for name, parts in published(given.folder).items():
-            operators[name] = compare(parts, seeds)
-            print(name, operators[name], flush=True)
-        half = sum(
-            (after := needed(f)) is not None and after <= f["sizes"][-1] / 2 for f in operators.values()
-        )
-        document = {"seeds": seeds, "reached_half": half, "operators": operators}
-        record.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    document = json.loads(record.read_text(encoding="utf-8"))
-    picture(document)
-    fill(DOCS / "few-points.md", "bench-sampling", table_text(document))
-    print(table_text(document))
+    # Seeds below 100 were looked at while the sampler was made.
+    seeds = list(range(101, 101 + given.seeds))
+    operators = {}
+    for name, parts in published(given.folder).items():
+        operators[name] = compare(parts, seeds)
+        print(name, operators[name], flush=True)
+    half = sum(
+        (after := generate_sampling.needed(f)) is not None and after <= f["sizes"][-1] / 2
+        for f in operators.values()
+    )
+    document = {"seeds": seeds, "reached_half": half, "operators": operators}
+    generate_sampling.RECORD.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    generate_sampling.main()
 
 
 if __name__ == "__main__":

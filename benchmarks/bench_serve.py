@@ -2,7 +2,7 @@
 
     python benchmarks/bench_serve.py [--seconds 3] [--repeat 3] [--requests 100000] [--bundle FILE] [--write [PAGE]]
 
-A bundle in the size of a trained one, a server on a Unix socket, and a load generator in a process of its own: an
+The bundle of a shipped device, a server on a Unix socket, and a load generator in a process of its own: an
 asyncio client that keeps its connections open and asks again as soon as it is answered (wrk, which is faster, speaks
 no Unix sockets). Both share this machine's cores.
 """
@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import ROOT, Bench, in_turn
-from kernelcast.benchmarks.synthetic_bundle import write_synthetic_bundle
+from kernelcast.benchmarks.harness import ROOT, SHIPPED, Bench, in_turn, write_shipped_bundle
 from kernelcast.docs.markdown import table
 
 COMMAND = ("-m", "kernelcast.cli.main")
@@ -178,12 +177,12 @@ def main() -> None:
     bench = Bench(__file__, __doc__, page="serve.md", repeat=3, load=load)
     bench.parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     bench.parser.add_argument("--requests", type=int, default=100_000, help="of the memory's part")
-    bench.parser.add_argument("--bundle", type=Path, help="instead of a synthetic one")
+    bench.parser.add_argument("--bundle", type=Path, help="instead of a shipped device's")
     given = bench.arguments()
     with tempfile.TemporaryDirectory(prefix="kc") as name:
-        bundle = given.bundle or Path(name, "synthetic.kcast")
+        bundle = given.bundle or Path(name, f"{SHIPPED}.kcast")
         if given.bundle is None:
-            write_synthetic_bundle(bundle)
+            write_shipped_bundle(bundle)
         server = Server(bench, Path(name), bundle)
         try:
             lines = measure(server, given.seconds, given.requests)

@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.docs.markdown import fill
+from kernelcast.runtime.bundle.file import write_bundle
+from kernelcast.runtime.catalogue.composition import hardware_bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+SHIPPED = "a100-sxm"
+"""The hardware whose bundle is loaded where none is given: it has operators of its own for all layers of a GPT."""
 
 Part = Callable[..., Mapping[str, float]]
 
@@ -92,6 +96,12 @@ class Bench:
             f"{names[0] if names else platform.machine()}, {os.cpu_count()} core(s), load average before "
             f"{self._load:.1f}; {', '.join(versions)}"
         )
+
+
+def write_shipped_bundle(path: Path) -> None:
+    """Write the operators of `SHIPPED` as a file, as `kernelcast hardware` does."""
+    bundle = hardware_bundle(SHIPPED)
+    write_bundle(path, bundle.manifest, bundle.files)
 
 
 def seconds_of(work: Callable[[], Any]) -> float:

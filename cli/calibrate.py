@@ -19,7 +19,7 @@ from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
-from kernelcast.validate.calibration_configurations import distinctly_labelled
+from kernelcast.validate.calibration_steps import distinctly_labelled
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.calibration/1"

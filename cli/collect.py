@@ -9,8 +9,14 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.collect_budget import budget_option, measure_within, target_option
-from kernelcast.cli.collect_by_prior import few_points, measure_by_prior, points_option
+from kernelcast.cli.collect_chosen import (
+    budget_option,
+    few_points,
+    measure_by_prior,
+    measure_within,
+    points_option,
+    target_option,
+)
 from kernelcast.cli.collect_plan import plan as plan_command
 from kernelcast.cli.measuring_options import (
     again_option,
@@ -33,7 +39,8 @@ from kernelcast.collector.communication.watchdog import INTERRUPTED
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.compute import Collected, collect_compute, what_to_measure
 from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, show_workers
-from kernelcast.collector.plans.plan import Plan, load_plan
+from kernelcast.collector.plans.plan_file import load_plan
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
 from kernelcast.store import Database

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.collect_by_prior import few_points, points_option
+from kernelcast.cli.collect_chosen import few_points, points_option
 from kernelcast.cli.measuring_options import (
     device_option,
     dtype_option,
@@ -121,7 +121,7 @@ def plan(
         check_target(output, "--output")
     few = few_points(prior, points)
     with needs_extra("collect plan", "collector,train"):
-        from kernelcast.collector.plans.plan import load_plan
+        from kernelcast.collector.plans.plan_file import load_plan
         from kernelcast.collector.plans.plan_for import plan_for, plan_text
         from kernelcast.collector.settings import Settings
         from kernelcast.sampling.preview import preview

@@ -35,7 +35,7 @@ from kernelcast.store import (
     merge_databases,
 )
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, diff_databases
-from kernelcast.store.doubtful import DoubtfulSamples, doubtful_samples
+from kernelcast.store.doubts import DoubtfulSamples, doubtful_samples
 from kernelcast.store.export import Subset, export_database
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer

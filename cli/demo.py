@@ -14,7 +14,7 @@ from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.cli.train import show_training
 from kernelcast.collector.launch import show_workers
 from kernelcast.collector.machine.probe import probe, resolve_device
-from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.settings import Again, Settings
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts

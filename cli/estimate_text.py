@@ -160,6 +160,8 @@ def _fullest(estimate: Estimate) -> str:
         return f"{needed} on the fullest device, whose memory size is not known (--gpu-memory)"
     reserved = f" ({gibibytes(memory.reserved_bytes)} reserved)" if memory.reserved_bytes else ""
     verdict = "fits" if memory.fits else click.style("does NOT fit", fg="red")
+    if memory.fit_probability is not None:
+        verdict += f" (probability {memory.fit_probability:.2f})"
     return f"{needed} of {gibibytes(device_bytes)} on the fullest device{reserved}: {verdict}"
 
 

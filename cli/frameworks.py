@@ -91,9 +91,10 @@ def open_layout(path: str) -> LayoutFile:
 
 
 def model_of(
-    name: str, layout: str | None, sequence_length: int | None
+    name: str | None, layout: str | None, sequence_length: int | None
 ) -> tuple[FoundModel, LayoutFile | None]:
-    """The model and the layout's file; the sequence length comes from the option, else from that file.
+    """The model and the layout's file; the sequence length comes from the option, else from that file, and so does a
+    model without a name.
 
     Raises:
         UsageError, DataError: the model or the file is unknown, or cannot be read.
@@ -101,7 +102,13 @@ def model_of(
     file = None if layout is None else open_layout(layout)
     if file is not None:
         sequence_length = sequence_length or file.sequence_length()
-    found = find_model(name, sequence_length=sequence_length)
+    if name is None and file is None:
+        raise UsageError("--model is not given, expected it, or --layout with the arguments of Megatron-LM")
+    if name is None:
+        assert file is not None
+        found = FoundModel(model=file.model()).with_length(sequence_length)
+    else:
+        found = find_model(name, sequence_length=sequence_length)
     print_notes(found)
     return found, file
 

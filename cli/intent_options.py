@@ -11,7 +11,7 @@ from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.goals import RANK_BY, Wish
 from kernelcast.runtime.request.field_types import choice, number
-from kernelcast.runtime.request.fields import WISHES
+from kernelcast.runtime.request.fields import FIT_PROBABILITY, WISHES
 
 _PRICE = number(0, 1e9, "a price of a device for one hour, such as 2.50, or a100-sxm=1.5,gh200=3")
 
@@ -46,7 +46,7 @@ def wish_options(function: F) -> F:
         metavar="PRICE",
         help="Price of a device per hour, for all hardware or by name (NAME=PRICE,…).",
     )(function)
-    return field_options(*WISHES.values())(function)
+    return field_options(*WISHES.values(), FIT_PROBABILITY)(function)
 
 
 def take_wish(fields: dict[str, Any]) -> Wish:

@@ -223,14 +223,23 @@ runs_fabric_option = click.option(
     shell_complete=completion.fabric_names,
     help=f"{OPTIONS['fabric'].help}  [default: the file's]",
 )
-model_option = click.option(
-    "--model",
-    "model_name",
-    required=True,
-    metavar="NAME|FILE",
-    shell_complete=completion.model_names,
-    help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (kernelcast models), a .toml or .json "
-    "file, or a Hugging Face config.json.",
+
+
+def _model_option(*, required: bool, more: str = "") -> Callable[[F], F]:
+    return click.option(
+        "--model",
+        "model_name",
+        required=required,
+        metavar="NAME|FILE",
+        shell_complete=completion.model_names,
+        help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (kernelcast models), a .toml or "
+        f".json file, or a Hugging Face config.json{more}.",
+    )
+
+
+model_option = _model_option(required=True)
+model_or_layout_option = _model_option(
+    required=False, more="; not given, the model of Megatron-LM's --layout"
 )
 
 

@@ -28,7 +28,7 @@ from kernelcast.cli.options import (
     given_words,
     json_option,
     memory_options,
-    model_option,
+    model_or_layout_option,
     no_calibration_option,
     warnings_option,
 )
@@ -48,7 +48,7 @@ from kernelcast.runtime.stack import Stack, find_stack
 
 @click.command("predict")
 @bundle_option
-@model_option
+@model_or_layout_option
 @field_options(*REQUEST.values())
 @layout_option
 @wish_options
@@ -76,7 +76,7 @@ def predict(
     *,
     bundle: str | None,
     hardware: str | None,
-    model_name: str,
+    model_name: str | None,
     layout: str | None,
     no_calibration: bool,
     explained: str | None,
@@ -160,7 +160,7 @@ class _Asked:
 
     @classmethod
     def read(
-        cls, names: tuple[str, ...], model_name: str, layout: str | None, fields: dict[str, Any]
+        cls, names: tuple[str, ...], model_name: str | None, layout: str | None, fields: dict[str, Any]
     ) -> "_Asked":
         """The request that a command's options make.
 

@@ -120,7 +120,7 @@ def _limit_options(function: F) -> F:
 @rank_by_option(get_args(RankBy), SEARCH["rank_by"].help)
 @field_options(TOKENS)
 @_limit_options
-@field_options(*SHARED.values(), REQUEST["bucket_entries"], SEARCH["top"])
+@field_options(*SHARED.values(), REQUEST["bucket_entries"], SEARCH["top"], SEARCH["fit_probability"])
 @no_calibration_option
 @click.option("--pareto", is_flag=True, help="Also show the Pareto front of time and memory.")
 @as_option

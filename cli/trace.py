@@ -15,10 +15,18 @@ from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.views.formatting import shortened
 from kernelcast.store import Database
-from kernelcast.store.trace_comparison import Change, TraceComparison, compare_traces
 from kernelcast.store.trace_export import write_trace
 from kernelcast.store.trace_page import PART_TITLES, write_trace_page
-from kernelcast.store.trace_report import TABLES, Rows, TraceReport, trace_report, traced_runs
+from kernelcast.store.trace_report import (
+    TABLES,
+    Change,
+    Rows,
+    TraceComparison,
+    TraceReport,
+    compare_traces,
+    trace_report,
+    traced_runs,
+)
 
 REPORT_FORMAT = "kernelcast.trace_report/1"
 DIFF_FORMAT = "kernelcast.trace_difference/1"

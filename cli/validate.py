@@ -8,16 +8,16 @@ from kernelcast.cli.lazy import LazyGroup, Verb
 
 # fmt: off
 VERBS: Mapping[str, Verb] = {
-    "published": Verb("validate_published", "published", "train",
+    "published": Verb("validate_data", "published", "train",
                       "Predict steps published by the method's authors, from their operator data."),
-    "fabrics": Verb("validate_fabrics", "fabrics", "train",
+    "fabrics": Verb("validate_data", "fabrics", "train",
                     "Predict published collectives from descriptions of their fabrics."),
     "memory": Verb("validate_memory", "memory", "all", "Predict the memory of training steps measured by others."),
-    "prior": Verb("validate_prior", "prior", "train",
+    "prior": Verb("validate_data", "prior", "train",
                   "Predict a device's operators from a few of its points and another device."),
     "steps": Verb("validate_steps", "steps", "all", "Score predictions against training steps measured by others."),
     "add": Verb("validate_steps", "add", "all", "Add your own measured steps to those that are scored."),
-    "errors": Verb("validate_errors", "errors", "all", "Show errors of sums of operators in measured steps."),
+    "errors": Verb("validate_steps", "errors", "all", "Show errors of sums of operators in measured steps."),
     "run": Verb("validate_run", "run", "collector", "Train on this machine and compare with predictions."),
 }
 # fmt: on

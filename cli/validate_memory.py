@@ -4,29 +4,36 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import PATH, Shown, json_option
+from kernelcast.cli.options import FILE, PATH, Shown, json_option
 from kernelcast.cli.tables import print_table, signed_percent
 from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.runtime.errors import DataError, shown_path
 from kernelcast.runtime.views.formatting import gibibytes, percent
-from kernelcast.validate.memory import ComparedCase, MemoryValidation, validate_memory
+from kernelcast.validate.memory import ComparedCase, MemoryValidation, covered, spreads_toml, validate_memory
 
 
 @click.command(short_help="Predict the memory of training steps measured by others.")
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--each", is_flag=True, help="Show every case, the largest errors first.")
+@click.option("--output", "-o", type=FILE, help="Write the spread of the errors (TOML).")
 @json_option
-def memory(directory: Path, each: bool) -> Shown:
+def memory(directory: Path, each: bool, output: Path | None) -> Shown:
     """Ask measured steps for their memory, and compare with what was logged.
 
     DIR holds memory/ (Megatron-LM's functional tests, asked by their own arguments; torchtitan's benchmarks) and
     mlperf/; SimuMax's steps ship. Nothing is fitted to them. Cases whose settings cannot be asked are counted by
-    reason.
+    reason. --output runtime/shipped/memory_errors.toml replaces the table that probabilities to fit come from.
 
     \b
     kernelcast validate memory data
     kernelcast validate memory data --each
     """
     found = validate_memory(directory)
+    if output is not None:
+        try:
+            output.write_text(spreads_toml(found), encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
     return Shown(found.to_dict(), lambda: _show(found, each))
 
 
@@ -48,6 +55,13 @@ def _show(found: MemoryValidation, each: bool) -> None:
         ("source", lambda one: one[0]),
         ("said to fit", lambda one: f"{one[1]}"),
         ("of steps that ran", lambda one: f"{one[2]}"),
+    )
+    click.echo()
+    print_table(
+        covered(found).items(),
+        ("source", lambda one: one[0]),
+        ("inside the 90 % interval of other models", lambda one: f"{one[1][0]}"),
+        ("cases", lambda one: f"{one[1][1]}"),
     )
     if each:
         click.echo()

@@ -1,5 +1,6 @@
-"""`kernelcast validate steps` and `kernelcast validate add`."""
+"""`kernelcast validate steps`, `add` and `errors`: predictions of measured training steps."""
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ from kernelcast.cli.options import (
     json_option,
     runs_fabric_option,
 )
-from kernelcast.cli.tables import signed_percent, text_table
+from kernelcast.cli.tables import print_table, signed_percent, text_table
 from kernelcast.cli.terminal import is_quiet, say
-from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.answers.step_errors import StepErrors
+from kernelcast.runtime.dataclass import asdict
+from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind
 from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.own_runs import add_runs, known_runs
+from kernelcast.validate.step_errors import step_errors, step_errors_toml
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
 
@@ -118,8 +122,7 @@ def add(path: Path, replace: bool) -> None:
 
 def _draw(path: Path, document: dict[str, Any]) -> None:
     # Imported here: matplotlib is slow to import, and an extra.
-    from kernelcast.validate.scoreboard import sources_of
-    from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
+    from kernelcast.validate.scoreboard import COLUMNS, Panel, draw, sources_of
 
     sources = [one for one in sources_of(document) if one.points]
     if not sources:
@@ -183,6 +186,10 @@ def _file_text(found: ScoredFile, each: bool = False) -> str:
         return "\n".join([*lines, "", _each(found.steps)] if each else lines)
     reasons = Counter((step.run.label, step.reason) for step in found.steps if step.estimate is None)
     lines += [f"not predicted: {count} × {label}: {why}" for (label, why), count in reasons.items()]
+    lines += [
+        f"flagged, not scored: {step.run.label}: {step.run.flag}" for step in found.steps if step.run.flag
+    ]
+    lines += [f"cannot be asked: {one}" for one in file.left_out]
     lines.append(f"measured: {file.source}{f'; {file.licence}' if file.licence else ''}")
     if each:
         lines += ["", _each(found.steps)]
@@ -250,3 +257,68 @@ def _gib(step: ScoredStep) -> str:
 
 def _left(score: Score) -> str:
     return "-" if score.least_margin_gib is None else f"{score.least_margin_gib:.1f} GiB"
+
+
+ERRORS_FORMAT = "kernelcast.step-errors/1"
+_LEVELS = (0.05, 0.5, 0.95)
+
+
+@click.command(short_help="Show errors of sums of operators in measured steps.")
+@click.option("--output", "-o", type=FILE, help="Write the table (TOML).")
+@json_option
+def errors(output: Path | None) -> Shown:
+    """Predict the measured steps that ship, and show quantiles of measured / predicted by source and timeline.
+
+    Intervals of steps are drawn from these ratios, with equal weight per source (docs/trust.md, A step). --output
+    runtime/shipped/step_errors.toml replaces the table that ships.
+
+    \b
+    kernelcast validate errors
+    """
+    found = step_errors()
+    if output is not None:
+        try:
+            output.write_text(step_errors_toml(found), encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
+
+    def show() -> None:
+        _show_errors(found)
+        if output is not None:
+            click.echo(f"\n{one_line(str(output))}: written")
+
+    return Shown({"format": ERRORS_FORMAT, **asdict(found)}, show)
+
+
+def _show_errors(found: StepErrors) -> None:
+    sources = [
+        (one.timeline, one.name, f"{one.steps}", f"{one.unsteady or '-'}", StepErrors(sources=(one,)))
+        for one in found.sources
+    ]
+    sources += [
+        (timeline, "all, equal weights", "", "", found.of(timeline))
+        for timeline in dict.fromkeys(one.timeline for one in found.sources)
+    ]
+    heads = (
+        "timeline",
+        "source",
+        "steps",
+        "unsteady, left out",
+        "5 %",
+        "measured / predicted, median",
+        "95 %",
+    )
+    click.echo(text_table(heads, [(*cells, *_ratios(errors)) for *cells, errors in sources]))
+    click.echo("\nStacks on other devices than they were fitted to:")
+    print_table(
+        found.carried,
+        ("stack", lambda one: one.stack),
+        ("source", lambda one: one.name),
+        ("steps", lambda one: f"{one.steps}"),
+        ("measured / predicted - 1, mean", lambda one: signed_percent(math.expm1(one.log_error))),
+    )
+    click.echo(f"root mean square {percent(found.carried_spread)}")
+
+
+def _ratios(found: StepErrors) -> list[str]:
+    return [f"{math.exp(one):.3f}" for one in found.quantiles(_LEVELS)]

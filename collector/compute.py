@@ -14,7 +14,8 @@ from kernelcast.collector.measuring.disturbance import WORTH_AGAIN
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.measurer import Measurer
 from kernelcast.collector.own_run import own_run
-from kernelcast.collector.plans.plan import Plan, compute_points
+from kernelcast.collector.plans.plan import compute_points
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Again, Settings
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -143,12 +144,18 @@ def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
             earlier, trained = read_bundle(trained), Path(folder) / "refined.kcast"
             with database_of(REFINED[name], Path(folder) / "few.db") as database:
                 train_bundle(database, trained, prior=earlier, jobs=0, on_progress=_progress(name))
-            return with_float8(name, pack(_stated(read_bundle(trained), earlier, REFINED[name].data), output))
+            return with_float8(
+                name,
+                pack(
+                    _stated(read_bundle(trained), earlier, REFINED[name].data), output, is_shipped, fabric=()
+                ),
+            )
         found = read_bundle(trained)
         if name in MEASURED_FABRICS:
-            pack_fabric(found, (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast")
-            pack_unfused(found, output.with_name(f"{name}-gpt-neox.kcast"))
-        return with_float8(name, pack(found, output))
+            measured = (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast"
+            pack(found, measured, is_collective)
+            pack(found, output.with_name(f"{name}-gpt-neox.kcast"), is_unfused, fabric=())
+        return with_float8(name, pack(found, output, is_shipped, fabric=()))
 
 
 def with_float8(name: str, path: Path) -> Path:
@@ -225,36 +232,28 @@ MEASURED_FABRICS = {"a100-sxm": "perlmutter-measured", "gh200": "vista-measured"
 """Fabrics whose collectives were measured together with a device's operators."""
 
 
-def pack_unfused(trained: Bundle, output: Path) -> Path:
-    """Write the unfused operators of a bundle."""
-    unfused = tuple(entry for entry in trained.manifest.regressors if entry.operator in UNFUSED)
-    manifest = replace(trained.manifest, regressors=unfused, fabric=())
-    write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in unfused})
+def pack(trained: Bundle, output: Path, which: Callable[[RegressorEntry], object], **changes: Any) -> Path:
+    """Write some of the operators of a bundle, its manifest with `changes`."""
+    kept = tuple(filter(which, trained.manifest.regressors))
+    manifest = replace(trained.manifest, regressors=kept, **changes)
+    write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in kept})
     return output
 
 
-def pack_fabric(trained: Bundle, output: Path) -> Path:
-    """Write the collectives of a bundle."""
-    measured = tuple(
-        entry for entry in trained.manifest.regressors if OPERATORS[entry.operator].is_collective
-    )
-    manifest = replace(trained.manifest, regressors=measured)
-    write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in measured})
-    return output
+def is_collective(entry: RegressorEntry) -> bool:
+    """Whether its operator is a collective."""
+    return OPERATORS[entry.operator].is_collective
 
 
-def pack(trained: Bundle, output: Path) -> Path:
-    """Write the compute operators of a bundle, without unfused operators and operators that only its prior has."""
-    computing = tuple(
-        entry
-        for entry in trained.manifest.regressors
-        if not OPERATORS[entry.operator].is_collective
-        and entry.operator not in UNFUSED
-        and (entry.transfer is None or entry.transfer.correction or not entry.transfer.is_foreign)
-    )
-    manifest = replace(trained.manifest, regressors=computing, fabric=())
-    write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in computing})
-    return output
+def is_unfused(entry: RegressorEntry) -> bool:
+    """Whether its operator is one of `UNFUSED`."""
+    return entry.operator in UNFUSED
+
+
+def is_shipped(entry: RegressorEntry) -> bool:
+    """Whether it computes, but for unfused operators and operators that only the bundle's prior has."""
+    is_own = entry.transfer is None or entry.transfer.correction or not entry.transfer.is_foreign
+    return bool(is_own) and not is_collective(entry) and not is_unfused(entry)
 
 
 def bundle_file(row: Hardware) -> Path:

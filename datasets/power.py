@@ -13,7 +13,7 @@ from scipy.optimize import nnls
 
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.shipped import POWER
-from kernelcast.store.importers.parquet_table import read_parquet
+from kernelcast.store.importers.tables import ParquetTable, Skipped
 
 TABLES = {"h200-sxm": "aiconfigurator/h200_sxm/gemm/vllm/0.22.0/gemm_perf.parquet"}
 _BYTES = 2
@@ -31,9 +31,7 @@ def lines() -> str:
         of = device(name)
         cells = [
             row
-            for row in read_parquet(ROOT / path).rows(
-                ("gemm_dtype", "m", "n", "k", "latency", "power", "power_limit")
-            )
+            for row in ParquetTable.read(ROOT / path).rows(Skipped(strict=True))
             if row.text("gemm_dtype") == "bfloat16"
         ]
         m, n, k, time_ms, power_w, limit_w = (

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
-from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import error_context, shown, shown_path

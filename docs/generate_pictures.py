@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from kernelcast.docs.headless_explorer import FLAGS
-from kernelcast.store.questions import measurement_questions
+from kernelcast.store.querying import measurement_questions
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent

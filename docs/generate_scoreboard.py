@@ -22,8 +22,7 @@ from kernelcast.docs.scoreboard_tables import (
     sources,
     targets,
 )
-from kernelcast.validate.scoreboard import Point, sources_of
-from kernelcast.validate.scoreboard_picture import Panel, draw
+from kernelcast.validate.scoreboard import Panel, Point, draw, sources_of
 
 _percent, _whole = partial(percent, digits=1), partial(percent, digits=0)
 FOLDER = Path(__file__).resolve().parent

@@ -7,8 +7,7 @@ from tempfile import TemporaryDirectory
 
 from kernelcast.cli.tables import text_table
 from kernelcast.docs import example_traces
-from kernelcast.store.querying import answer
-from kernelcast.store.questions import Question, measurement_questions, trace_questions
+from kernelcast.store.querying import Question, answer, measurement_questions, trace_questions
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "tests" / "data" / "small.db"

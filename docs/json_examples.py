@@ -16,7 +16,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from kernelcast.cli.main import kernelcast
-from kernelcast.cli.validate_errors import FORMAT as ERRORS_FORMAT
+from kernelcast.cli.validate_steps import ERRORS_FORMAT
 from kernelcast.docs import example_traces
 from kernelcast.runtime import Estimator, predict, read_bundle
 from kernelcast.runtime.answers import warnings
@@ -206,7 +206,7 @@ def _of_traces(folder: Path) -> Iterator[dict[str, Any]]:
     yield _printed("trace diff", *paths)
     asked = ("--hardware h100-sxm --model", model, "--dp 2 --micro-batch 1 --micro-batches 1")
     yield _printed("compare", *paths, *asked)
-    yield _printed("compare", *paths, *asked, "--tp 2")  # another layout, which a note says
+    yield _printed("compare", *paths, *asked, "--dp 1 --tp 2")  # another layout on as many devices
     yield _printed("compare", "--log", log, *asked)
     yield _printed("db diff", database, DATA / "small.db")
 

@@ -86,7 +86,7 @@ def _route(path: str, pages: Mapping[str, str], answer: Callable[[Request], str]
 
 def _database(path: Path) -> str:
     from kernelcast.store import Database
-    from kernelcast.store.database_page import database_page
+    from kernelcast.store.trace_page import database_page
 
     with Database.open(path, read_only=True) as database:
         return database_page(database, path.name)

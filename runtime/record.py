@@ -264,7 +264,7 @@ def _type(kind: Any) -> _Type:
         str: ("a text", "texts"),
         int: ("a whole number", "whole numbers"),
         bool: ("true or false", "true or false"),
-    }[kind]
+    }.get(kind, (f"a {kind.__name__}", f"{kind.__name__}s"))
     return _Type(one, several, _exactly(one, kind))
 
 

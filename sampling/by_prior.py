@@ -7,8 +7,9 @@ import numpy as np
 
 from kernelcast.collector.benches import Point
 from kernelcast.collector.compute import Collected, Collection, Progress, collect_compute
-from kernelcast.collector.plans.plan import Plan, distinct_points, planned_operators
-from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
+from kernelcast.collector.measuring.measurer import device_memory_bytes, point_bytes
+from kernelcast.collector.plans.plan import distinct_points, planned_operators
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.operators import Operator

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.plans.plan import Plan, distinct_points, planned_operators
-from kernelcast.collector.plans.plan_memory import point_bytes
+from kernelcast.collector.measuring.measurer import point_bytes
+from kernelcast.collector.plans.plan import distinct_points, planned_operators
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.sampling.committee import best_member
 from kernelcast.sampling.cost import Cost

@@ -7,8 +7,8 @@ from itertools import chain
 from kernelcast.collector.benches import Point
 from kernelcast.collector.compute import Collected, Collection
 from kernelcast.collector.measuring.core_binding import bound, own_cores
-from kernelcast.collector.plans.plan import Plan
-from kernelcast.collector.plans.plan_memory import device_memory_bytes
+from kernelcast.collector.measuring.measurer import device_memory_bytes
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError
 from kernelcast.sampling.chooser import Chooser

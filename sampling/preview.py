@@ -8,8 +8,8 @@ from typing import Any
 from kernelcast.collector.benches import Point
 from kernelcast.collector.compute import Collection, is_known, measured_points, what_to_measure
 from kernelcast.collector.measuring.load import FIRST_SECONDS
-from kernelcast.collector.plans.plan import Plan
-from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
+from kernelcast.collector.measuring.measurer import device_memory_bytes, point_bytes
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.hardware.load import Load

@@ -10,23 +10,24 @@ from kernelcast.runtime.views.pictures import PICTURES_FORMAT
 from kernelcast.serve.catalogue import CATALOGUE_FORMAT, MODEL_FORMAT, MODEL_REQUEST
 from kernelcast.serve.predicting import CHOICES_FORMAT
 from kernelcast.serve.responses import HTML, JSON, TEXT
-from kernelcast.serve.schemas import LAYOUTS_FIELDS, PREDICT, SEARCH_FIELDS, WALLTIME, Schema, model_schemas
+from kernelcast.serve.schemas import (
+    LAYOUTS_FIELDS,
+    PREDICT,
+    SEARCH_FIELDS,
+    TEXTS,
+    WALLTIME,
+    Schema,
+    model_schemas,
+)
 from kernelcast.walltime.answer import WALLTIME_FORMAT
-
-_PROBLEMS: Mapping[str, str] = {
-    "400": "The body is no JSON object.",
-    "408": "The body did not come in time.",
-    "413": "The body is larger than the server takes.",
-    "415": "The body's type is not taken.",
-    "422": "A field is unknown, missing, wrong, or does not go with the others.",
-    "503": "Too many requests wait already, or this one waited too long.",
-}
 
 
 def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[str, Any]:
     """The description of a server of this version that knows these models by name."""
     paths = {
-        "/predict": _post("Predict a training step.", "PredictRequest", _answer(ESTIMATE_FORMAT, _ESTIMATE)),
+        "/predict": _post(
+            "Predict a training step.", "PredictRequest", _answer(ESTIMATE_FORMAT, TEXTS["estimate"])
+        ),
         "/pictures": _post(
             "Its timeline, memory and breakdown, drawn.", "PredictRequest", _answer(PICTURES_FORMAT)
         ),
@@ -40,7 +41,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         ),
         "/catalogue": _get("What can be named.", JSON, _answer(CATALOGUE_FORMAT)),
         "/walltime": _walltime(),
-        "/health": _get("Whether the server answers, and with which bundle.", JSON, _HEALTH),
+        "/health": _get("Whether the server answers, and with which bundle.", JSON, TEXTS["health"]),
         "/metrics": _get("Figures for Prometheus.", TEXT, {"type": "string"}),
         "/openapi.json": _get("This description.", JSON, {"type": "object"}),
     }
@@ -48,7 +49,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         problems = {"422": _problem("The new bundle is not sound; the old one answers on.")}
         reload = {
             "summary": "Read the bundle and the site's file again.",
-            "responses": {**_ok(JSON, _HEALTH), **problems},
+            "responses": {**_ok(JSON, TEXTS["health"]), **problems},
         }
         paths["/reload"] = {"post": reload}
     schemas = {
@@ -58,11 +59,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         "SearchRequest": _object(SEARCH_FIELDS, "model", "gpus", "global_batch"),
         "LayoutsRequest": _object(LAYOUTS_FIELDS, "model", "gpus", "global_batch"),
         "WalltimeRequest": _object(WALLTIME),
-        "Error": {
-            "type": "object",
-            "properties": {"error": {"type": "string", "description": "One line."}},
-            "required": ["error"],
-        },
+        "Error": TEXTS["error"],
     }
     return {
         "openapi": "3.1.0",
@@ -76,19 +73,6 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
     }
 
 
-_HEALTH: Schema = {
-    "type": "object",
-    "properties": {
-        "status": {"const": "ok"},
-        "version": {"type": "string"},
-        "bundle": {"type": "string"},
-        "bundle_digest": {"type": "string"},
-        "loaded_at": {"type": "string"},
-    },
-    "required": ["status", "version", "bundle", "bundle_digest", "loaded_at"],
-}
-
-
 def _object(fields: Mapping[str, Schema], *required: str) -> Schema:
     return {
         "type": "object",
@@ -96,18 +80,6 @@ def _object(fields: Mapping[str, Schema], *required: str) -> Schema:
         "required": list(required),
         "additionalProperties": False,
     }
-
-
-_ESTIMATE: Mapping[str, Schema] = {
-    "step_time_s": {"type": "number", "description": "The predicted step."},
-    "tokens_per_s": {"type": "number"},
-    "model_flops": {"type": "number", "description": "Of a step of the whole job, without recomputation."},
-    "tflops_per_device": {"type": "number", "description": "model_flops per second and device, 1e12."},
-    "mfu": {"type": ["number", "null"], "description": "Share of the peak; null where that is unknown."},
-    "hfu": {"type": ["number", "null"], "description": "As mfu, with what is computed again."},
-    "peak": {"type": ["object", "null"], "description": "device, dtype, flops_per_s and their source."},
-}
-"""What a client looks at first; docs/json.md has all keys."""
 
 
 def _answer(form: str, fields: Mapping[str, Schema] | None = None) -> Schema:
@@ -122,7 +94,7 @@ def _answer(form: str, fields: Mapping[str, Schema] | None = None) -> Schema:
 
 def _post(summary: str, request: str, answer: Schema, *, media: str = JSON) -> dict[str, Any]:
     body = {"required": True, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{request}"}}}}
-    problems = {status: _problem(text) for status, text in _PROBLEMS.items()}
+    problems = {status: _problem(text) for status, text in TEXTS["problems"].items()}
     return {
         "post": {"summary": summary, "requestBody": body, "responses": {**_ok(media, answer), **problems}}
     }
@@ -131,26 +103,11 @@ def _post(summary: str, request: str, answer: Schema, *, media: str = JSON) -> d
 def _walltime() -> dict[str, Any]:
     described = _post("Predict how long a job takes.", "WalltimeRequest", _answer(WALLTIME_FORMAT))
     post = described["post"]
-    post["description"] = (
-        "With a batch script as text/plain the answer is text too: Slurm's time limit on the first line (empty "
-        "without one), then lines for the job's user."
-    )
-    post["parameters"] = [
-        _parameter("asked", {"type": "string"}, "With a script as text: a time limit that the job has."),
-        _parameter(
-            "slurm",
-            {"type": "array", "items": {"type": "string", "examples": ["nodes=2"]}},
-            "With a script as text: NAME=VALUE, what the job asks of Slurm.",
-        ),
-    ]
+    post |= TEXTS["walltime"]
     post["requestBody"]["content"][TEXT] = {"schema": {"type": "string"}}
     for response in post["responses"].values():
         response["content"][TEXT] = {"schema": {"type": "string"}}
     return described
-
-
-def _parameter(name: str, schema: Schema, description: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
 
 
 def _get(summary: str, media: str, schema: Schema) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The fields of every request as JSON Schema: for /openapi.json and to check field names."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.catalogue.hardware import all_hardware
@@ -10,6 +12,9 @@ from kernelcast.walltime.fields import JOB_FIELDS
 from kernelcast.walltime.slurm import OPTIONS
 
 Schema = dict[str, Any]
+
+TEXTS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("openapi.toml").read_text(encoding="utf-8"))
+"""What no table of fields says: errors, answers and fields of the server's own."""
 
 MAX_TOP = 100
 """Layouts of a search's answer; a command prints more."""
@@ -59,7 +64,8 @@ def model_schemas(names: Iterable[str]) -> dict[str, Schema]:
     }
 
 
-_MODEL: Schema = {"$ref": "#/components/schemas/Model"}
+_MODEL: Schema = TEXTS["fields"]["model"]
+_HARDWARE: Schema = {**TEXTS["fields"]["hardware"], "enum": list(all_hardware())}
 _FABRIC: Schema = {
     "description": "What connects the devices: a fabric by name (one that ships, or the site's), or the fields of a "
     f"description (docs/fabrics.md). Not given: {REQUEST['fabric'].otherwise}.",
@@ -67,12 +73,6 @@ _FABRIC: Schema = {
         {"type": "string", "minLength": 1, "examples": ["h100-3200g"]},
         {"type": "object", "required": ["name", "devices_per_node"]},
     ],
-}
-
-_HARDWARE: Schema = {
-    "description": "Hardware that ships, by name. Not given: the server's bundle.",
-    "type": "string",
-    "enum": list(all_hardware()),
 }
 
 PREDICT: Mapping[str, Schema] = {
@@ -109,6 +109,7 @@ SEARCH_FIELDS: Mapping[str, Schema] = {
     **{name: _one_or_several(field, USUAL.get(name, "any")) for name, field in LIMITS.items()},
     "rank_by": SEARCH["rank_by"].schema,
     "top": {**SEARCH["top"].schema, "maximum": MAX_TOP},
+    "fit_probability": SEARCH["fit_probability"].schema,
 }
 
 LAYOUTS_FIELDS: Mapping[str, Schema] = {
@@ -130,18 +131,7 @@ WALLTIME: Mapping[str, Schema] = {
     "hardware": _HARDWARE,
     **_JOB,
     "fabric": _FABRIC,
-    "script": {
-        "type": "string",
-        "description": "A batch script: its #KERNELCAST and #SBATCH lines count; fields of the request go before.",
-    },
-    "slurm": {
-        "type": "object",
-        "description": "What the job asks of Slurm, by long option names: the layout must fit it.",
-        "properties": {name: {"type": "string"} for name in OPTIONS},
-        "additionalProperties": False,
-    },
-    "asked": {
-        "type": "string",
-        "description": "A time limit that the job has; the answer warns when it is too short.",
-    },
+    "script": TEXTS["fields"]["script"],
+    "slurm": {**TEXTS["fields"]["slurm"], "properties": {name: {"type": "string"} for name in OPTIONS}},
+    "asked": TEXTS["fields"]["asked"],
 }

@@ -11,7 +11,7 @@ from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, r
 from kernelcast.store.migrations import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.rows import CONTENT_TABLES, row_problem, rows
 from kernelcast.store.sample_rows import sample_problem, stored_samples
-from kernelcast.store.schema_differences import schema_differences
+from kernelcast.store.schema import schema_differences
 from kernelcast.store.sqlite_errors import explanation, reported
 from kernelcast.store.timelines import stored_timelines
 from kernelcast.store.write import different_features

@@ -15,7 +15,7 @@ from kernelcast.store.database_file import (
     read_header,
 )
 from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.schema_differences import foreign_objects, schema_differences
+from kernelcast.store.schema import foreign_objects, schema_differences
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, peaks_are_current, write_operators, write_peaks
 

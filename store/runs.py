@@ -1,16 +1,25 @@
-"""Where measurements come from: runs, their sources, and traces of real runs."""
+"""Where measurements come from: runs, their sources, and traces of real runs with their events.
 
-from collections.abc import Mapping, Sequence
+An event is a kernel, a copy or a fill (on a CPU a call with self time, or a collective in gloo's threads). An
+`EventKind`, stored once, holds the common properties of many events. Times of events are whole nanoseconds from the
+start of the trace.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import (
+    DIGEST_HEX_DIGITS,
+    ComputeFingerprint,
+    FabricFingerprint,
+    SoftwareFingerprint,
+)
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store.canonical import Record, canonicalise, record_digest
 from kernelcast.store.records import Sample
-
-if TYPE_CHECKING:
-    from kernelcast.store.timelines import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +129,83 @@ class UnrecognisedKernels(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventKind(Record):
+    """What an event is; fields that are unknown or do not apply are empty, 0 or None."""
+
+    table: ClassVar[str] = "event_kind"
+    name: str
+    category: str  # the profiler's
+    class_: str  # compute, communication or memory
+    host_operator: str = ""
+    shapes: str = ""  # of that operator's inputs, JSON list
+    direction: str = ""
+    operator: str = ""
+    role: str = ""
+    dtype: str = ""
+    variant: str = ""
+    vector: str = ""  # JSON list
+    reason: str = ""  # why it is part of no operator
+    batch: int | None = None  # of a matrix product [batch, m, k] times [batch, k, n]
+    m: int | None = None
+    k: int | None = None
+    n: int | None = None
+    collective: str = ""
+    group_ranks: str = ""
+    group_size: int | None = None
+    message_bytes: int | None = None  # as nccl-tests count them
+
+
+KIND_COLUMNS = tuple(field.name.rstrip("_") for field in fields(EventKind))
+
+
+class TracedEvent(NamedTuple):
+    """One event; times in ns from the start of the trace."""
+
+    kind: EventKind
+    start_ns: int
+    duration_ns: int
+    exposed_ns: int  # while no event of an earlier class ran: compute, communication, memory
+    idle_ns: int  # while nothing ran on the device before it
+    late_ns: int | None  # part of `idle_ns` before its launch; None: launch not recorded
+    device: int
+    stream: int
+    step: int | None = None  # position in the timeline's steps
+    launch_ns: int | None = None
+    call: int | None = None  # number of the launching host call, shared by its events
+    correlation: int | None = None
+    scope: str = ""  # annotations and modules around the launch, outermost first
+    sample_id: str = ""  # its sample and repetition, which are not part of the timeline's id
+    repetition: int | None = None
+
+
+class TracedStep(NamedTuple):
+    """A step as the host marked it; times in ns from the start of the trace."""
+
+    name: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The steps and events of a trace; `events` can be iterated more than once."""
+
+    trace_id: str
+    steps: tuple[TracedStep, ...]
+    events: Iterable[TracedEvent]
+
+    @property
+    def id(self) -> str:
+        """Digest of trace, steps and events."""
+        digest = hashlib.sha256(json.dumps([self.trace_id, self.steps]).encode())
+        ids: dict[int, tuple[str, EventKind]] = {}  # by identity, which is quicker than by content
+        for kind, *values, _, _ in self.events:
+            kind_id, _ = ids.get(id(kind)) or ids.setdefault(id(kind), (kind.id, kind))
+            digest.update(f"{kind_id} {values!r}\n".encode())
+        return digest.hexdigest()[:DIGEST_HEX_DIGITS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """A run with everything that it measured: samples, and traces with their unrecognised kernels and timelines."""
 
@@ -129,4 +215,4 @@ class MeasuredRun:
     software: SoftwareFingerprint
     samples: Sequence[Sample] = ()
     traces: Sequence[tuple[IngestedTrace, Sequence[UnrecognisedKernels]]] = ()
-    timelines: Sequence["Timeline"] = ()
+    timelines: Sequence[Timeline] = ()

@@ -1,4 +1,8 @@
-"""schema.sql: databases are created from it; migrations and checks read its statements, docs its comments."""
+"""schema.sql: databases are created from it; migrations and checks read its statements, docs its comments.
+
+A database's schema is compared with it before any other use, and only its text is read: triggers and views of an
+untrusted file would run.
+"""
 
 import re
 import sqlite3
@@ -75,3 +79,106 @@ def documented() -> dict[str, Documented]:
 def unit(column: str) -> str:
     """The unit at the end of a column's name, or empty."""
     return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")
+
+
+# Query planner statistics, which ANALYZE makes.
+_SQLITES_OWN = re.compile(r"sqlite_stat\d$")
+
+_MOST_TIMES = 10
+
+Key = tuple[str, str]
+"""Kind (table, index, view, trigger) and name."""
+
+
+def schema_differences(connection: sqlite3.Connection) -> list[str]:
+    """Differences from schema.sql, one line each: foreign, missing and changed objects.
+
+    Tables are equal if their columns, keys, kinds and CHECK constraints are: the text of a migrated table differs from
+    that of a new table. Indexes and views are equal if their text is, without comments and spaces.
+
+    Raises:
+        sqlite3.Error: the schema cannot be read.
+    """
+    many = _too_many(connection)
+    if many:
+        return many
+    found, expected = _objects(connection), _our_objects()
+    missing = [f"{kind} {name!r} is missing" for kind, name in sorted(expected.keys() - found.keys())]
+    changed = [
+        f"{kind} {name!r} is not as kernelcast defines it"
+        for kind, name in sorted(found.keys() & expected.keys())
+        if found[kind, name] != expected[kind, name]
+    ]
+    return foreign_objects(connection) + missing + changed
+
+
+def foreign_objects(connection: sqlite3.Connection) -> list[str]:
+    """Tables, indexes, views and triggers outside schema.sql, which could run in a migration, one line each.
+
+    All objects of older versions are also in schema.sql.
+    """
+    many = _too_many(connection)
+    if many:
+        return many
+    ours = _our_objects()
+    found = connection.execute(
+        "SELECT type, name, rootpage FROM sqlite_master ORDER BY type, name"
+    ).fetchall()
+    return [
+        f"{kind} {name!r} is not kernelcast's"
+        for kind, name, root_page in found
+        if not _SQLITES_OWN.match(name)
+        and ((kind, name) not in ours or (kind == "table" and not root_page))  # a virtual table has no page
+    ]
+
+
+def _too_many(connection: sqlite3.Connection) -> list[str]:
+    """A line if there are many more objects than in schema.sql: comparing tens of thousands takes long."""
+    [count] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    ours = len(_our_objects())
+    return [f"{count} tables, indexes and views, expected {ours}"] if count > _MOST_TIMES * ours else []
+
+
+@cache
+def _our_objects() -> dict[Key, object]:
+    with empty_database() as connection:
+        return _objects(connection)
+
+
+def _objects(connection: sqlite3.Connection) -> dict[Key, object]:
+    objects: dict[Key, object] = {}
+    rows = connection.execute("SELECT type, name, tbl_name, sql, rootpage FROM sqlite_master").fetchall()
+    for kind, name, table, sql, root_page in rows:
+        if kind == "table" and root_page:  # a virtual table has no page
+            objects[kind, name] = (_table_shape(connection, name), _checks(sql))
+        else:
+            objects[kind, name] = (table, _without_comments(sql))
+    return objects
+
+
+def _table_shape(connection: sqlite3.Connection, name: str) -> object:
+    kinds = connection.execute(
+        "SELECT wr, strict FROM pragma_table_list WHERE schema = 'main' AND name = ?", (name,)
+    ).fetchall()
+    columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
+    keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
+    return kinds, columns, keys
+
+
+def _checks(sql: str | None) -> list[str]:
+    """The CHECK constraints of a table, sorted, without spaces."""
+    text, found = re.sub(r"[\s\"]+", "", _without_comments(sql) or ""), []
+    for begin in re.finditer(r"CHECK\(", text):
+        depth, place = 1, begin.end()
+        while depth and place < len(text):
+            depth += {"(": 1, ")": -1}.get(text[place], 0)
+            place += 1
+        found.append(text[begin.end() : place - 1])
+    return sorted(found)
+
+
+def _without_comments(sql: str | None) -> str | None:
+    if sql is None:  # an index that a UNIQUE or PRIMARY KEY brings
+        return None
+    lines = (line.partition("--")[0] for line in sql.splitlines())
+    return " ".join(" ".join(lines).split())

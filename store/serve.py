@@ -14,7 +14,7 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.host_header import names_this_machine
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.questions import measurement_questions, trace_questions
+from kernelcast.store.querying import measurement_questions, trace_questions
 from kernelcast.store.schema import documented, unit
 
 HOST = "127.0.0.1"  # this machine only: there are no passwords

@@ -1,6 +1,10 @@
-"""The report of a traced run as a self-contained HTML page: parts of a step, streams, tables."""
+"""Self-contained HTML pages: a traced run (parts of a step, streams, tables), and a database.
 
-from collections.abc import Iterator
+The page of a database has coverage, noise, doubtful samples and hardware side by side.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +67,12 @@ def trace_page(database: Database, report: TraceReport) -> str:
         if ms
     ]
     about = f"{report.hardware}; {len(report.ranks) or 1} rank(s), run {report.run_id[:12]}"
-    header = element(
-        "header",
-        element("h1", title),
-        element("p", about, class_="soft"),
-        element("dl", *tiles, class_="tiles"),
-    )
-    return document(title, header, element("main", *_sections(database, report)))
+    return document(title, _header(title, about, tiles), element("main", *_sections(database, report)))
+
+
+def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
+    heading, text = element("h1", title), element("p", about, class_="soft")
+    return element("header", heading, text, element("dl", *tiles, class_="tiles"))
 
 
 def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
@@ -125,3 +128,77 @@ def _merged(spans: npt.NDArray[np.float64]) -> Iterator[tuple[float, float]]:
     first = np.flatnonzero(np.append(True, starts[1:] > ends[:-1] + _NEAR))
     last = np.append(first[1:] - 1, len(spans) - 1)
     yield from zip(starts[first].tolist(), (ends[last] - starts[first]).tolist(), strict=True)
+
+
+_MOST_ROWS = 2000
+
+_TABLES: Mapping[str, tuple[str, str]] = {
+    "Coverage": (
+        "Workloads are distinct sizes; samples also count repeated measurements of the same size.",
+        """
+        SELECT operator, direction, dtype, load, hardware,
+            sum(CASE WHEN status = 'ok' THEN workloads ELSE 0 END) AS workloads, sum(samples) AS samples,
+            nullif(sum(CASE WHEN status = 'ok' THEN 0 ELSE samples END), 0) AS failures
+        FROM coverage GROUP BY operator, direction, dtype, load, hardware, compute_id
+        ORDER BY operator, direction, dtype, load, hardware
+        """,
+    ),
+    "Noise": (
+        "Spread of a sample's repetitions: (90th - 10th percentile) / median. Over quiet: excess of the paper's "
+        "statistic over the 10th percentile. Noisiest first.",
+        """
+        SELECT operator, direction, dtype, hardware, samples, mean_spread_percent, max_spread_percent,
+            mean_over_quiet_percent
+        FROM operator_noise ORDER BY mean_spread_percent DESC, operator, direction
+        """,
+    ),
+    "Doubtful samples": (
+        "Samples by flag.",
+        """
+        SELECT flag, min(detail) AS example, count(DISTINCT operator) AS operators, count(*) AS samples
+        FROM doubtful_sample GROUP BY flag ORDER BY samples DESC
+        """,
+    ),
+    "Hardware side by side": (
+        "Time on hardware one / time on hardware two at points measured on both: geometric mean, least and most.",
+        """
+        SELECT operator, direction, dtype, count(*) AS points, exp(avg(ln(speedup_of_two))) AS speedup_of_two_ratio,
+            min(speedup_of_two) AS least_ratio, max(speedup_of_two) AS most_ratio, hardware_one, hardware_two
+        FROM hardware_side_by_side WHERE speedup_of_two > 0
+        GROUP BY hardware_one, hardware_two, operator, direction, dtype
+        """,
+    ),
+}
+"""Caption and query by title, in the order of the page."""
+
+
+def database_page(database: Database, name: str) -> str:
+    """The page of a database called `name`; a click on a heading sorts the table.
+
+    Raises:
+        DataError: the file is damaged or locked.
+    """
+    counts = database.row_counts()
+    [dates] = database.query("SELECT min(measured_at) AS first, max(measured_at) AS last FROM sample")
+    hardware = database.hardware_list()
+    between = f"{dates['first'][:10]} to {dates['last'][:10]}" if dates["first"] else "nothing measured"
+    tiles = (
+        tile("samples", f"{counts['sample']:,}", between),
+        tile("kinds of hardware", f"{len(hardware):,}"),
+        tile("software stacks", f"{len(database.software_list()):,}"),
+        tile("kernels", f"{counts['kernel']:,}", "stored one by one"),
+    )
+    about = "; ".join(one.description for one in hardware) or "no hardware"
+    # SQLite has logarithms only where it was compiled with them.
+    database.connection.create_function("ln", 1, math.log, deterministic=True)
+    database.connection.create_function("exp", 1, math.exp, deterministic=True)
+    tables = (_table(database, title, caption, sql) for title, (caption, sql) in _TABLES.items())
+    return document(f"Database {name}", _header(name, about, tiles), element("main", *tables), sorts=True)
+
+
+def _table(database: Database, title: str, caption: str, sql: str) -> Markup:
+    rows = database.query(f"{sql} LIMIT {_MOST_ROWS}")
+    if not rows:
+        return section(title, element("p", "No rows.", class_="soft"))
+    cut = f" The first {_MOST_ROWS:,} rows." if len(rows) == _MOST_ROWS else ""
+    return section(title, rows_table(rows, caption=f"{caption}{cut} A heading sorts.", class_="sortable"))

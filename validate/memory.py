@@ -2,14 +2,18 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import log1p
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
 
+import numpy as np
+
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.memory import StageMemory, stage_memory
-from kernelcast.validate.memory_cases import MEASURED, AskedCase, asked_cases
+from kernelcast.runtime.memory.spread import MemorySpread
+from kernelcast.validate.memory_cases import MEASURED, TITAN, AskedCase, asked_cases
 
 FORMAT = "kernelcast.memory-validation/1"
 _MOST_FIT = 2 << 30
@@ -137,6 +141,57 @@ class MemoryValidation:
             "unread": dict(self.unread),
             "cases": [one.to_dict() for one in self.cases],
         }
+
+
+def spreads(found: MemoryValidation) -> dict[str, MemorySpread]:
+    """Quantiles of log(measured / predicted) of allocated memory, of dense models and of those with experts.
+
+    Models have equal weights, whatever the number of their cases. What a source reserved is not among them.
+    """
+    return {kind: _spread(found, has_experts=kind == "experts") for kind in ("dense", "experts")}
+
+
+def _spread(
+    found: MemoryValidation, *, has_experts: bool, without: ModelConfig | None = None
+) -> MemorySpread:
+    groups: dict[ModelConfig, list[float]] = defaultdict(list)
+    for one in found.measured:
+        case = one.case
+        if case.source != TITAN and case.model != without and (case.kind == "experts") == has_experts:
+            groups[case.model].append(-log1p(one.error or 0.0))
+    errors = np.concatenate([np.array(of) for of in groups.values()])
+    weights = np.concatenate([np.full(len(of), 1 / len(of)) for of in groups.values()])
+    order = np.argsort(errors)
+    middles = np.cumsum(weights[order]) - weights[order] / 2
+    quantiles_of = np.array([0.05, 0.5, 0.95]) * len(groups)
+    low, middle, high = np.interp(quantiles_of, middles, errors[order]).tolist()
+    return MemorySpread(low=round(low, 4), middle=round(middle, 4), high=round(high, 4))
+
+
+def spreads_toml(found: MemoryValidation) -> str:
+    """The table memory_errors.toml."""
+    lines = [
+        "# log(measured / predicted) of allocated memory: 5, 50 and 95 % quantiles, models equally weighted.",
+        "# kernelcast validate memory DIR -o runtime/shipped/memory_errors.toml writes it.",
+    ]
+    for kind, one in spreads(found).items():
+        lines += [f"\n[{kind}]", f"low = {one.low}", f"middle = {one.middle}", f"high = {one.high}"]
+    return "\n".join(lines) + "\n"
+
+
+def covered(found: MemoryValidation) -> dict[str, tuple[int, int]]:
+    """By source, cases inside the interval that the other models of their kind give, and all of them."""
+    known: dict[tuple[ModelConfig, bool], MemorySpread] = {}
+    counts: dict[str, list[bool]] = defaultdict(list)
+    for one in found.measured:
+        key = one.case.model, one.case.kind == "experts"
+        if one.case.source == TITAN:
+            continue
+        if key not in known:
+            known[key] = _spread(found, has_experts=key[1], without=key[0])
+        low, high = known[key].interval_bytes(one.predicted_bytes)
+        counts[one.case.source].append(low <= (one.case.measured_bytes or 0) <= high)
+    return {source: (sum(inside), len(inside)) for source, inside in sorted(counts.items())}
 
 
 def validate_memory(directory: Path) -> MemoryValidation:

@@ -10,8 +10,7 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import error_context, shown, shown_path
 from kernelcast.runtime.request.fields import LAYOUT, require_integer
 from kernelcast.runtime.toml_text import read_toml
-from kernelcast.validate.runs_fields import only_known, request_of, runs_and_defaults
-from kernelcast.validate.runs_models import RunModels
+from kernelcast.validate.runs import RunModels, only_known, request_of, runs_and_defaults
 
 _FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
 _RUN_FIELDS = ("model", "sequence_length", *LAYOUT, "bucket_entries")

@@ -15,7 +15,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
-from kernelcast.validate.runs_fields import COMPONENT_NAMES
+from kernelcast.validate.runs import COMPONENT_NAMES
 
 FORMAT = "kernelcast.validation-run/2"
 _GAPS = "idle passes"

@@ -1,59 +1,219 @@
 """Runs files: measured training steps in TOML (docs/validation.md, Runs files)."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from kernelcast.runtime import Cluster, ModelConfig, Parallelism
-from kernelcast.runtime.errors import error_context, shown_path
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError, load_model
+from kernelcast.runtime.errors import error_context, shown, shown_path
+from kernelcast.runtime.estimate.estimate import Components
 from kernelcast.runtime.json_text import values_of
-from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.record import WITH_DEFAULT, Check, Record, read_fields
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, LAYOUT, renamed
+from kernelcast.runtime.request.models import built_in_name, built_in_names, unknown_model
+from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.spelling import unknown_field
+from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.runtime.toml_text import toml_fields
-from kernelcast.validate.runs_fields import (
-    DEFAULT_FIELDS,
-    RELATIVE_ERROR,
-    RUN_FIELDS,
-    SECONDS,
-    components,
-    memory_of,
-    number_of,
-    only_known,
-    request_of,
-    runs_and_defaults,
-    text,
-)
-from kernelcast.validate.runs_models import RunModels
-
-_MAX_FILE_BYTES = 1 << 20
-_MOST_MEAN = 1.5
-_OPTIONAL_TEXTS = ("device", "fabric", "stack", "licence")
-_FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "models", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class RunModels:
+    """The models of a runs file's `[models.NAME]` tables, and the folder of its relative paths."""
+
+    tables: Mapping[str, ModelConfig]
+    folder: Path
+
+    @classmethod
+    def of(cls, tables: object, *, folder: Path) -> Self:
+        """The models of the value of `models` in a file.
+
+        Raises:
+            UsageError: no table of tables, a field is wrong, or a name belongs to a built-in model.
+        """
+        if not isinstance(tables, dict):
+            raise UsageError(f"models is {shown(tables)}, expected tables [models.NAME]")
+        models = {}
+        for name, table in tables.items():
+            where = f"models.{name}" if name.isidentifier() else f"models.{shown(name)}"
+            if name in built_in_names():
+                raise UsageError(f"{where}: a built-in model has this name, expected another")
+            if not isinstance(table, dict):
+                raise UsageError(f"{where} is {shown(table)}, expected a table of fields")
+            models[name] = ModelConfig.from_document(table, where=where, name=name)
+        return cls(tables=models, folder=folder)
+
+    def named(self, run: Mapping[str, Any]) -> ModelConfig:
+        """The model that a run's `model` names, with the run's `sequence_length` if it has one.
+
+        Raises:
+            DataError: the file that it names is missing, unreadable, or not TOML or JSON.
+            UsageError: there is no such model, or a field is wrong.
+        """
+        name = run.get("model")
+        if type(name) is not str or not name:
+            found = shown(name) if "model" in run else "missing"
+            raise UsageError(f"model is {found}, expected a model's name or file")
+        model = self._named(name)
+        if "sequence_length" not in run:
+            return model
+        return model.with_sequence_length(run["sequence_length"])
+
+    def files(self, names: Iterable[object]) -> tuple[str, ...]:
+        """Which of the models' names are files."""
+        return tuple(
+            dict.fromkeys(
+                name
+                for name in names
+                if isinstance(name, str) and name not in self.tables and not built_in_name(name)
+            )
+        )
+
+    def _named(self, name: str) -> ModelConfig:
+        if name in self.tables:
+            return self.tables[name]
+        if built_in_name(name):
+            return load_model(name)
+        path = self.folder / name
+        if path.suffix in (".toml", ".json") or _exists(path):
+            return load_model(path)
+        more = "the path of a .toml or .json file, from the file's folder, works too"
+        raise unknown_model(name, [*self.tables, *built_in_names()], more)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long a name, a null byte
+        return False
+
+
+_NEEDED = ("pp", "tp", "dp", "micro_batch", "micro_batches")
+"""What a run cannot leave to defaults."""
+DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT, "gpus_per_node", "bucket_entries")
+"""Fields of `[defaults]`: those that several runs can share."""
+RUN_FIELDS = (
+    "name",
+    *DEFAULT_FIELDS,
+    "measured_s",
+    "mean_s",
+    "measured_components",
+    "memory_gib",
+    "published_error",
+    "published_components",
+    "flag",
+)
+COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Components)), 0.0)).to_dict())
+"""Names of Table IX."""
+
+_TEXTS = ("site", "hardware", "source", "device", "fabric", "stack", "licence")
+_FILE_FIELDS = (*_TEXTS, "left_out", "defaults", "models", "runs")
+_LARGEST = 1e9
+_Text = Annotated[str, Check(lambda text: text.strip() and text.isprintable(), "a text on one line")]
+_MaybeText = Annotated[str, Check(str.isprintable, "a text on one line")]
+_Seconds = Check(lambda time_s: 0 < time_s <= _LARGEST, "seconds, a number above 0")
+_Error = Check(lambda error: -1 < error <= _LARGEST, "a fraction above -1 (-0.05: 5 % too short)")
+_Sizes = Check(lambda sizes: all(0 < one <= _LARGEST for one in sizes), "GiB, numbers above 0")
+
+
+def _each(bound: Check) -> Check:
+    return Check(lambda table: all(map(bound.accepts, table.values())), f"of each component {bound.expected}")
+
+
+def only_known(table: Mapping[str, Any], names: Collection[str], *, path: str = "") -> dict[str, Any]:
+    """The table by the names that its fields have now; it has no other fields than `names`.
+
+    Raises:
+        UsageError: it has, or a field is given by two names.
+    """
+    found = renamed(table, LAYOUT)
+    for name in found:
+        if name not in names:
+            raise unknown_field(name, names, path=path)
+    return found
+
+
+def runs_and_defaults(
+    document: Mapping[str, Any], names: Collection[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The tables `[[runs]]`, at least one, and `[defaults]`, which has no other fields than `names`.
+
+    Raises:
+        UsageError: one is missing or no such table, or a default is unknown.
+    """
+    runs, defaults = document.get("runs", []), document.get("defaults", {})
+    if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
+        found = shown(runs) if "runs" in document else "missing"
+        raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
+    if not isinstance(defaults, dict):
+        raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
+    return runs, only_known(defaults, names, path="defaults.")
+
+
+def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """The arguments of `Estimator.predict` except the model, checked against it; a run gives its whole layout.
+
+    Raises:
+        UsageError: a field is missing or wrong, or `model` cannot be cut that way.
+    """
+    for name in _NEEDED:
+        if name not in table:
+            raise UsageError(field=name, expected=LAYOUT[name].kind.expected)
+    asked = read_request(table)
+    asked["parallelism"].check(model)
+    layers_of_chunks(model.layers, asked["parallelism"])
+    return asked
+
+
+_MAX_FILE_BYTES = 1 << 20
+_MOST_MEAN = 1.5
+_LONG_TOKENS = 1 << 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Record):
+    """What was measured and published of a step, see `MeasuredRun`."""
+
+    OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
+    measured_s: Annotated[float, _Seconds]
+    published_error: Annotated[float | None, _Error] = None
+    published_components: Annotated[Mapping[str, float] | None, _each(_Error)] = None
+    measured_components: Annotated[Mapping[str, float] | None, _each(_Seconds)] = None
+    memory_gib: Annotated[tuple[float, ...] | None, _Sizes] = None
+    mean_s: Annotated[float | None, _Seconds] = None
+    flag: _MaybeText = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun(Measured):
     """One measured training step with the inputs of its prediction.
 
     `cluster` is None where the file does not give the devices per node; the bundle's count is used. Components have
     the names of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors
     belong to published predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on
-    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean.
+    the fullest of every stage. `measured_s` is the shortest repetition, `mean_s` their mean. `flag`
+    says why a step is predicted but not scored; empty for all others.
     """
 
     label: str
     model: ModelConfig
     parallelism: Parallelism
     cluster: Cluster | None
-    measured_s: float
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
-    published_error: float | None = None
-    published_components: Mapping[str, float] | None = None
-    measured_components: Mapping[str, float] | None = None
-    memory_gib: tuple[float, ...] | None = None
-    mean_s: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """Format of its products and kind of model, such as "mxfp8, experts"."""
+        layout, model = self.parallelism, self.model
+        size = "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
+        if layout.offload_activations:
+            size += ", offload"
+        if model.sequence_length >= _LONG_TOKENS:
+            size += ", long"
+        return f"{'16 bit' if layout.fp8_recipe == 'none' else layout.fp8_recipe}, {size}"
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -67,24 +227,25 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsFile:
+class RunsFile(Record):
     """A site's measured steps in the file's order, with their hardware and their source.
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
     ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
-    models that its runs name by a file.
+    models that its runs name by a file. `left_out` are published steps that cannot be asked, with the reason.
     """
 
-    site: str
-    hardware: str
-    source: str
+    site: _Text
+    hardware: _Text
+    source: _Text
     digest: str
     runs: tuple[MeasuredRun, ...]
-    device: str = ""
-    fabric: str = ""
-    stack: str = ""
-    licence: str = ""
+    device: _MaybeText = ""
+    fabric: _MaybeText = ""
+    stack: _MaybeText = ""
+    licence: _MaybeText = ""
     model_files: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def publisher(self) -> str:
@@ -112,38 +273,54 @@ class RunsFile:
         only_known(document, _FILE_FIELDS)
         runs, defaults = runs_and_defaults(document, DEFAULT_FIELDS)
         models = RunModels.of(document.get("models", {}), folder=path.parent)
-        return cls(
-            site=text(document, "site"),
-            hardware=text(document, "hardware"),
-            source=text(document, "source"),
-            digest=digest,
-            runs=tuple(_run(number, run, defaults, models) for number, run in enumerate(runs, start=1)),
-            model_files=models.files({**defaults, **run}.get("model") for run in runs),
-            **{name: text(document, name) for name in _OPTIONAL_TEXTS if name in document},
-        )
+        measured = tuple(_run(number, run, defaults, models) for number, run in enumerate(runs, start=1))
+        for name in _TEXTS[:3]:
+            if name not in document:
+                raise UsageError(field=name, expected="a text on one line")
+        with error_context(kind=UsageError):
+            return cls(
+                digest=digest,
+                runs=measured,
+                model_files=models.files({**defaults, **run}.get("model") for run in runs),
+                **read_fields(
+                    cls, {name: document[name] for name in (*_TEXTS, "left_out") if name in document}
+                ),
+            )
 
 
 def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
     where = f"run {position}"
     with error_context(where):
         values = {**defaults, **only_known(run, RUN_FIELDS)}
-        name = text(run, "name") if "name" in run else ""
+        if "name" in run and not (
+            isinstance(run["name"], str) and run["name"].strip() and run["name"].isprintable()
+        ):
+            raise UsageError(field="name", found=run["name"], expected="a text on one line")
+    name = run.get("name", "")
     with error_context(f"{where} ({name})" if name else where):
         model = models.named(values)
         asked = request_of(values, model)
         layout: Parallelism = asked["parallelism"]
-        return MeasuredRun(
-            label=name or f"{model.name} ({layout.pp}-{layout.tp}-{layout.dp})",
-            model=model,
-            parallelism=layout,
-            cluster=asked["cluster"],
-            measured_s=number_of(values, "measured_s", SECONDS),
-            bucket_entries=asked["bucket_entries"],
-            published_error=number_of(values, "published_error", RELATIVE_ERROR)
-            if "published_error" in values
-            else None,
-            published_components=components(values, "published_components", RELATIVE_ERROR),
-            measured_components=components(values, "measured_components", SECONDS),
-            memory_gib=memory_of(values, layout.pp),
-            mean_s=number_of(values, "mean_s", SECONDS) if "mean_s" in values else None,
-        )
+        with error_context(kind=UsageError):
+            return MeasuredRun(
+                label=name or f"{model.name} ({layout.pp}-{layout.tp}-{layout.dp})",
+                model=model,
+                parallelism=layout,
+                cluster=asked["cluster"],
+                bucket_entries=asked["bucket_entries"],
+                **values_of(_measured(values, layout.pp), *(field.name for field in fields(Measured))),
+            )
+
+
+def _measured(values: Mapping[str, Any], stages: int) -> Measured:
+    own = {field.name: values[field.name] for field in fields(Measured) if field.name in values}
+    memory = own.get("memory_gib")
+    if isinstance(memory, list) and len(memory) != stages:
+        expected = f"a number, or one per stage, {stages} in all"
+        raise UsageError(field="memory_gib", found=memory, expected=expected)
+    if "memory_gib" in own and not isinstance(memory, list):
+        own["memory_gib"] = [memory]
+    for name in ("published_components", "measured_components"):
+        if isinstance(own.get(name), dict):
+            only_known(own[name], COMPONENT_NAMES, path=f"{name}.")
+    return Measured.from_dict(own)

@@ -31,6 +31,16 @@ SHIPPED = (
 """Runs files in this folder; each names its device and its fabric."""
 _BYTES_PER_GIB = 1 << 30
 _FOLDER = Path(str(files("kernelcast.validate")))
+TODAY = tuple(
+    f"{source}-{device}"
+    for source, devices in (
+        ("megatron-bridge", ("h100", "b200", "b300", "gb200", "gb300")),
+        ("torchtitan", ("h100", "h200")),
+        ("mlperf", ("h100", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi325x", "mi355x", "l40s")),
+    )
+    for device in devices
+)
+"""Runs files of steps of 2024 to 2026, which are scored where they are named."""
 _AS_STATED: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -102,7 +112,7 @@ class ScoredStep:
             "predicted_s": None if estimate is None else estimate.step_time_s,
             "interval_s": None if interval_s is None else list(interval_s),
             **values_of(self, "error", "is_inside"),
-            **values_of(run, "is_steady", "published_error"),
+            **values_of(run, "kind", "flag", "is_steady", "published_error"),
             "measured_memory_gib": None if run.memory_gib is None else max(run.memory_gib),
             "predicted_memory_gib": None
             if estimate is None
@@ -183,11 +193,14 @@ class ScoredFile:
     @property
     def scores(self) -> tuple[Score, ...]:
         """Of every model, in the file's order, then of all steps as model "all" where there are several models."""
-        names = list(dict.fromkeys(step.run.model.name for step in self.steps))
-        found = [
-            Score.of(name, [step for step in self.steps if step.run.model.name == name]) for name in names
-        ]
-        return (*found, Score.of("all", self.steps)) if len(names) > 1 else tuple(found)
+        scored = [step for step in self.steps if not step.run.flag]
+        groups: dict[str, list[ScoredStep]] = {}
+        by_kind = self.path.stem in TODAY
+        for step in scored:
+            name = f"{step.run.model.name}, {step.run.kind}" if by_kind else step.run.model.name
+            groups.setdefault(name, []).append(step)
+        found = [Score.of(name, steps) for name, steps in groups.items()]
+        return (*found, Score.of("all", scored)) if len(groups) > 1 else tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -198,6 +211,7 @@ class ScoredFile:
             **values_of(self, "asked", "bundle_digest", "fabric", "timeline"),
             "applied_stack": None if self.stack is None else self.stack.name,
             "is_fitted": self.is_fitted,
+            "left_out": list(self.file.left_out),
             "scores": [asdict(score) for score in self.scores],
             "steps": [step.to_dict() for step in self.steps],
         }

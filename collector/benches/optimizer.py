@@ -1,8 +1,10 @@
 """Operators that run once per update over all parameters of a stage."""
 
+from collections.abc import Callable, Sequence
 from math import isqrt
 
 import torch
+from torch import Tensor
 
 from kernelcast.collector.benches.bench import Bench, Place, Point
 from kernelcast.collector.functions.update import MasterAdamW, clip_to_norm, squared_norm
@@ -14,13 +16,7 @@ def adam(point: Point, place: Place) -> Bench:
     """Fused Adam over the tensors of a stage, with float32 master weights in 16 bit."""
     parameters, layers = point.vector
     tensors = [place.parameter(*size) for size in stage_tensors(parameters, layers)]
-    step = MasterAdamW(tensors).step
-
-    def forward() -> tuple[()]:
-        step()
-        return ()
-
-    return Bench(forward, [], tensors)
+    return _without_outputs(MasterAdamW(tensors).step, tensors)
 
 
 def stage_tensors(parameters: int, layers: int) -> list[tuple[int, ...]]:
@@ -39,35 +35,30 @@ def stage_tensors(parameters: int, layers: int) -> list[tuple[int, ...]]:
     return [*(layer * layers if d else ()), *([(rest,)] if rest else ())]
 
 
-def gradient_zero(point: Point, place: Place) -> Bench:
-    """The gradients of a stage set to zero; they are one buffer, as in Megatron-LM."""
+def _of_gradients(point: Point, place: Place, run: Callable[[Tensor], object]) -> Bench:
+    """A function of the gradients of a stage; they are one buffer, as in Megatron-LM."""
     buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
+    return _without_outputs(lambda: run(buffer))
 
+
+def _without_outputs(run: Callable[[], object], parameters: Sequence[Tensor] = ()) -> Bench:
     def forward() -> tuple[()]:
-        buffer.zero_()
+        run()
         return ()
 
-    return Bench(forward)
+    return Bench(forward, [], parameters)
+
+
+def gradient_zero(point: Point, place: Place) -> Bench:
+    """The gradients of a stage set to zero."""
+    return _of_gradients(point, place, torch.Tensor.zero_)
 
 
 def gradient_clip(point: Point, place: Place) -> Bench:
     """The norm of a stage's gradients and their scaling, without the exchange of one number between ranks."""
-    buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
-
-    def forward() -> tuple[()]:
-        clip_to_norm(buffer, squared_norm(buffer))
-        return ()
-
-    return Bench(forward)
+    return _of_gradients(point, place, lambda buffer: clip_to_norm(buffer, squared_norm(buffer)))
 
 
 def gradient_scale(point: Point, place: Place) -> Bench:
     """The norm of a stage's gradients, which reveals NaN and Inf, and their division by the loss scale."""
-    buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
-
-    def forward() -> tuple[()]:
-        torch.linalg.vector_norm(buffer)
-        buffer.mul_(0.5)
-        return ()
-
-    return Bench(forward)
+    return _of_gradients(point, place, lambda buffer: (torch.linalg.vector_norm(buffer), buffer.mul_(0.5)))

@@ -25,9 +25,9 @@ from kernelcast.collector.measuring.disturbance import Watch, mean_reference_us
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.outcome import Flags, Outcome, Untimed, sample_of
-from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.own_run import own_run
-from kernelcast.collector.plans.plan import Plan, planned_operators
+from kernelcast.collector.plans.plan import planned_operators
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction, Operator
@@ -262,7 +262,8 @@ def _measure_all(
     if not todo:
         return collected
     try:
-        watch = together(peers, lambda: _watch(place))
+        # Every process watches its own node and device.
+        watch = together(peers, lambda: Watch(place).with_best())
     except Untimed as error:
         raise DataError(f"collect comm: {error.reason}") from error
     waiting, attempts = deque(todo), Counter[CommPoint]()
@@ -315,16 +316,6 @@ def _measure(
         flags=noticed,
     )
     return measured, any(interrupted for _, interrupted in said)
-
-
-def _watch(place: Place) -> Watch:
-    """Every process watches its own node and device."""
-    reference = Reference(place.device, place.dtype)
-    reference.saturate()
-    watch = Watch(place, reference)
-    for _ in range(5):  # a best time for the first samples
-        reference.time_us()
-    return watch
 
 
 def _of_all(noticed: list[Flags]) -> Flags:

@@ -18,13 +18,8 @@ from kernelcast.collector.ingest.recognised_calls import NO_OPERATOR, Recognised
 from kernelcast.collector.ingest.sequences import sequences_of
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, shapes_text, whole
 from kernelcast.collector.traces.call_tree import COMMUNICATION_CALL, NODE_PREFIX, CallTree
-from kernelcast.collector.traces.kineto import (
-    ANNOTATION_CATEGORY,
-    DEVICE_CATEGORIES,
-    RESOLUTION_US,
-    Event,
-    Trace,
-)
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event
+from kernelcast.collector.traces.kineto import RESOLUTION_US, Trace
 from kernelcast.runtime.operators import Direction
 
 _DEEP_EP = "deep_ep"

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernelcast.collector.traces.arguments import arguments_of, whole
-from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
+from kernelcast.collector.traces.events import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
+from kernelcast.collector.traces.kineto import Trace
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 
 _UNKNOWN = {

@@ -3,13 +3,13 @@
 The outermost recognised call around a kernel counts: the cross-entropy, not the log-softmax inside it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from kernelcast.collector.ingest import experts
 from kernelcast.collector.ingest.experts import ExpertCalls
-from kernelcast.collector.ingest.linear_roles import LinearRoles
 from kernelcast.collector.ingest.named_calls import BY_NAME, is_compiled, named_call, rows, scores
 from kernelcast.collector.ingest.recognised_calls import (
     DTYPES,
@@ -25,6 +25,55 @@ from kernelcast.collector.ingest.recognised_calls import (
 )
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts
 from kernelcast.collector.traces.call_tree import CallTree
+
+_LEAST_MLP = 4  # an MLP, also a tensor-parallel slice, is wider than the hidden size divided by this
+Width = tuple[int, int]
+"""Columns in and columns out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearRoles:
+    """The roles of the products of one trace, by width."""
+
+    by_width: dict[Width, str]
+
+    @classmethod
+    def of(cls, products: Iterable[Width], norm_widths: set[int], embeddings: set[Width]) -> "LinearRoles":
+        """Roles from all forward products, the norms' widths and the embeddings' [rows, width]."""
+        widths = norm_widths & {d for _, d in embeddings} if norm_widths and embeddings else norm_widths
+        widths = widths or {d for _, d in embeddings}
+        if len(widths) != 1:
+            return cls({})
+        (d,) = widths
+        counts = Counter(products)
+        vocabularies = {rows for rows, width in embeddings if width == d}
+        roles = {}
+        out = {n: count for (k, n), count in counts.items() if k == d and n != d}
+        back = {k: count for (k, n), count in counts.items() if n == d and k != d}
+        for n in [n for n in out if n in vocabularies and n not in back]:
+            roles[d, n] = "logits"
+            del out[n]
+        for n in list(out):
+            if _LEAST_MLP * n <= d:
+                del out[n]  # an adapter of low rank (LoRA), d → 16 → d
+            elif back.get(n) == out[n]:
+                roles[d, n], roles[n, d] = "mlp_up", "mlp_down"
+                del out[n]
+            elif n % 2 == 0 and back.get(n // 2) == out[n] and n // 2 not in out:
+                roles[d, n], roles[n // 2, d] = "mlp_gate_up", "mlp_down"
+                del out[n]
+            elif n in back and out[n] == 2 * back[n]:
+                roles[n, d] = "mlp_down"
+        attention = [n for n in out if n not in back and d < n <= 3 * d and out[n] == counts[d, d]]
+        if len(attention) == 1 and len(out) == 1:
+            roles[d, attention[0]], roles[d, d] = "qkv", "attention_output"
+        left = {k: count for k, count in back.items() if (k, d) not in roles and _LEAST_MLP * k > d}
+        if len(out) == 1 and len(left) == 1 and not counts[d, d]:
+            [(n, times)], [(width, as_often)] = out.items(), left.items()
+            if times == as_often and width < n <= 3 * width:
+                roles[d, n], roles[width, d] = "qkv", "attention_output"
+        return cls(roles)
+
 
 _OPTIMIZER = Unrecognised("an optimizer step: neither its stage nor its layers were recorded")
 

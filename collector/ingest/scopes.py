@@ -5,7 +5,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from kernelcast.collector.traces.call_tree import CallTree
-from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Event, Trace
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, Event
+from kernelcast.collector.traces.kineto import Trace
 
 _STEP = re.compile(r"ProfilerStep#\d+|(?:train(?:ing)?[ _])?(?:step|iteration|iter)[ _#:]*\d+", re.IGNORECASE)
 _PROFILERS_STEP = "ProfilerStep#"

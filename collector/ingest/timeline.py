@@ -1,20 +1,72 @@
 """Every event of a trace as it is stored: its kind, its times, and its launch."""
 
+import heapq
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from kernelcast.collector.ingest.attribute_kernels import AttributedKernel, Extracted, KernelSpan, SampleKey
 from kernelcast.collector.ingest.collectives import group_ranks
-from kernelcast.collector.ingest.exposed_time import Span, expose
 from kernelcast.collector.ingest.recognised_calls import DTYPES, RecognisedCall, product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
 from kernelcast.collector.traces.arguments import Arguments, shapes, shapes_text, texts, whole
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.store import EventKind, TracedEvent, TracedStep
+
+
+@dataclass(slots=True)
+class Span:
+    """When an event ran, in ns; `rank` 0 takes precedence. The last three fields are results."""
+
+    start_ns: int
+    end_ns: int
+    rank: int
+    launch_ns: int | None = None
+    exposed_ns: int = 0
+    idle_ns: int = 0
+    late_ns: int | None = None
+
+
+def expose(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
+    """Yield index and results of each event of one device as it ends; events come by start. Time is O(n log n).
+
+    Of concurrent events of one rank the one that started last counts, because calls of a CPU nest. Events that have
+    ended are not held: a large trace has millions.
+    """
+    running: list[tuple[int, int, int, Span]] = []  # rank, latest start first
+    clock: int | None = None
+    end_ns = 0
+    for place, span in enumerate(spans):
+        clock = span.start_ns if clock is None else (yield from _run(running, clock, span.start_ns))
+        span.idle_ns = max(span.start_ns - clock, 0)
+        if span.launch_ns is not None:
+            span.late_ns = min(max(span.launch_ns - clock, 0), span.idle_ns)
+        clock = max(clock, span.start_ns)
+        end_ns = max(end_ns, span.end_ns) if place else span.end_ns
+        heapq.heappush(running, (span.rank, -span.start_ns, -place, span))
+    if clock is not None:
+        yield from _run(running, clock, end_ns)
+    yield from ((-place, span) for _, _, place, span in running)
+
+
+def _run(
+    running: list[tuple[int, int, int, Span]], clock: int, until: int
+) -> Generator[tuple[int, Span], None, int]:
+    """Charge running events with the time from `clock` to `until` at most; returns the time reached."""
+    while running and clock < until:
+        _, _, place, span = running[0]
+        end_ns = min(span.end_ns, until)
+        if end_ns > clock:
+            span.exposed_ns += end_ns - clock
+            clock = end_ns
+        if span.end_ns <= clock:
+            heapq.heappop(running)
+            yield -place, span
+    return clock
+
 
 _RANKS = {"compute": 0, "communication": 1, "memory": 2}
 _COMMUNICATION = ("nccl", "rccl", "msccl", "gloo:", "cross_device_reduce", "c10d::", "deep_ep", "nvshmem")
@@ -129,44 +181,21 @@ class TraceEvents:
             and piece.occurrence.kind is not None
         )
         message = {} if described is None else _message(described)
-        key = (
-            piece.name,
-            piece.category,
-            name,
-            listed,
-            types,
-            found,
-            is_part,
-            placed.direction,
-            *message.values(),
-        )
-        known = kinds.get(key)
-        if known is None:
-            known = kinds[key] = self._new_kind(placed, name, listed, types, is_part, message)
-        return known
-
-    def _new_kind(
-        self,
-        placed: AttributedKernel,
-        host_operator: str,
-        listed: str,
-        types: Sequence[str],
-        is_part: bool,
-        message: Mapping[str, Any],
-    ) -> EventKind:
-        piece, found = placed.piece, placed.found
+        key = piece.name, piece.category, name, listed, types, found, is_part, placed.direction
+        if (known := kinds.get((*key, *message.values()))) is not None:
+            return known
         point = found if is_part and isinstance(found, RecognisedCall) else None
         first = next((DTYPES[text] for text in types if text in DTYPES), "")
-        product = product_shape(host_operator, shapes(json.loads(listed)) if listed else ())
+        product = product_shape(name, shapes(json.loads(listed)) if listed else ())
         reason = "" if isinstance(found, RecognisedCall) else found.reason
-        fields: dict[str, Any] = {name: value for name, value in message.items() if name != "dtype"}
+        fields: dict[str, Any] = {field: value for field, value in message.items() if field != "dtype"}
         if product:
             fields |= dict(zip(("batch", "m", "k", "n"), product, strict=True))
-        return EventKind(
+        kinds[*key, *message.values()] = kind = EventKind(
             name=piece.name,
             category=piece.category,
             class_=_class_of(piece),
-            host_operator=host_operator,
+            host_operator=name,
             shapes=listed,
             direction=placed.direction.value if piece.call is not None or point else "",
             operator=point.operator if point else "",
@@ -177,6 +206,7 @@ class TraceEvents:
             reason=reason,
             **fields,
         )
+        return kind
 
 
 def _launched_before_recording(pieces: Sequence[KernelSpan]) -> set[int]:

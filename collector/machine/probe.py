@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from kernelcast.collector.functions.flash_attn import flash_attn_version
+from kernelcast.collector.functions.transformer import flash_attn_version
 from kernelcast.collector.machine.probe_cpu import (
     cpu_caches,
     cpu_instruction_sets,

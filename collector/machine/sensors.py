@@ -1,6 +1,6 @@
 """Present clock, power and temperature of the measuring device; None where unknown.
 
-For a GPU they come from the driver (nvml.py). For a CPU they come from Linux: cpufreq, or /proc/cpuinfo where the
+For a GPU they come from the driver (probe_gpu.py). For a CPU they come from Linux: cpufreq, or /proc/cpuinfo where the
 kernel counts cycles; RAPL's energy counters, which most systems let only root read; thermal zones or hwmon. Most
 virtual machines have none of them.
 """
@@ -14,8 +14,8 @@ from typing import Protocol, Self
 
 import torch
 
-from kernelcast.collector.machine.nvml import Gpu
 from kernelcast.collector.machine.probe_cpu import read_text
+from kernelcast.collector.machine.probe_gpu import Gpu
 
 _ROOT = Path("/")
 _ZONES = frozenset({"x86_pkg_temp", "cpu-thermal", "cpu_thermal", "cpu0-thermal"})

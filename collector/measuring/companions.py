@@ -6,15 +6,96 @@ runs the same point with the same number of threads on other cores, as another r
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
+from multiprocessing.connection import Connection
 
 import torch
 
-from kernelcast.collector.benches import Place, Point
+from kernelcast.collector.benches import BENCHES, Bench, Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
-from kernelcast.collector.measuring.companion_worker import READY, STOP, companion
-from kernelcast.collector.measuring.core_binding import own_cores
-from kernelcast.collector.measuring.helper_process import Closeable, CompanionError, HelperProcess
+from kernelcast.collector.measuring.core_binding import bind, own_cores
+from kernelcast.collector.measuring.harness import iterate
+from kernelcast.collector.measuring.helper_process import (
+    Closeable,
+    CompanionError,
+    HelperProcess,
+    ignore_signals,
+)
+from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.measuring.outcome import Untimed
 from kernelcast.runtime.errors import UsageError
+
+READY = "ready"
+STOP = "stop"
+_WARM_UP_ITERATIONS = 10
+_MOST_COPIES = 16
+"""Small operators stay in the cache; they move few bytes anyway."""
+_COPIES_BYTES = 48 << 20
+
+
+def companion(connection: Connection, place: Place, cores: tuple[int, ...], threads: int, seed: int) -> None:
+    """Run the points that arrive until the pipe closes.
+
+    Each gets two answers: READY, or why it cannot run; and after STOP "", or why it stopped early.
+    """
+    ignore_signals()
+    bind(cores)
+    if place.device.type == "cuda":
+        torch.cuda.set_device(place.device)
+    else:
+        keep_freed_memory()
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    try:
+        while True:
+            _serve(connection, connection.recv(), place)
+    except (EOFError, OSError):
+        return
+
+
+def _serve(connection: Connection, point: Point, place: Place) -> None:
+    reason = ""
+    try:
+        benches = cycle(_warm(point, place))
+    except Exception as error:
+        reason = Untimed.of(error).reason
+    connection.send(reason or READY)
+    try:
+        while not reason and not connection.poll():
+            iterate(next(benches), place, point.law.directions, None)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception as error:
+        reason = Untimed.of(error).reason
+    connection.recv()  # STOP
+    connection.send(reason)
+
+
+def _warm(point: Point, place: Place) -> list[Bench]:
+    """Copies of the operator with their own tensors: on a CPU it finds them in memory, as in a step.
+
+    A companion whose tensors stay in its cache would not contend for memory with the process that measures.
+    """
+    benches = [_prepared(point, place)]
+    for _ in range(_WARM_UP_ITERATIONS):
+        iterate(benches[0], place, point.law.directions, None)
+    if place.device.type == "cpu":
+        copies = min(_MOST_COPIES, -(-_COPIES_BYTES // max(1, _size_bytes(benches[0]))))
+        benches += [_prepared(point, place) for _ in range(copies - 1)]
+    return benches
+
+
+def _prepared(point: Point, place: Place) -> Bench:
+    bench = BENCHES[point.operator](point, place)
+    bench.prepare()
+    return bench
+
+
+def _size_bytes(bench: Bench) -> int:
+    """Inputs, parameters and the outputs' gradients, times two for the results computed from them."""
+    tensors = (*bench.activations, *bench.parameters, *bench.output_gradients)
+    return 2 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
 
 _NAME = "companion process"
 
@@ -122,6 +203,3 @@ def _place_of(number: int, place: Place) -> Place:
         return place
     first = place.device.index or 0
     return Place(torch.device("cuda", (first + number) % torch.cuda.device_count()), place.dtype)
-
-
-_NAME = "companion process"

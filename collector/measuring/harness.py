@@ -22,7 +22,7 @@ from kernelcast.collector.measuring.cache_state import CacheState
 from kernelcast.collector.measuring.load import BLOCK_SECONDS, FIRST_SECONDS, BurstLoad
 from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.attribution import Work, attribute
-from kernelcast.collector.traces.kineto import Event, Trace, read_trace
+from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Kernel, Repetition, quiet_us, spread
@@ -169,11 +169,10 @@ def _one_block(
                 f"trace holds {len(own)} marked {direction} repetitions with kernels, expected {size}"
             )
         for item in own:
-            found.append(_repetition(item, len(found), clock.since_first_us(trace, item.start_us)))
-
-
-def _repetition(work: Work, index: int, start_us: float) -> Repetition:
-    return Repetition(index=index, time_us=work.time_us, start_us=start_us, kernels=stored_kernels(work))
+            start_us, kernels = clock.since_first_us(trace, item.start_us), stored_kernels(item)
+            found.append(
+                Repetition(index=len(found), time_us=item.time_us, start_us=start_us, kernels=kernels)
+            )
 
 
 def stored_kernels(work: Work) -> tuple[Kernel, ...]:
@@ -183,14 +182,10 @@ def stored_kernels(work: Work) -> tuple[Kernel, ...]:
             name=kernel.name,
             start_us=kernel.start_us - work.start_us,
             duration_us=kernel.duration_us,
-            stream=_stream(kernel),
+            stream=whole(arguments_of(kernel).stream) or 0,
         )
         for kernel in work.kernels
     )
-
-
-def _stream(kernel: Event) -> int:
-    return whole(arguments_of(kernel).stream) or 0
 
 
 def iterate(

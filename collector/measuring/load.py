@@ -2,7 +2,7 @@
 
 A burst runs at clocks, power and temperature that a training step of seconds may not hold. Under sustained load the
 device computes matrix products back to back for seconds before the first measurement, before every block of
-repetitions, and on a GPU also between the passes; on a CPU all other cores compute at the same time (busy_cores.py).
+repetitions, and on a GPU also between the passes; on a CPU all other cores compute at the same time (`BusyCores`).
 The load is always matrix products: a step consists mostly of them, and they determine the clocks of other operators.
 
 Sensors are read at the end of every block, while the device is still under load.

@@ -3,21 +3,46 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
+
 from kernelcast.collector.benches import BENCHES, Place, Point
+from kernelcast.collector.machine.probe_cpu import available_memory_bytes
 from kernelcast.collector.machine.sensors import sensors_of
-from kernelcast.collector.measuring.busy_cores import BusyCores
 from kernelcast.collector.measuring.companions import Companions
 from kernelcast.collector.measuring.core_binding import bound, other_cores, own_cores
 from kernelcast.collector.measuring.disturbance import Watch, mean_reference_us
 from kernelcast.collector.measuring.harness import Effort, measure, warm_up
-from kernelcast.collector.measuring.helper_process import Closeable, CompanionError
+from kernelcast.collector.measuring.helper_process import BusyCores, Closeable, CompanionError
 from kernelcast.collector.measuring.load import BurstLoad, SustainedLoad
 from kernelcast.collector.measuring.outcome import Flags, Outcome, Untimed, sample_of
-from kernelcast.collector.measuring.reference import Reference
-from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Sample, Status, utc_now
+
+
+def point_bytes(point: Point, element_bytes: int) -> int:
+    """An upper estimate of the bytes that measuring a point holds at once.
+
+    All reads and writes of forward and backward: every tensor counts once per pass that uses it.
+    """
+    op = point.law
+    if op.per_update:
+        # In place: all tensors are read, all but the gradients written. In 16 bit each has a float32 copy.
+        elements = (op.moved_bytes(op.directions[0], point.vector, 1) + point.vector[0]) / 2
+        return int(elements * (element_bytes if element_bytes >= 4 else element_bytes + 4))
+    return int(sum(op.moved_bytes(direction, point.vector, element_bytes) for direction in op.directions))
+
+
+def memory_of_each_bytes(device: torch.device, processes: int) -> int:
+    """Memory for each of `processes` processes of a node: shared on a CPU, separate on GPUs."""
+    return device_memory_bytes(device) // (processes if device.type == "cpu" else 1)
+
+
+def device_memory_bytes(device: torch.device) -> int:
+    """Memory of a GPU, or the available memory of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return available_memory_bytes()
 
 
 class Measurer(Closeable):
@@ -63,12 +88,9 @@ class Measurer(Closeable):
         self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
         self._cold = _largest(point for point in points if not self._lacks_memory(point))
         with bound(self._cores):  # also binds the threads that torch starts with the first product
-            self._reference = Reference(place.device, place.dtype)
-            self._reference.saturate()
+            self._watch = Watch(place)
             self._settle()
-            self._watch = Watch(place, self._reference)
-            for _ in range(5):  # a best time for the first samples
-                self._reference.time_us()
+            self._watch.with_best()
 
     def close(self) -> None:
         """End the companions and the busy cores."""

@@ -7,8 +7,7 @@ from math import prod
 from torch.quasirandom import SobolEngine
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.plans.plan_file import load_plan, shipped_plans
-from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.plans.workloads import (
     Column,
     Picked,
@@ -21,19 +20,6 @@ from kernelcast.collector.plans.workloads import (
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator, Vector
 from kernelcast.runtime.spelling import alternatives
-
-__all__ = [
-    "CollectiveRange",
-    "Messages",
-    "Plan",
-    "Point",
-    "Ranges",
-    "compute_points",
-    "distinct_points",
-    "load_plan",
-    "planned_operators",
-    "shipped_plans",
-]
 
 # A column with fewer distinct vectors than requested ends its search after this many draws per vector,
 _DRAWS_PER_SHAPE = 200

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from kernelcast.collector.traces.kineto import Event
+from kernelcast.collector.traces.events import Event
 
 
 class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename={
@@ -61,7 +60,7 @@ _NONE = Arguments()
 _BEYOND = 2**63
 
 
-def arguments_of(event: "Event") -> Arguments:
+def arguments_of(event: Event) -> Arguments:
     """The event's arguments; empty where they cannot be read."""
     try:
         return _DECODER.decode(event.raw_arguments)
@@ -69,7 +68,7 @@ def arguments_of(event: "Event") -> Arguments:
         return _NONE
 
 
-def call_ids_of(event: "Event") -> CallIds:
+def call_ids_of(event: Event) -> CallIds:
     """The event's ids as a call; empty where they cannot be read."""
     try:
         return _IDS_DECODER.decode(event.raw_arguments)
@@ -77,7 +76,7 @@ def call_ids_of(event: "Event") -> CallIds:
         return _NO_IDS
 
 
-def trimmed(event: "Event") -> bytes:
+def trimmed(event: Event) -> bytes:
     """The used arguments as a separate text, because all arguments are most of a large trace."""
     return msgspec.json.encode(arguments_of(event))
 

@@ -12,13 +12,8 @@ from dataclasses import dataclass
 
 from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.call_tree import CallTree
-from kernelcast.collector.traces.kineto import (
-    ANNOTATION_CATEGORY,
-    DEVICE_CATEGORIES,
-    RESOLUTION_US,
-    Event,
-    Trace,
-)
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event
+from kernelcast.collector.traces.kineto import RESOLUTION_US, Trace
 
 _GLOO = "gloo:"
 

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, call_ids_of, whole
-from kernelcast.collector.traces.kineto import (
+from kernelcast.collector.traces.events import (
     ANNOTATION_CATEGORY,
     HOST_OPERATOR_CATEGORY,
     LAUNCH_CATEGORIES,
     Event,
-    Trace,
 )
+from kernelcast.collector.traces.kineto import Trace
 
 COMMUNICATION_CALL = "record_param_comms"
 NODE_PREFIX = "autograd::engine::evaluate_function: "

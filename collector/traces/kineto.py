@@ -18,7 +18,14 @@ from typing import Any
 import msgspec
 
 from kernelcast.collector.traces.arguments import trimmed
-from kernelcast.collector.traces.event_times import in_order, microseconds
+from kernelcast.collector.traces.events import (
+    ANNOTATION_CATEGORY,
+    HOST_OPERATOR_CATEGORY,
+    NO_ARGUMENTS,
+    Event,
+    in_order,
+    microseconds,
+)
 from kernelcast.collector.traces.trace_text import (
     MAX_TRACE_BYTES,
     NotInPartsError,
@@ -28,14 +35,6 @@ from kernelcast.collector.traces.trace_text import (
     trace_chunks,
 )
 from kernelcast.runtime.errors import DataError
-
-DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-HOST_OPERATOR_CATEGORY = "cpu_op"
-ANNOTATION_CATEGORY = "user_annotation"
-LAUNCH_CATEGORIES = frozenset(
-    {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver", "xpu_runtime", "xpu_driver",
-     "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
-)  # fmt: skip
 
 # Kineto's resolution: host events with less self time are dispatch, not work.
 RESOLUTION_US = 1.0
@@ -50,37 +49,6 @@ _OLD_CATEGORIES = {
 }  # fmt: skip
 _STEP = "ProfilerStep#"
 _KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer"}
-
-_NO_ARGUMENTS = msgspec.Raw(b"{}")
-
-
-class Event(msgspec.Struct, frozen=True, gc=False, rename={
-    "category": "cat", "start_us": "ts", "duration_us": "dur", "raw_arguments": "args", "phase": "ph",
-}):  # fmt: skip
-    """One complete event, decoded as it stands in the file."""
-
-    category: str = ""
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    start_us: float = math.nan
-    duration_us: float = math.nan
-    raw_arguments: msgspec.Raw = _NO_ARGUMENTS
-    phase: str = ""
-
-    @property
-    def thread(self) -> str:
-        """The host thread or, for device events, the stream."""
-        return f"{self.pid}/{self.tid}"
-
-    @property
-    def end_us(self) -> float:
-        """End of the event, µs on the trace's clock."""
-        return self.start_us + self.duration_us
-
-    def lasting(self, duration_us: float) -> "Event":
-        """The same event with another duration."""
-        return msgspec.structs.replace(self, duration_us=duration_us)
 
 
 class _Document(msgspec.Struct):
@@ -179,7 +147,7 @@ class _Kept:
                 value = getattr(event, name)
                 put(event, name, texts.setdefault(value, value))
             is_function = event.category == "python_function"
-            put(event, "raw_arguments", _NO_ARGUMENTS if is_function else trimmed(event))
+            put(event, "raw_arguments", NO_ARGUMENTS if is_function else trimmed(event))
             self.events.append(event)
 
 
@@ -302,6 +270,6 @@ def _events(raw_events: list[Any], path: Path) -> Iterator[Event]:
             tid=str(raw.get("tid")),
             start_us=start_us,
             duration_us=duration_us,
-            raw_arguments=msgspec.Raw(msgspec.json.encode(arguments)) if arguments else _NO_ARGUMENTS,
+            raw_arguments=msgspec.Raw(msgspec.json.encode(arguments)) if arguments else NO_ARGUMENTS,
             phase="X",
         )

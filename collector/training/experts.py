@@ -4,20 +4,28 @@ Shared experts read what the router reads: their output waits below it on the st
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernelcast.collector.functions import experts as functions
 from kernelcast.collector.training.exchanges import exchange
+from kernelcast.collector.training.groups import Shard
 from kernelcast.collector.training.marks import operator_mark
 from kernelcast.runtime.step.op import Op
+from kernelcast.runtime.step.sizes import Sizes
 
-if TYPE_CHECKING:
-    from kernelcast.collector.training.layer import Layer
+
+class Layer(Protocol):
+    """What routed experts read of the layer that they are in."""
+
+    sizes: Sizes
+    shard: Shard
+    weights: nn.ParameterDict
+    loss_scale: float
 
 
 class Routed(NamedTuple):
@@ -38,12 +46,12 @@ class Routed(NamedTuple):
 Rows = tuple[Tensor, Routed]
 
 
-def router(layer: "Layer", op: Op, x: Tensor) -> tuple[Tensor, Tensor]:
+def router(layer: Layer, op: Op, x: Tensor) -> tuple[Tensor, Tensor]:
     """Scores of all experts; x [b, l, d] stays."""
     return x, F.linear(x.flatten(0, 1), layer.weights[op.name])
 
 
-def routing(layer: "Layer", op: Op, scored: tuple[Tensor, Tensor]) -> Rows:
+def routing(layer: Layer, op: Op, scored: tuple[Tensor, Tensor]) -> Rows:
     """The experts of every token, and the order of the experts."""
     (x, scores), model = scored, layer.sizes.model
     weights, chosen = functions.route(
@@ -52,13 +60,13 @@ def routing(layer: "Layer", op: Op, scored: tuple[Tensor, Tensor]) -> Rows:
     return x, Routed(x.shape, weights, *functions.by_expert(chosen, model.experts))
 
 
-def permuted(layer: "Layer", op: Op, given: Rows) -> Rows:
+def permuted(layer: Layer, op: Op, given: Rows) -> Rows:
     """A row [d] for every token and expert, in the order of the experts."""
     x, routed = given
     return functions.permute(x.flatten(0, 1), routed.pairs // layer.sizes.model.experts_per_token), routed
 
 
-def dispatch(layer: "Layer", op: Op, given: Rows) -> Rows:
+def dispatch(layer: Layer, op: Op, given: Rows) -> Rows:
     """Rows to the devices of their experts."""
     (rows, routed), part = given, layer.shard.experts
     received = torch.empty_like(routed.counts)
@@ -71,7 +79,7 @@ def dispatch(layer: "Layer", op: Op, given: Rows) -> Rows:
     return exchange(rows, sent, came, part.group, "expert"), routed
 
 
-def sort(layer: "Layer", op: Op, given: Rows) -> Rows:
+def sort(layer: Layer, op: Op, given: Rows) -> Rows:
     """Received rows from the order of the senders to that of this device's experts."""
     rows, routed = given
     assert routed.from_each is not None
@@ -83,20 +91,20 @@ def sort(layer: "Layer", op: Op, given: Rows) -> Rows:
     return functions.reorder(rows, order, inverse), routed._replace(back=back)
 
 
-def product(layer: "Layer", op: Op, given: Rows) -> Rows:
+def product(layer: Layer, op: Op, given: Rows) -> Rows:
     """A product per expert."""
     rows, routed = given
     return functions.grouped_linear(rows, layer.weights[op.name], routed.counts), routed
 
 
-def returned(layer: "Layer", op: Op, given: Rows) -> Rows:
+def returned(layer: Layer, op: Op, given: Rows) -> Rows:
     """Results back to the order of the senders, or to the devices of their tokens."""
     rows, routed = given
     *before, back = routed.back
     return back(rows), routed._replace(back=tuple(before))
 
 
-def unpermuted(layer: "Layer", op: Op, given: Rows) -> Tensor:
+def unpermuted(layer: Layer, op: Op, given: Rows) -> Tensor:
     """The weighted sum of every token's results [b, l, d]."""
     rows, routed = given
     return functions.unpermute(rows, routed.pairs, routed.weights).view(routed.shape)

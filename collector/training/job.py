@@ -1,10 +1,11 @@
 """A model in a layout that is trained for real, and the limits of what can be trained here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError, either, shown
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import layers_of_chunks
@@ -27,9 +28,8 @@ class TrainingJob:
     def __post_init__(self) -> None:
         require_trainable(self.model)
         self.parallelism.check(self.model)
-        _require_experts(self.model, self.parallelism)
         layers_of_chunks(self.model.layers, self.parallelism)
-        _require_layout(self.parallelism)
+        _require_layout(self.model, self.parallelism)
 
     @property
     def label(self) -> str:
@@ -86,34 +86,50 @@ class Turn:
     traces: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
 
-# Fields whose features the model definition lacks, and the values without that feature.
-_WITHOUT: dict[str, Any] = {
-    "learned_positions": 0,
-    "tied_embeddings": False,
-    "kv_rank": 0,
-    "rotary_size": 0,
-    "attention_sinks": False,
-    "window_chunks": False,
-    "qk_norm": False,
-    "post_norms": False,
-    "visible_share": 1.0,
-    "extra_predictions": 0,
+_MODELS: Mapping[str, tuple[Any, ...]] = {
+    "attention": ("flash", "unfused"),
+    "activation": ("gelu", "swiglu"),
+    "learned_positions": (0,),
+    "tied_embeddings": (False,),
+    "kv_rank": (0,),
+    "rotary_size": (0,),
+    "attention_sinks": (False,),
+    "window_chunks": (False,),
+    "qk_norm": (False,),
+    "post_norms": (False,),
+    "visible_share": (1.0,),
+    "extra_predictions": (0,),
 }
-_WITHOUT_OF_EXPERTS: dict[str, Any] = {"router": "softmax", "parallel_residual": False, "biases": "none"}
+"""The values of fields that the model definition covers."""
+_WITH_EXPERTS: Mapping[str, tuple[Any, ...]] = {
+    "router": ("softmax",), "parallel_residual": (False,), "biases": ("none",)
+}  # fmt: skip
+_LAYOUTS: Mapping[str, tuple[Any, ...]] = {
+    "schedule": tuple(name for name, kind in SCHEDULE_KINDS.items() if not kind.splits),
+    "zero": (0, 1),
+    "sequence_parallel": (False,),
+    "dropout": (0.0,),
+    "fp8_recipe": ("none",),
+    "expert_capacity": (0.0,),
+    "lora_rank": (0,),
+    "expert_overlap": (False,),
+    "recompute_together": (1,),
+    "offload_optimizer": (0.0,),
+    "offload_activations": (0.0,),
+    "attention_kernel": ("as-measured",),
+}
 
 
-_LAYOUT_WITHOUT: dict[str, Any] = {
-    "sequence_parallel": False,
-    "dropout": 0.0,
-    "fp8_recipe": "none",
-    "expert_capacity": 0.0,
-    "lora_rank": 0,
-    "expert_overlap": False,
-    "recompute_together": 1,
-    "offload_optimizer": 0.0,
-    "offload_activations": 0.0,
-    "attention_kernel": "as-measured",
-}
+def _require(of: ModelConfig | Parallelism, name: str, *trained: Any, where: str = "") -> None:
+    if (found := getattr(of, name)) not in trained:
+        place = f"model {of.name}: " if isinstance(of, ModelConfig) else ""
+        values = either(map(_plain, trained))
+        raise UsageError(f"{place}{name} is {_plain(found)}, real steps train {values} only{where}")
+
+
+def _plain(value: Any) -> str:
+    """A value as files write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def require_trainable(model: ModelConfig) -> None:
@@ -122,62 +138,28 @@ def require_trainable(model: ModelConfig) -> None:
     Raises:
         UsageError: names the field, the value found and the values that are trained.
     """
-    if model.attention == "fused_softmax":
-        raise UsageError(
-            f"model {model.name}: attention is 'fused_softmax', real steps train 'flash' or 'unfused' only"
-        )
+    for name, trained in _MODELS.items():
+        _require(model, name, *trained)
     if model.rotary and model.head_size % 2:
         raise UsageError(
             f"model {model.name}: head_size is {model.head_size}, rotary position embedding needs an even number"
         )
-    if model.activation == "geglu":
-        raise UsageError(f"model {model.name}: activation is 'geglu', real steps train gelu or swiglu only")
-    if model.sliding_window and model.attention != "flash":
-        raise UsageError(
-            f"model {model.name}: sliding_window is {model.sliding_window} with attention {model.attention}, "
-            "real steps train windows with flash only"
-        )
-    without = _WITHOUT | (_WITHOUT_OF_EXPERTS if model.experts else {})
-    for name, value in without.items():
-        if (found := getattr(model, name)) != value:
-            with_experts = " with experts" if name not in _WITHOUT else ""
-            raise UsageError(
-                f"model {model.name}: {name} is {_plain(found)}, real steps train {_plain(value)} only{with_experts}"
-            )
+    if model.sliding_window:
+        _require(model, "attention", "flash", where=" with sliding_window")
+    for name, trained in _WITH_EXPERTS.items() if model.experts else ():
+        _require(model, name, *trained, where=" with experts")
 
 
-def _plain(value: Any) -> str:
-    """A value as files write it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _require_experts(model: ModelConfig, layout: Parallelism) -> None:
-    """Experts train with data parallelism around them; each of their devices then has tokens of its own."""
-    if not model.experts:
-        return
-    for name in ("cp", "expert_tp"):
-        if getattr(layout, name) > 1:
-            raise UsageError(
-                f"{name} is {getattr(layout, name)}, real steps train 1 only with the experts of model {model.name}"
-            )
-    if layout.zero and layout.ep > 1:
-        raise UsageError(
-            f"zero is {layout.zero}, real steps train 0 only with ep {layout.ep}: devices hold different experts"
-        )
-
-
-def _require_layout(layout: Parallelism) -> None:
-    if SCHEDULE_KINDS[layout.schedule].splits:
-        raise UsageError(f"schedule is {layout.schedule}, real steps train gpipe, 1f1b or interleaved only")
-    if layout.zero > 1:
-        raise UsageError(f"zero is {layout.zero}, real steps train 0 or 1 only")
-    if layout.cp > 1 and layout.context_exchange != "all_to_all":
-        raise UsageError(
-            f"context_exchange is {layout.context_exchange}, real steps train all_to_all only (cp {layout.cp})"
-        )
-    for name, value in _LAYOUT_WITHOUT.items():
-        if (found := getattr(layout, name)) != value:
-            raise UsageError(f"{name} is {_plain(found)}, real steps train {_plain(value)} only")
+def _require_layout(model: ModelConfig, layout: Parallelism) -> None:
+    for name, trained in _LAYOUTS.items():
+        _require(layout, name, *trained)
+    if layout.cp > 1:
+        _require(layout, "context_exchange", "all_to_all", where=f" (cp {layout.cp})")
+    if model.experts:  # data parallelism around them: each of their devices then has tokens of its own
+        for name in ("cp", "expert_tp"):
+            _require(layout, name, 1, where=f" with the experts of model {model.name}")
+        if layout.ep > 1:
+            _require(layout, "zero", 0, where=f" with ep {layout.ep}: devices hold different experts")
     if layout.schedule == "1f1b" and layout.micro_batches < layout.pp:
         raise UsageError(
             f"micro_batches is {layout.micro_batches}, real steps over {layout.pp} pipeline stages "

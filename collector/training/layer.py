@@ -26,6 +26,7 @@ from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.step.layers.transformer_layer import ATTENTION_RESIDUAL
 from kernelcast.runtime.step.op import Op, Ops
+from kernelcast.runtime.step.recomputation import with_parts
 from kernelcast.runtime.step.sizes import Sizes
 
 _SCALE = 0.02  # of random weights, as GPT-2 has it
@@ -109,7 +110,7 @@ class Layer(nn.Module):
                 self._build(one, whole[one.name], weights)
         ordered = self._with_sums_first(ops) if shard.group is not None else ops
         self._in_layer = any(one.in_layer for one in ops)
-        modules = frozenset(recomputed)
+        modules = with_parts(recomputed)
         self._segments = [
             (bool(module), [(one, runs[one.name]) for one in segment])
             for module, segment in groupby(ordered, lambda one: one.module if one.module in modules else "")

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Trace
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY
+from kernelcast.collector.traces.kineto import Trace
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
 from kernelcast.collector.training.step_trace import (
     LOSS_SUM,

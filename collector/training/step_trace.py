@@ -11,7 +11,8 @@ from typing import get_args
 
 from kernelcast.collector.traces.arguments import arguments_of
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
-from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event, Trace
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event
+from kernelcast.collector.traces.kineto import Trace
 from kernelcast.collector.training.marks import (
     BACKWARD,
     FORWARD,

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from kernelcast.collector.functions.update import MOST_NORM
 from kernelcast.collector.measuring.core_binding import bind, own_cores
+from kernelcast.collector.measuring.disturbance import Reference
 from kernelcast.collector.measuring.gloo_threads import calm_gloo
 from kernelcast.collector.measuring.harness import profiled, synchronise
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
-from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.training.groups import GroupCache, Groups
 from kernelcast.collector.training.job import TrainingEffort, TrainingJob, TrainingRequest, Turn
 from kernelcast.collector.training.marks import STEP, marked, marks_shown

@@ -142,7 +142,10 @@ def _problem_of_stack(factors: Factors | None) -> str:
     if "attention_kernel" in factors.options:
         return ""
     ran = factors.kernel or "a kernel that is not stated"
-    return f"the factor of attention of stack {factors.name} was fitted to steps with {ran}"
+    return (
+        f"the factor of attention of stack {factors.name} was fitted to steps with {ran}; "
+        "leave out the stack, or the kernel"
+    )
 
 
 def _device(bundle: Bundle) -> Device | None:

@@ -4,6 +4,7 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.memory import StageMemory, architecture_of, on_cpu, stage_memory
+from kernelcast.runtime.memory.spread import MemorySpread, memory_spread
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 
@@ -13,12 +14,26 @@ class Memory:
     """Memory needed per device of each stage, and the memory of a device (None if unknown).
 
     `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it.
+    `spread` is how far measured memory lies from predicted.
     """
 
     stages: tuple[StageMemory, ...]
     gpu_memory_bytes: int | None
     source: str
     reserved_bytes: int = 0
+    spread: MemorySpread | None = None
+
+    @property
+    def interval_bytes(self) -> tuple[int, int] | None:
+        """What is allocated on the fullest device in nine of ten steps; None on CPUs."""
+        return None if self.spread is None else self.spread.interval_bytes(self.largest_bytes)
+
+    @property
+    def fit_probability(self) -> float | None:
+        """Probability that every stage fits; None on CPUs, or if the size is unknown."""
+        if self.spread is None or self.usable_bytes is None:
+            return None
+        return self.spread.fit_probability(self.largest_bytes, self.usable_bytes)
 
     @property
     def largest_bytes(self) -> int:
@@ -37,7 +52,7 @@ class Memory:
 
     @property
     def fits(self) -> bool | None:
-        """Whether every stage fits into its device; None if the size is unknown."""
+        """Whether every stage is predicted to fit into its device; None if the size is unknown."""
         return None if self.usable_bytes is None else self.largest_bytes <= self.usable_bytes
 
     def fits_stage(self, stage: StageMemory) -> bool | None:
@@ -68,4 +83,5 @@ def device_memory(
         gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
         source=source,
         reserved_bytes=usual_reserved_bytes(bundle) if reserved_bytes is None else reserved_bytes,
+        spread=None if on_cpu(manifest.compute) else memory_spread(model.experts > 0),
     )

@@ -67,7 +67,9 @@ class Engine:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
         self.draws, self.element_bytes = draws, element_bytes
         self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
-        self._prices = Pricing(times_of, self._take_apart, draws=draws)
+        self._prices = Pricing(
+            times_of, self._take_apart, draws=draws, has_host=host_link_bytes_per_s is not None
+        )
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
         """A block of layouts in parts of one structure each.

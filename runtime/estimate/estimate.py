@@ -327,7 +327,8 @@ class Estimate:
             "stages": [stage.to_dict() for stage in self.stages],
             "memory": {
                 **values_of(memory, "gpu_memory_bytes", "source", "reserved_bytes", "largest_bytes"),
-                **values_of(memory, "margin_bytes", "fits"),
+                "interval_bytes": None if (interval := memory.interval_bytes) is None else list(interval),
+                **values_of(memory, "margin_bytes", "fits", "fit_probability"),
                 "stages": [
                     {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}
                     for stage in memory.stages

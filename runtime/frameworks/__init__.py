@@ -4,10 +4,14 @@ Every framework is a table of rows (`megatron.py`, `torchtitan.py`, `deepspeed.p
 """
 
 from kernelcast.runtime.frameworks.facts import Job
-from kernelcast.runtime.frameworks.reading import LayoutFile, read_layout_text
+from kernelcast.runtime.frameworks.layout_files import (
+    FRAMEWORKS,
+    LayoutFile,
+    Written,
+    read_layout_text,
+    write_layout,
+)
 from kernelcast.runtime.frameworks.rows import Framework
-from kernelcast.runtime.frameworks.table import FRAMEWORKS
-from kernelcast.runtime.frameworks.writing import Written, write_layout
 
 __all__ = [
     "FRAMEWORKS",

@@ -48,7 +48,7 @@ def predict(
         UsageError: a field is unknown, missing or wrong, or there is no such model, fabric or file.
         DataError: no layout is valid, fits, or has an answer.
     """
-    found, fabric, values = _read(estimator, model, fields, (*REQUEST, *MEMORY))
+    found, fabric, values = _read(estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability"))
     wish = Wish(gpus=gpus)
     wish.check(values, ())
     return answer(estimator, wish, values, model=found, fabric=fabric).estimate

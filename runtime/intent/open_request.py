@@ -18,7 +18,16 @@ from kernelcast.runtime.search.read_question import LIMITS, read_question
 MOST_LAYOUTS_KEPT = 100
 """How many of the best layouts are looked through for runners-up of another kind."""
 
-_OPTIONS = ("gpus", "global_batch", "gpus_per_node", *MEMORY, "timeline", "bucket_entries", *STACK)
+_OPTIONS = (
+    "gpus",
+    "global_batch",
+    "gpus_per_node",
+    *MEMORY,
+    "fit_probability",
+    "timeline",
+    "bucket_entries",
+    *STACK,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

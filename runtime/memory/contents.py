@@ -25,6 +25,7 @@ from kernelcast.runtime.step.layers.transformer_layer import (
 )
 from kernelcast.runtime.step.op import Number, Ops, saved_bytes
 from kernelcast.runtime.step.parameters import PartParameters, held_parameters
+from kernelcast.runtime.step.recomputation import with_parts
 from kernelcast.runtime.step.sizes import Sizes
 
 
@@ -62,7 +63,7 @@ class LayerContents(NamedTuple):
         names = [one.name for one in others]
         middle = min(names.index(ATTENTION_RESIDUAL), names.index(MLP_NORM))
         halves = others[:middle], others[middle:]
-        modules = s.layout.recompute_modules
+        modules = with_parts(s.layout.recompute_modules)
         of_attention, of_mlp = (saved_bytes(one for one in half if one.module in modules) for half in halves)
         held = held_parameters(s, ops)
         return cls(

@@ -34,7 +34,11 @@ Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zb_v", "dualpipe", "dualpipe_v"]
 LayerSplit = Literal["even", "paper", "balanced"]
 ReduceDtype = Literal["same", "float32"]
-RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
+RecomputeModule = Literal[
+    "core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj", "per_op"
+]
+ExpertDispatcher = Literal["all_to_all", "deepep", "hybridep"]
+CudaGraphs = Literal["none", "partial", "full"]
 OptimizerKind = Literal["adam_fused", "adam_foreach", "adam_loop", "sgd", "lion"]
 StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "native", "fused", "in_place"]
@@ -217,7 +221,7 @@ class LayoutFields:
         "or in_place with the gradient over the logits.", "plain",
         of_stack=True)
     recompute_modules: tuple[RecomputeModule, ...] = stated(
-        names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
+        names(get_args(RecomputeModule), f"one or more of {', '.join(get_args(RecomputeModule))}"),
         "Modules that selective checkpointing recomputes.", ("core_attn",), of_stack=True)
     recompute_layers: int = stated(
         whole(0, MAX_LAYERS), "Number of first layers per chunk to recompute; 0 for all.", 0,
@@ -273,6 +277,12 @@ class LayoutFields:
         "Capacity factor: tokens per expert above this multiple of the mean are dropped; 0 to drop none.", 0.0,
         of_stack=True)
     expert_padding: bool = stated(FLAG, "Pad every expert's input to its capacity.", False, of_stack=True)
+    expert_dispatcher: ExpertDispatcher = stated(choice(get_args(ExpertDispatcher)),
+        "Exchange with experts: a row for each expert (all_to_all), or one per node, forwarded inside it (deepep); "
+        "hybridep also permutes on the way.", "all_to_all", of_stack=True)
+    cuda_graphs: CudaGraphs = stated(choice(get_args(CudaGraphs)),
+        "CUDA graphs: none, of modules (partial), or of whole passes (full), which hide the host's time.", "none",
+        of_stack=True)
     tensor_overlap: TensorOverlap = stated(choice(get_args(TensorOverlap)),
         "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
         "none", of_stack=True)
@@ -357,10 +367,13 @@ RESERVED_MEMORY = Field(
 )
 MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 
+FIT_PROBABILITY = Field("fit_probability", number(0.001, 0.999, "a probability from 0.001 to 0.999"),
+    "Least probability that a layout fits into a device's memory.", 0.95)
 SEARCH = table(
     Field("gpus", _SIZE, "Number of devices, all of them used: one or several."),
     Field("rank_by", choice(get_args(RankBy)), "Step time, or tokens per second per device.", "step-time"),
     Field("top", whole(1, 10_000), "Number of layouts to show.", 10),
+    FIT_PROBABILITY,
 )
 """Fields that only a search has."""
 

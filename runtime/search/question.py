@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.memory.spread import MemorySpread
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
     MEMORY,
@@ -27,6 +28,8 @@ class Question:
       several sizes.
     - `gpu_memory_bytes`: layouts that need more on a device are left out; None leaves none out.
     - `reserved_memory_bytes`: part of it that they cannot have.
+    - `fit_probability`: least probability that a layout fits, by the `spread` of measured memory; None: by the
+      prediction itself.
     - `fabric`: what answers the collectives instead of the bundle's; None: the bundle's.
     - `top`: how many of the best are kept.
     - `prune`: whether the simulation of layouts may be left out that can be neither among the best nor on the
@@ -41,13 +44,16 @@ class Question:
     rank_by: RankBy = SEARCH["rank_by"].default
     gpu_memory_bytes: int | None = None
     reserved_memory_bytes: int = 0
+    fit_probability: float = SEARCH["fit_probability"].default
+    spread: MemorySpread | None = None
     top: int = SEARCH["top"].default
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
     prune: bool = True
     fabric: FabricChoice | None = None
 
     def __post_init__(self) -> None:
-        for field in (OPTIONS["timeline"], OPTIONS["bucket_entries"], SEARCH["rank_by"], SEARCH["top"]):
+        names = ("timeline", "bucket_entries", "rank_by", "top", "fit_probability")
+        for field in ((OPTIONS.get(name) or SEARCH[name]) for name in names):
             field.check(getattr(self, field.name))
         for name, field in MEMORY.items():
             if getattr(self, name) is not None:
@@ -55,12 +61,11 @@ class Question:
 
     @property
     def usable_bytes(self) -> int | None:
-        """The most that a layout may need on a device; None where nothing limits it."""
-        return (
-            None
-            if self.gpu_memory_bytes is None
-            else max(0, self.gpu_memory_bytes - self.reserved_memory_bytes)
-        )
+        """The most that a layout may be predicted to need on a device; None where nothing limits it."""
+        if self.gpu_memory_bytes is None:
+            return None
+        usable = max(0, self.gpu_memory_bytes - self.reserved_memory_bytes)
+        return usable if self.spread is None else self.spread.most_bytes(usable, self.fit_probability)
 
     @property
     def cluster(self) -> Cluster:

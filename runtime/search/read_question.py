@@ -12,6 +12,8 @@ from kernelcast.runtime.estimate.defaults import (
     usual_gpus_per_node,
     usual_reserved_bytes,
 )
+from kernelcast.runtime.memory import on_cpu
+from kernelcast.runtime.memory.spread import memory_spread
 from kernelcast.runtime.request.fields import LAYOUT, SEARCH, SEARCHED, STACK, Field
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import USUAL_SCHEDULES
@@ -54,7 +56,7 @@ def read_question(
         if name not in values:
             raise UsageError(f"{name} is not given, expected it in the question", field=name)
     gpus = _listed("gpus", SEARCH["gpus"], values["gpus"])
-    options = ("timeline", "rank_by", "top", "bucket_entries")
+    options = ("timeline", "rank_by", "top", "bucket_entries", "fit_probability")
     return Question(
         space=Space(
             model=model,
@@ -70,6 +72,7 @@ def read_question(
         if "gpu_memory_bytes" in values
         else usual_gpu_memory_bytes(bundle),
         reserved_memory_bytes=values.get("reserved_memory_bytes", usual_reserved_bytes(bundle)),
+        spread=None if on_cpu(bundle.manifest.compute) else memory_spread(model.experts > 0),
         fabric=fabric,
         **{name: values[name] for name in options if name in values},
     )

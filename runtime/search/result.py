@@ -105,6 +105,8 @@ class SearchResult:
             reserved = (
                 f" (of {shown_size(question.gpu_memory_bytes or 0)}, {shown_size(of)} reserved)" if of else ""
             )
+            if question.spread is not None:
+                reserved += f" with a probability of {question.fit_probability:g}"
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
                 f"{shown_size(question.usable_bytes)}{reserved}: the smallest needs "
@@ -170,7 +172,9 @@ class SearchResult:
                 "global_batch": space.global_batch,
                 "gpus_per_node": space.gpus_per_node,
                 "fabric": None if self.question.fabric is None else self.question.fabric.name,
-                **values_of(self.question, "gpu_memory_bytes", "reserved_memory_bytes", "timeline"),
+                **values_of(
+                    self.question, "gpu_memory_bytes", "reserved_memory_bytes", "fit_probability", "timeline"
+                ),
                 **values_of(self.question, "rank_by", "bucket_entries"),
                 "layer_split": space.common["layer_split"],
             },

@@ -26,6 +26,9 @@ ATTENTION_KERNELS = Path(__file__).resolve().parent / "attention_kernels.toml"
 POWER = Path(__file__).resolve().parent / "power.toml"
 """What devices draw, of those whose power was measured."""
 
+MEMORY_ERRORS = Path(__file__).resolve().parent / "memory_errors.toml"
+"""How far measured memory lies from predicted."""
+
 SUSTAINED = Path(__file__).resolve().parent / "sustained.toml"
 """Rates of matrix products that devices hold under load."""
 

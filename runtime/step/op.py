@@ -55,12 +55,16 @@ def flag(condition: Any) -> Number:
 
 
 class Matrix(NamedTuple):
-    """The weight of a linear on one device: `k` × `n` entries, `times` of them (one per local expert)."""
+    """The weight of a linear on one device: `k` × `n` entries, `times` of them (one per local expert).
+
+    `columns` are the widths of the linears that it is in PyTorch's own models; empty for one.
+    """
 
     kind: LinearKind
     k: Number
     n: Number
     times: Number = 1
+    columns: tuple[Number, ...] = ()
 
     @property
     def entries(self) -> Number:

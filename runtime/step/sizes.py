@@ -18,7 +18,7 @@ from kernelcast.runtime.step.op import Number, flag
 T = TypeVar("T")
 
 FLOAT8_BYTES = 1
-_OF_EXPERTS = ("ep", "expert_tp", "expert_overlap", "fp8_dispatch")
+_OF_EXPERTS = ("ep", "expert_tp", "expert_overlap", "fp8_dispatch", "expert_dispatcher", "cuda_graphs")
 # Fields that no layer depends on: layers are remembered by the others.
 _OF_STEP = {
     "pp", "dp", "micro_batches", "schedule", "virtual_stages", "recompute", "zero", "layer_counts", "layer_split",

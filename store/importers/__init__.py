@@ -14,7 +14,7 @@ from kernelcast.store.importers.nccl_tests import read_nccl_tests
 from kernelcast.store.importers.parsed import Imported, Parsed, store_parsed
 from kernelcast.store.importers.published_errors import PublishedError, read_published_errors
 from kernelcast.store.importers.simumax import read_simumax
-from kernelcast.store.importers.text_file import Problem
+from kernelcast.store.importers.tables import Problem
 
 __all__ = [
     "CSV_FORMAT",

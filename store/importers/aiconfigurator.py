@@ -1,46 +1,68 @@
 """Operators of inference frameworks from aiconfigurator's Parquet files, one file or a folder.
 
-aiconfigurator_tables.py reads rows as workloads. A file holds one framework and device, sometimes several versions of
-the framework; of rows with the same key the newest version is used.
+A file holds one framework and device, sometimes several versions of the framework: the newest one counts of rows with
+the same key. `op_name` selects the reader of a row; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
+
+- GEMM: [m, k] × [k, n] forward. `fp8` has scales per tensor or row, `fp8_block` per block of 128 × 128. Both are
+  separate operators, whose times include the cast of the activations.
+- Context attention: causal prefill of a whole sequence (`step` 0), with keys and values in a paged cache.
+- NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` counts the elements of
+  nccl-tests' `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). If it were the part of
+  one process, all-gathers of 8 GPUs would receive 1,640 to 4,940 GB/s over links of 300 to 900 GB/s.
+- MoE: `fused_experts` with given routing. `num_tokens` counts the tokens of the whole expert-parallel group; a device
+  computes the pairs of tokens with its experts, tokens · topk / ep with balanced routing.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.load import Load
-from kernelcast.runtime.operators import OPERATORS
-from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, Workload
-from kernelcast.store.importers.csv_table import CsvRow
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
-from kernelcast.store.importers.parquet_table import ParquetTable, read_parquet
-from kernelcast.store.importers.parsed import Parsed, imported_sample
-from kernelcast.store.importers.text_file import LeftOut, Skipped
-from kernelcast.store.records import Sample
+from kernelcast.store.importers.parsed import Parsed, TimedRow
+from kernelcast.store.importers.tables import Cells, LeftOut, Malformed, ParquetTable, Skipped
 
 _WHAT = "a table of aiconfigurator"
+_COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "latency")
+_FLOATS = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
+_LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block"}
+_COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+_BURST: dict[str, Any] = {
+    "repetition_count": 6,
+    "load": Load.BURST,
+    "statistic": "6 replays of a CUDA graph after 3 warm-ups",
+}
+_BURST_OF_ROUTINGS: dict[str, Any] = {
+    "repetition_count": 1, "load": Load.BURST, "statistic": "1 replay of 5 routings after 1 warm-up"
+}  # fmt: skip
+_NCCL_LARGEST_OF_100 = 16 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A usable row of a file."""
-
-    line: int
+class _Run(NamedTuple):
     device: str
     framework: str
+    is_collective: bool
+
+
+class _Versioned(NamedTuple):
+    """A usable row, and the version of the framework that was measured."""
+
+    row: TimedRow
     version: str
-    workload: Workload
-    time_us: float
-    power_w: float | None
-    power_limit_w: float | None
 
     @property
     def key(self) -> tuple[object, ...]:
-        one = self.workload
-        return self.device, self.framework, one.operator, one.dtype, one.vector, one.variant
+        row = self.row
+        return row.of_run, row.operator, row.dtype, row.vector, row.variant
 
 
 def read_aiconfigurator(
@@ -61,18 +83,13 @@ def read_aiconfigurator(
     """
     description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
     parsed = Parsed(strict=strict)
-    read = [(table, _rows(table, parsed)) for table in _tables(paths, parsed)]
+    read = [(table, _newest(table, parsed)) for table in _tables(paths, parsed)]
     parsed.files = len(read)
-    processes = [
-        row.workload.vector[-1]
-        for _, rows in read
-        for row in rows
-        if OPERATORS[row.workload.operator].is_collective
-    ]
-    if processes:
+    rows = [one.row for _, found in read for one in found]
+    if processes := [row.vector[-1] for row in rows if OPERATORS[row.operator].is_collective]:
         description = description.over(Description(fabric={"gpus_per_node": max(processes)}))
-    for table, rows in read:
-        _add_runs(table, rows, description, parsed)
+    for table, found in read:
+        _add_runs(table, found, description, parsed)
     return parsed.checked(paths)
 
 
@@ -92,49 +109,29 @@ def _tables(paths: Sequence[Path], skipped: Skipped) -> Iterator[ParquetTable]:
 
 
 def _table(path: Path) -> ParquetTable:
-    table = read_parquet(path)
-    if missing := table.missing(COMMON_COLUMNS):
-        found = ", ".join(table.columns)
-        raise DataError(f"{path}: is not {_WHAT}: no column {missing!r}; found {found!r:.120}")
+    table = ParquetTable.read(path)
+    table.require(_COLUMNS, _WHAT)
     return table
 
 
-def _rows(table: ParquetTable, skipped: Skipped) -> list[_Row]:
+def _newest(table: ParquetTable, parsed: Parsed) -> list[_Versioned]:
     """The usable rows of the newest version of each key, in the file's order."""
-    found: list[_Row] = []
-    for cells in table.rows():
-        with skipped.row(table.path, cells.line):
-            found.append(_row(cells))
+    versions: dict[int, str] = {}
+
+    def convert(cells: Cells) -> list[TimedRow]:
+        versions[cells.line] = cells.text("version")
+        return [_row(cells)]
+
+    found = [_Versioned(row, versions[row.line]) for row in parsed.read(table, convert)]
     newest: dict[tuple[object, ...], str] = {}
-    for row in found:
-        known = newest.setdefault(row.key, row.version)
-        if _version(row.version) > _version(known):
-            newest[row.key] = row.version
-    kept = [row for row in found if row.version == newest[row.key]]
+    for one in found:
+        known = newest.setdefault(one.key, one.version)
+        if _version(one.version) > _version(known):
+            newest[one.key] = one.version
+    kept = [one for one in found if one.version == newest[one.key]]
     if older := len(found) - len(kept):
-        skipped.left_out["of an older version of the framework, measured again with a newer one"] += older
+        parsed.left_out["of an older version of the framework, measured again with a newer one"] += older
     return kept
-
-
-def _row(cells: CsvRow) -> _Row:
-    op_name = cells.text("op_name")
-    if op_name not in TABLES:
-        raise LeftOut(f"of {op_name:.60}: no operator for it")
-    return _Row(
-        line=cells.line,
-        device=cells.text("device"),
-        framework=cells.text("framework"),
-        version=cells.text("version"),
-        workload=TABLES[op_name](cells),
-        time_us=cells.positive("latency") * 1e3,
-        power_w=_watts(cells, "power"),
-        power_limit_w=_watts(cells, "power_limit") if "power" in cells.cells else None,
-    )
-
-
-def _watts(cells: CsvRow, name: str) -> float | None:
-    """Watts to four digits, or None."""
-    return float(f"{cells.positive(name):.4g}") if name in cells.cells else None
 
 
 def _version(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -144,55 +141,135 @@ def _version(text: str) -> tuple[tuple[int, int, str], ...]:
     return (*numbers, (0, 1, ""))
 
 
-def _add_runs(table: ParquetTable, rows: Sequence[_Row], description: Description, parsed: Parsed) -> None:
+def _add_runs(
+    table: ParquetTable, rows: Sequence[_Versioned], description: Description, parsed: Parsed
+) -> None:
     """Add a run per device and framework, with a separate run of collectives, whose software is NCCL."""
-    groups: dict[tuple[str, str, bool], list[_Row]] = {}
-    for row in rows:
-        is_collective = OPERATORS[row.workload.operator].is_collective
-        groups.setdefault((row.device, row.framework, is_collective), []).append(row)
-    for (device, framework, is_collective), own in groups.items():
-        versions = sorted({row.version for row in own}, key=_version)
-        if is_collective:
-            stated = Description(
-                hardware=device_named(device),
-                software={"nccl": versions[-1]},
-                conditions={"benchmark": "nccl-tests"},
-            )
+    for run in dict.fromkeys(_Run(*one.row.of_run) for one in rows):
+        own = [one for one in rows if one.row.of_run == run]
+        versions = sorted({one.version for one in own}, key=_version)
+        if run.is_collective:
+            stated: dict[str, Any] = {
+                "software": {"nccl": versions[-1]},
+                "conditions": {"benchmark": "nccl-tests"},
+            }
         else:
-            stated = Description(
-                hardware=device_named(device),
-                conditions={"framework": framework, "framework_versions": versions},
-            )
-        whole = description.over(stated)
-        parsed.add_run(
-            "import aiconfigurator",
-            table,
-            whole,
-            partial(_samples, table, own, parsed),
-            fabric=whole.network() if is_collective else None,
-        )
+            stated = {"conditions": {"framework": run.framework, "framework_versions": versions}}
+        whole = description.over(Description(hardware=device_named(run.device), **stated))
+        fabric = whole.network() if run.is_collective else None
+        parsed.add_run("import aiconfigurator", table, whole, (one.row for one in own), fabric=fabric)
 
 
-def _samples(table: ParquetTable, rows: Sequence[_Row], skipped: Skipped, run_id: str) -> Iterator[Sample]:
-    for row in rows:
-        one = row.workload
-        with skipped.row(table.path, row.line):
-            yield imported_sample(
-                OPERATORS[one.operator],
-                one.direction,
-                one.dtype,
-                one.vector,
-                run_id=run_id,
-                time_us=row.time_us,
-                statistic=_statistic(row),
-                repetition_count=one.repetitions,
-                variant=one.variant,
-                load=Load.BURST if one.burst else Load.NOT_STATED,
-                power_w=row.power_w,
-            )
+def _row(cells: Cells) -> TimedRow:
+    op_name = cells.text("op_name")
+    if op_name not in _READERS:
+        raise LeftOut(f"of {op_name:.60}: no operator for it")
+    run = _Run(cells.text("device"), cells.text("framework"), op_name in _COLLECTIVES)
+    row = _READERS[op_name](
+        cells, {"line": cells.line, "time_us": cells.positive("latency") * 1e3, "of_run": run}
+    )
+    limit = ""
+    if "power" in cells.cells and "power_limit" in cells.cells:
+        limit = f", power limit {cells.positive('power_limit'):.4g} W"
+    return replace(
+        row,
+        statistic=f"mean of {row.statistic or row.repetition_count}{limit}",
+        power_w=float(f"{cells.positive('power'):.4g}") if "power" in cells.cells else None,
+    )
 
 
-def _statistic(row: _Row) -> str:
-    """What the time is the mean of, and a power limit."""
-    limit = "" if row.power_limit_w is None else f", power limit {row.power_limit_w:g} W"
-    return f"mean of {row.workload.burst or row.workload.repetitions}{limit}"
+def _dtype(name: str) -> str:
+    try:
+        return _FLOATS[name]
+    except KeyError:
+        raise LeftOut(f"of {name:.40}: a precision that no operator here has") from None
+
+
+def _gemm(cells: Cells, row: dict[str, Any]) -> TimedRow:
+    dtype = cells.text("gemm_dtype")
+    return TimedRow(
+        **row,
+        operator=_LINEARS.get(dtype, "gemm"),
+        direction=Direction.FORWARD,
+        dtype=_dtype(dtype),
+        vector=cells.wholes("m", "k", "n"),
+        variant=cells.text("kernel_source"),
+        **_BURST,
+    )
+
+
+def _attention(cells: Cells, row: dict[str, Any]) -> TimedRow:
+    dtype, cache = cells.text("attn_dtype"), cells.text("kv_cache_dtype")
+    if cache not in ("bfloat16", "float16"):
+        raise LeftOut(f"of attention with a cache in {cache:.40}: training keeps none")
+    if dtype not in ("bfloat16", "float16"):
+        raise LeftOut(f"of attention in {dtype:.40}: training computes it in 16 bits")
+    if cells.cells.get("window_size", "0") not in ("0", "0.0"):
+        raise LeftOut("of attention in a sliding window: no operator for it")
+    if cells.cells.get("step", "0") not in ("0", "0.0"):
+        raise LeftOut("of attention with a prefix cache: no operator for it")
+    cells.multiple("num_heads", "num_key_value_heads")
+    return TimedRow(
+        **row,
+        operator="flash_attention",
+        direction=Direction.FORWARD,
+        dtype=dtype,
+        vector=cells.wholes("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"),
+        variant=cells.text("kernel_source"),
+        **_BURST,
+    )
+
+
+def _nccl(cells: Cells, row: dict[str, Any]) -> TimedRow:
+    dtype, processes = cells.text("nccl_dtype"), cells.whole("num_gpus")
+    if dtype not in ("half", "bfloat16"):
+        raise LeftOut(f"of NCCL in {dtype:.40}: in-switch sums differ by type, and training sends floats")
+    if processes == 1:
+        raise LeftOut("of one process alone")
+    entries, operator = cells.whole("message_size"), _COLLECTIVES[cells.text("op_name")]
+    size_bytes = 2 * entries
+    if operator == "all_gather":
+        entries, rest = divmod(entries, processes)
+        if rest or not entries:
+            found = cells.text("message_size")
+            raise Malformed(f"message_size: found {found}, expected a multiple of num_gpus")
+    return TimedRow(
+        **row,
+        operator=operator,
+        dtype={"half": "float16"}.get(dtype, dtype),
+        vector=(entries, 1, processes),
+        variant="out-of-place",
+        repetition_count=100 if size_bytes <= _NCCL_LARGEST_OF_100 else 60,
+        statistic="",
+    )
+
+
+def _moe(cells: Cells, row: dict[str, Any]) -> TimedRow:
+    dtype, distribution = cells.text("moe_dtype"), cells.text("distribution")
+    element_type, expert_parallel = _dtype(dtype), cells.whole("moe_ep_size")
+    width = cells.multiple("inter_size", "moe_tp_size") // cells.whole("moe_tp_size")
+    experts = cells.multiple("num_experts", "moe_ep_size") // expert_parallel
+    tokens, is_even = cells.whole("num_tokens"), distribution == "balanced"
+    if not is_even and expert_parallel > 1:
+        raise LeftOut("of unevenly routed experts on several devices: the measured one's rows are not stated")
+    pairs = -(-tokens * cells.whole("topk") // expert_parallel)
+    scaled = ("block-scaled",) if dtype == "fp8_block" else ()
+    uneven = () if is_even else (distribution.replace("_", " "),)
+    return TimedRow(
+        **row,
+        operator="moe",
+        direction=Direction.FORWARD,
+        dtype=element_type,
+        vector=(tokens, pairs, cells.whole("hidden_size"), width, experts),
+        variant=", ".join((*scaled, cells.text("kernel_source"), *uneven)),
+        **(_BURST if is_even else _BURST_OF_ROUTINGS),
+    )
+
+
+_READERS: Mapping[str, Callable[[Cells, dict[str, Any]], TimedRow]] = {
+    "gemm": _gemm,
+    "context_attention": _attention,
+    "moe": _moe,
+    **dict.fromkeys(_COLLECTIVES, _nccl),
+}
+"""Readers of rows by `op_name`, given the fields of all rows."""

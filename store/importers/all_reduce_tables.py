@@ -4,24 +4,18 @@ vTrain's files are tables of nccl-tests, one per number of GPUs, named like AR_G
 and bus bandwidth, out of place and in place. Vidur's files are named by the collective: size in bytes, times in ms.
 """
 
-import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.operators import Direction, operator
-from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive, whole
 from kernelcast.store.importers.description import Description
-from kernelcast.store.importers.parsed import Parsed, imported_sample
-from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
-from kernelcast.store.records import Sample
+from kernelcast.store.importers.parsed import Parsed, TimedRow
+from kernelcast.store.importers.tables import Cells, CsvTable, LeftOut, Malformed, positive, read_text_file
 
-_VTRAIN_HEADER = ["size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(ns)", "busbw(GB/s)"]
+_VTRAIN_HEADER = ("size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(ns)", "busbw(GB/s)")
 _VTRAIN_NAME = re.compile(r"AR_GPU([0-9]{1,4})\.csv")
 _VTRAIN_TYPES = {"float": "float32", "half": "float16", "double": "float64", "bfloat16": "bfloat16"}
 _LARGEST_DIFFERENCE = 0.05
@@ -29,7 +23,8 @@ _LARGEST_DIFFERENCE = 0.05
 _VIDUR_OPERATORS = {"all_reduce": "all_reduce", "send_recv": "point_to_point"}
 _VIDUR_DTYPE = "float16"
 
-_Reader = Callable[[TextFile, Skipped, str], Iterator[Sample]]
+_Opened = tuple[CsvTable, Callable[[Cells], Iterator[TimedRow]]]
+"""A table, and the reader of its rows."""
 
 
 def read_vtrain(
@@ -41,7 +36,7 @@ def read_vtrain(
         DataError: a file is not such a table, or, with `strict`, a line is malformed.
         UsageError: the description lacks the device or the devices per node.
     """
-    return _read(paths, _vtrain_samples, "import vtrain", described, strict)
+    return _read(paths, _vtrain, "import vtrain", described, strict)
 
 
 def read_vidur(
@@ -53,80 +48,78 @@ def read_vidur(
         DataError: a file is not such a table, or, with `strict`, a line is malformed.
         UsageError: the description lacks the device or the devices per node.
     """
-    return _read(paths, _vidur_samples, "import vidur", described, strict)
+    return _read(paths, _vidur, "import vidur", described, strict)
 
 
 def _read(
-    paths: Sequence[Path], reader: _Reader, command: str, described: Description | None, strict: bool
+    paths: Sequence[Path],
+    opened: Callable[[CsvTable], _Opened],
+    command: str,
+    described: Description | None,
+    strict: bool,
 ) -> Parsed:
     description = described or Description()
     parsed = Parsed(strict=strict, files=len(paths))
     fabric = description.network()
     for path in paths:
-        file = read_text_file(path)
-        parsed.add_run(command, file, description, partial(reader, file, parsed), fabric=fabric)
+        table, convert = opened(CsvTable.of(read_text_file(path)))
+        parsed.add_run(command, table, description, parsed.read(table, convert), fabric=fabric)
     return parsed.checked(paths)
 
 
-def _vtrain_samples(file: TextFile, skipped: Skipped, run_id: str) -> Iterator[Sample]:
-    named = _VTRAIN_NAME.fullmatch(file.name)
+def _vtrain(table: CsvTable) -> _Opened:
+    named = _VTRAIN_NAME.fullmatch(table.name)
     if named is None:
-        raise DataError(
-            f"{file.path}: is not vTrain's: name is {file.name!r:.60}, expected AR_GPU8.csv or similar"
-        )
-    processes = int(named[1])
-    rows = csv.reader(StringIO(file.text, newline=""))
-    if (header := next(rows)) != _VTRAIN_HEADER:
-        raise DataError(
-            f"{file.path}: is not vTrain's: columns are {header!r:.80}, expected {_VTRAIN_HEADER}"
-        )
-    for line, cells in enumerate(rows, start=2):
-        with skipped.row(file.path, line):
-            yield from _vtrain_row(cells, processes, run_id)
+        found = f"{table.name!r:.60}"
+        raise DataError(f"{table.path}: is not vTrain's: name is {found}, expected AR_GPU8.csv or similar")
+    if table.columns != _VTRAIN_HEADER:
+        found, expected = f"{list(table.columns)!r:.80}", list(_VTRAIN_HEADER)
+        raise DataError(f"{table.path}: is not vTrain's: columns are {found}, expected {expected}")
+    names = (*_VTRAIN_HEADER[:3], "out-of-place", "its busbw", "in-place", "its in-place busbw")
+    return table.called(*names), partial(_vtrain_rows, int(named[1]))
 
 
-def _vtrain_row(cells: Sequence[str], processes: int, run_id: str) -> list[Sample]:
-    if len(cells) != len(_VTRAIN_HEADER):
-        raise Malformed(f"found {len(cells)} cells, expected {len(_VTRAIN_HEADER)} columns")
-    size, count, type_name = whole(cells[0], "size(B)"), whole(cells[1], "count"), cells[2].strip()
+def _vtrain_rows(processes: int, cells: Cells) -> Iterator[TimedRow]:
+    size, count, type_name = cells.whole("size(B)"), cells.whole("count"), cells.text("type")
     dtype = _VTRAIN_TYPES.get(type_name)
     if dtype is None or count * ELEMENT_BYTES[dtype] != size:
         raise Malformed(f"size(B) is {size}, which differs from count {count} of {type_name!r:.20}")
-    samples = []
-    for place, first in (("out-of-place", 3), ("in-place", 5)):
-        time_us = positive(cells[first], "time(ns)") / 1e3
-        bandwidth = positive(cells[first + 1], "busbw(GB/s)")
+    for place, its_bandwidth in (("out-of-place", "its busbw"), ("in-place", "its in-place busbw")):
+        time_us, bandwidth = positive(cells.text(place), "time(ns)") / 1e3, cells.positive(its_bandwidth)
         implied = 2 * (processes - 1) / processes * size / time_us / 1e3
         if abs(implied / bandwidth - 1) > _LARGEST_DIFFERENCE:
             raise Malformed(f"time(ns): {time_us * 1e3:g} is {implied:.4g} GB/s, expected {bandwidth:g}")
-        details = {"run_id": run_id, "time_us": time_us, "statistic": "mean of several", "variant": place}
-        samples.append(_sample("all_reduce", dtype, count, processes, **details))
-    return samples
+        yield TimedRow(
+            line=cells.line,
+            operator="all_reduce",
+            dtype=dtype,
+            vector=(count, 1, processes),
+            time_us=time_us,
+            statistic="mean of several",
+            variant=place,
+        )
 
 
-def _vidur_samples(file: TextFile, skipped: Skipped, run_id: str) -> Iterator[Sample]:
-    table = CsvTable(file)
+def _vidur(table: CsvTable) -> _Opened:
     table.require(("num_workers", "devices_per_node", "size", "collective"), "Vidur's table of a collective")
-    for row in table.rows(skipped):
-        with skipped.row(file.path, row.line):
-            collective = row.text("collective")
-            if collective not in _VIDUR_OPERATORS:
-                raise Malformed(
-                    f"collective: found {collective!r:.40}, expected {' or '.join(_VIDUR_OPERATORS)}"
-                )
-            if row.whole("num_workers") != row.whole("devices_per_node"):
-                raise LeftOut("between nodes, whose fabric is unknown")
-            yield _vidur_row(row, collective, run_id)
+    return table, _vidur_rows
 
 
-def _vidur_row(row: CsvRow, collective: str, run_id: str) -> Sample:
-    entries, rest = divmod(row.whole("size"), ELEMENT_BYTES[_VIDUR_DTYPE])
+def _vidur_rows(cells: Cells) -> Iterator[TimedRow]:
+    collective = cells.text("collective")
+    if collective not in _VIDUR_OPERATORS:
+        expected = " or ".join(_VIDUR_OPERATORS)
+        raise Malformed(f"collective: found {collective!r:.40}, expected {expected}")
+    if cells.whole("num_workers") != cells.whole("devices_per_node"):
+        raise LeftOut("between nodes, whose fabric is unknown")
+    entries, rest = divmod(cells.whole("size"), ELEMENT_BYTES[_VIDUR_DTYPE])
     if rest:
-        raise Malformed(f"size: {row.whole('size')} bytes are no whole number of {_VIDUR_DTYPE} elements")
-    time_us = row.positive(f"time_stats.{collective}.median") * 1e3
-    details = {"run_id": run_id, "time_us": time_us, "statistic": "median of several"}
-    return _sample(_VIDUR_OPERATORS[collective], _VIDUR_DTYPE, entries, row.whole("num_workers"), **details)
-
-
-def _sample(name: str, dtype: str, entries: int, processes: int, **details: Any) -> Sample:
-    return imported_sample(operator(name), Direction.ONCE, dtype, (entries, 1, processes), **details)
+        raise Malformed(f"size: {cells.whole('size')} bytes are no whole number of {_VIDUR_DTYPE} elements")
+    yield TimedRow(
+        line=cells.line,
+        operator=_VIDUR_OPERATORS[collective],
+        dtype=_VIDUR_DTYPE,
+        vector=(entries, 1, cells.whole("num_workers")),
+        time_us=cells.positive(f"time_stats.{collective}.median") * 1e3,
+        statistic="median of several",
+    )

@@ -16,8 +16,7 @@ from kernelcast.runtime.errors import DataError, UsageError, either, error_conte
 from kernelcast.runtime.hardware import devices
 from kernelcast.runtime.record import Record, read_fields
 from kernelcast.runtime.toml_text import parse_toml
-from kernelcast.store.importers.parquet_table import ParquetTable
-from kernelcast.store.importers.text_file import TextFile, read_text_file
+from kernelcast.store.importers.tables import SourceFile, read_text_file
 from kernelcast.store.runs import MeasuredRun, Run, Source
 
 DESCRIPTION_FORMAT = "kernelcast.import/1"
@@ -115,9 +114,7 @@ class Description:
         """The default `dtype`, `statistic` or `variant` of rows, or empty."""
         return str(self.rows.get(name, ""))
 
-    def run(
-        self, command: str, file: TextFile | ParquetTable, fabric: FabricFingerprint | None
-    ) -> MeasuredRun:
+    def run(self, command: str, file: SourceFile, fabric: FabricFingerprint | None) -> MeasuredRun:
         """The run of an imported file, without kernelcast version, date and samples."""
         stated, compute, software = _SourceFields(**self.source), self.compute(), self.versions()
         source = Source(

@@ -6,28 +6,19 @@ five of ten repetitions, in µs.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import Direction, operator
-from kernelcast.store.importers.csv_table import CsvRow, CsvTable
+from kernelcast.runtime.operators import Direction, Vector, operator
+from kernelcast.runtime.operators.attention import WITHOUT_MASK
 from kernelcast.store.importers.description import Description, device_named
-from kernelcast.store.importers.estimate_train_time_files import (
-    COLLECTIVES,
-    DTYPES,
-    FUNCTIONS,
-    OLDER_FORMAT,
-    DataFile,
-    Function,
-    data_files,
-)
-from kernelcast.store.importers.parsed import Parsed, imported_sample
+from kernelcast.store.importers.parsed import Parsed, TimedRow
 from kernelcast.store.importers.raw_parameters import workload_vector
-from kernelcast.store.importers.text_file import LeftOut, Malformed, read_text_file
-from kernelcast.store.records import MIDDLE_FIVE_OF_TEN, Sample
+from kernelcast.store.importers.tables import Cells, CsvTable, LeftOut, Malformed, read_text_file
+from kernelcast.store.records import MIDDLE_FIVE_OF_TEN
 from kernelcast.store.statistics import PAPER_REPETITIONS
 
 VOCABULARY = 50_257
@@ -48,6 +39,81 @@ _SITES = {
         source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Vista"},
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """The operator, role and variant that a function measures, and the raw parameters in its file other than tp."""
+
+    operator: str
+    role: str
+    parameters: tuple[str, ...]
+    variant: str = ""
+
+
+# At both sites the forward pass does twice the causal FLOPs: 237 TFLOP/s at most on an A100, 396 on a GH200.
+_VARIANTS = {"flash_atten": WITHOUT_MASK}
+
+FUNCTIONS: Mapping[str, Function] = {
+    name: Function(operator, role, tuple(parameters.split()), _VARIANTS.get(name, ""))
+    for name, operator, role, parameters in (
+        ("embedding", "embedding", "", "b l d"),
+        ("layernorm", "layer_norm", "", "b l d"),
+        ("RMSlayernorm", "rms_norm", "", "b l d"),
+        ("linear1", "gemm", "qkv", "b l d"),
+        ("RoPE", "rope", "", "b l h d"),
+        ("baddbmm", "batched_gemm", "attention_scores", "b l h d"),
+        ("fillmask", "causal_mask_fill", "", "b l h"),
+        ("softmax", "softmax", "", "b l h"),
+        ("ScaledUpperTriangMaskedSoftmax", "fused_causal_softmax", "", "b l h"),
+        ("bmm", "batched_gemm", "attention_values", "b l h d"),
+        ("flash_atten", "flash_attention", "", "b l h d"),
+        ("linear2", "gemm", "attention_output", "b l d"),
+        ("linear3", "gemm", "mlp_up", "b l d"),
+        ("gelu", "gelu", "", "b l d"),
+        ("linear4", "gemm", "mlp_down", "b l d"),
+        ("res_add", "residual_add", "", "b l d"),
+        ("linear_final", "gemm", "logits", "b l d"),
+        ("parallel_cross_entropy_128", "cross_entropy", "", "b l"),
+        ("firstStage_optimizer", "adam", "first_stage", "d layers"),
+        ("middleStage_optimizer", "adam", "middle_stage", "d layers"),
+        ("lastStage_optimizer", "adam", "last_stage", "d layers"),
+    )
+}
+COLLECTIVES: Mapping[str, Function] = {
+    "allreduce": Function("all_reduce", "tensor", ()),
+    "allreduce_large": Function("all_reduce", "data", ()),
+    "allgather_large": Function("all_gather", "data", ()),
+    "p2p": Function("point_to_point", "pipeline", ()),
+}
+_OLDER_FORMAT = "optimizer"
+DTYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+_FILE_NAME = re.compile(
+    r"(?P<gpu>[^_]+)_(?P<function>\w+?)_(?P<precision>[a-z]+\d+)(?:_(?P<nodes>\d+)_(?P<gpus>\d+))?\.csv",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A measurement file by its name; `layout` is (nodes, GPUs per node), or None."""
+
+    path: Path
+    gpu: str
+    function: str
+    precision: str
+    layout: tuple[int, int] | None
+
+    @classmethod
+    def named(cls, path: Path) -> "DataFile | None":
+        """The parts of the file's name, or None if it is not a measurement file."""
+        match = _FILE_NAME.fullmatch(path.name)
+        if match is None or match["precision"] not in DTYPES:
+            return None
+        layout = (int(match["nodes"]), int(match["gpus"])) if match["nodes"] else None
+        parts = {name: match[name] for name in ("gpu", "function", "precision")}
+        return cls(path=path, layout=layout, **parts)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +152,22 @@ def read_estimate_train_time(
     return parsed.checked(directories)
 
 
+def data_files(directory: Path) -> list[DataFile]:
+    """Measurement files of a site's folder, first the files with a layout, whose rows the others repeat.
+
+    Raises:
+        DataError: no such folder, or no measurement file in it.
+    """
+    if not directory.is_dir():
+        found = "is not a folder" if directory.exists() else "no such folder"
+        raise DataError(f"{directory}: {found}; expected one with operator/ and nccl/ in it")
+    paths = sorted(path for part in ("operator", "nccl") for path in directory.glob(f"{part}/*.csv"))
+    files = [file for file in map(DataFile.named, paths) if file is not None]
+    if not files:
+        raise DataError(f"{directory}: holds no operator/GPU_FUNCTION_fp16.csv and no nccl/ file like it")
+    return sorted(files, key=lambda file: (file.layout is None, file.path))
+
+
 def _described_by_name(directory: Path, files: Sequence[DataFile]) -> Description:
     names = sorted({file.gpu for file in files})
     if len(names) > 1:
@@ -101,73 +183,70 @@ def _described_by_name(directory: Path, files: Sequence[DataFile]) -> Descriptio
 def _read_file(file: DataFile, site: _Site) -> None:
     is_collective = file.path.parent.name == "nccl"
     function = (COLLECTIVES if is_collective else FUNCTIONS).get(file.function)
-    text = read_text_file(file.path)
-    table = CsvTable(text)
+    table, parsed = CsvTable.of(read_text_file(file.path)), site.parsed
     if function is None:
-        older = " (older format)" if file.function == OLDER_FORMAT else ""
+        older = " (older format)" if file.function == _OLDER_FORMAT else ""
         reason = f"of {file.function}: no operator for it{older}"
-        site.parsed.left_out[reason] += len(list(table.rows(site.parsed)))
+        parsed.left_out[reason] += len(list(table.rows(parsed)))
         return
     fabric = site.description.network() if is_collective else None
-    read = _collective_samples if is_collective else _operator_samples
-    site.parsed.add_run(
-        "import estimate-train-time",
-        text,
-        site.description,
-        partial(read, file, table, function, site),
-        fabric=fabric,
-    )
+    convert = _collective(file, table, function, site) if is_collective else _operator(table, function)
+    rows = parsed.read(table, partial(_timed, file, function, convert))
+    parsed.add_run("import estimate-train-time", table, site.description, rows, fabric=fabric)
 
 
-def _operator_samples(
-    file: DataFile, table: CsvTable, function: Function, site: _Site, run_id: str
-) -> Iterator[Sample]:
-    row = operator(function.operator)
-    times = [name for name, direction in _TIMES.items() if direction in row.costs]
+def _operator(table: CsvTable, function: Function) -> Callable[[Cells], Vector]:
+    law = operator(function.operator)
+    times = [name for name, direction in _TIMES.items() if direction in law.costs]
     columns = {_COLUMN_OF.get(symbol, symbol): symbol for symbol in function.parameters}
     table.require((*columns, *times), _WHAT)
     if odd := [name for name in table.columns if name not in {*columns, *times, "mp", "dim"}]:
-        raise DataError(f"{file.path}: is not {_WHAT}: column {odd[0]!r:.40} is unknown for {row.name}")
-    for cells in table.rows(site.parsed):
-        with site.parsed.row(file.path, cells.line):
-            given = {symbol: cells.whole(column) for column, symbol in columns.items()}
-            given |= {"tp": cells.whole("mp") if "mp" in cells.cells else 1, "v_raw": VOCABULARY}
-            # The width of Linear1 is 3d/tp for any number of heads; its file has none.
-            given.setdefault("h", given["tp"])
-            vector = workload_vector(row, function.role, given)
-            yield from [_sample(file, cells, column, function, vector, run_id) for column in times]
+        raise DataError(f"{table.path}: is not {_WHAT}: column {odd[0]!r:.40} is unknown for {law.name}")
+
+    def vector(cells: Cells) -> Vector:
+        given = {symbol: cells.whole(column) for column, symbol in columns.items()}
+        given |= {"tp": cells.whole("mp") if "mp" in cells.cells else 1, "v_raw": VOCABULARY}
+        # The width of Linear1 is 3d/tp for any number of heads; its file has none.
+        given.setdefault("h", given["tp"])
+        return workload_vector(law, function.role, given)
+
+    return vector
 
 
-def _collective_samples(
-    file: DataFile, table: CsvTable, function: Function, site: _Site, run_id: str
-) -> Iterator[Sample]:
+def _collective(
+    file: DataFile, table: CsvTable, function: Function, site: _Site
+) -> Callable[[Cells], Vector]:
     table.require(("shape", "nodes", "GPUsPerNode", "dur(us)"), _WHAT)
-    for cells in table.rows(site.parsed):
-        with site.parsed.row(file.path, cells.line):
-            vector = (cells.whole("shape"), cells.whole("nodes"), cells.whole("GPUsPerNode"))
-            if file.layout not in (None, vector[1:]):
-                raise Malformed(f"layout {vector[1]} x {vector[2]}, but the file's name has another")
-            sample = _sample(file, cells, "dur(us)", function, vector, run_id)
-            seen = (file.function, file.precision, vector, sample.time_us)
-            if file.layout is not None:
-                site.layouts_seen.add(seen)
-            elif seen in site.layouts_seen:
-                raise LeftOut(f"of {file.function}: repeated from the files of single layouts")
-            yield sample
+
+    def vector(cells: Cells) -> Vector:
+        found = cells.wholes("shape", "nodes", "GPUsPerNode")
+        if file.layout not in (None, found[1:]):
+            raise Malformed(f"layout {found[1]} x {found[2]}, but the file's name has another")
+        seen = (file.function, file.precision, found, cells.positive("dur(us)"))
+        if file.layout is not None:
+            site.layouts_seen.add(seen)
+        elif seen in site.layouts_seen:
+            raise LeftOut(f"of {file.function}: repeated from the files of single layouts")
+        return found
+
+    return vector
 
 
-def _sample(
-    file: DataFile, cells: CsvRow, column: str, function: Function, vector: tuple[int, ...], run_id: str
-) -> Sample:
-    return imported_sample(
-        operator(function.operator),
-        _TIMES[column],
-        DTYPES[file.precision],
-        vector,
-        run_id=run_id,
-        role=function.role,
-        variant=function.variant,
-        time_us=cells.positive(column),
-        statistic=MIDDLE_FIVE_OF_TEN,
-        repetition_count=PAPER_REPETITIONS,
-    )
+def _timed(
+    file: DataFile, function: Function, convert: Callable[[Cells], Vector], cells: Cells
+) -> Iterator[TimedRow]:
+    vector = convert(cells)
+    for column, direction in _TIMES.items():
+        if direction in operator(function.operator).costs:
+            yield TimedRow(
+                line=cells.line,
+                operator=function.operator,
+                direction=direction,
+                dtype=DTYPES[file.precision],
+                vector=vector,
+                role=function.role,
+                variant=function.variant,
+                time_us=cells.positive(column),
+                statistic=MIDDLE_FIVE_OF_TEN,
+                repetition_count=PAPER_REPETITIONS,
+            )

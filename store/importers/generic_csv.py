@@ -2,23 +2,16 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import OPERATORS, Operator
-from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive
+from kernelcast.runtime.operators import OPERATORS, Operator, Vector
 from kernelcast.store.importers.description import Description, read_description
-from kernelcast.store.importers.parsed import (
-    Parsed,
-    checked_direction,
-    checked_dtype,
-    imported_sample,
-)
+from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_direction, checked_dtype
 from kernelcast.store.importers.raw_parameters import RAW_VOCABULARY, SYMBOLS, workload_vector
-from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile, read_text_file
-from kernelcast.store.records import Sample
-from kernelcast.store.runs import MeasuredRun
+from kernelcast.store.importers.tables import Cells, CsvTable, Malformed, TextFile, positive, read_text_file
 
 CSV_FORMAT = "kernelcast.csv/1"
 """The format in the optional first line `# kernelcast.csv/1`."""
@@ -50,34 +43,18 @@ def read_csv_files(
         description = described or Description()
         if (neighbour := path.with_suffix(".toml")).is_file():
             description = description.over(read_description(neighbour))
-        for measured in _runs(file, description, parsed):
-            parsed.add(measured)
+        description.compute()
+        rows = parsed.read(_table(file), partial(_row, description))
+        for is_collective in (False, True):
+            own = [row for row in rows if OPERATORS[row.operator].is_collective == is_collective]
+            if own:
+                fabric = description.network() if is_collective else None
+                parsed.add_run("import csv", file, description, own, fabric=fabric)
     return parsed.checked(paths)
 
 
-def _runs(file: TextFile, description: Description, skipped: Skipped) -> Iterator[MeasuredRun]:
-    """A run of compute operators and, if the fabric is known, a run of collectives."""
-    fabrics = {False: None, True: description.network() if "gpus_per_node" in description.fabric else None}
-    runs = {
-        is_collective: description.run("import csv", file, fabric)
-        for is_collective, fabric in fabrics.items()
-        if fabric or not is_collective
-    }
-    ids = {is_collective: measured.run.id for is_collective, measured in runs.items()}
-    samples: dict[bool, list[Sample]] = {False: [], True: []}
-    for cells in _rows(file, skipped):
-        with skipped.row(file.path, cells.line):
-            row = _row(cells)
-            is_collective = row.operator.is_collective
-            if is_collective not in ids:
-                description.network()  # raises: the fabric is unknown
-            samples[is_collective].append(_sample(row, ids[is_collective], description))
-    for is_collective, measured in runs.items():
-        yield replace(measured, samples=samples[is_collective])
-
-
-def _rows(file: TextFile, skipped: Skipped) -> Iterator[CsvRow]:
-    table = CsvTable(file, first_line=_header_line(file))
+def _table(file: TextFile) -> CsvTable:
+    table = CsvTable.of(file, first_line=_header_line(file))
     table.require(("operator",), f"a {CSV_FORMAT} file")
     if not {"time_us", "repetitions_us"} & set(table.columns):
         table.require(("time_us",), f"a {CSV_FORMAT} file")
@@ -86,7 +63,7 @@ def _rows(file: TextFile, skipped: Skipped) -> Iterator[CsvRow]:
             raise DataError(
                 f"{file.path}: column {name!r:.40} is unknown; columns of your own start with {_OWN_PREFIX!r}"
             )
-    return table.rows(skipped)
+    return table
 
 
 def _header_line(file: TextFile) -> int:
@@ -99,60 +76,51 @@ def _header_line(file: TextFile) -> int:
     return 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row with its operator and role; columns have the names of `SYMBOLS`."""
-
-    cells: CsvRow
-    operator: Operator
-    role: str
-
-
-def _row(cells: CsvRow) -> _Row:
+def _row(description: Description, cells: Cells) -> Iterator[TimedRow]:
     name, role = cells.text("operator"), cells.cells.get("role", "")
     if name not in OPERATORS:
         raise Malformed(f"operator {name!r:.60} is unknown; docs/importing.md lists them")
-    if role and role not in OPERATORS[name].roles:
-        expected = ", ".join(filter(None, OPERATORS[name].roles)) or "none"
+    law = OPERATORS[name]
+    if role and role not in law.roles:
+        expected = ", ".join(filter(None, law.roles)) or "none"
         raise Malformed(f"role: found {role!r:.40}, expected of {name}: {expected}")
-    named = {_PAPER_NAMES.get(column, column): cell for column, cell in cells.cells.items()}
-    return _Row(replace(cells, cells=named), OPERATORS[name], role)
+    if law.is_collective:
+        description.network()  # raises: the fabric is unknown
+    given = {_PAPER_NAMES.get(column, column): cell for column, cell in cells.cells.items()}
+    cells = replace(cells, cells=given)
+    repetitions_us = _repetitions_us(given.get("repetitions_us", ""))
 
+    def text(column: str) -> str:
+        return given.get(column, description.row_default(column))
 
-def _sample(row: _Row, run_id: str, description: Description) -> Sample:
-    def text(name: str) -> str:
-        return row.cells.cells.get(name, description.row_default(name))
-
-    given, repetitions_us = row.cells.cells, _repetitions_us(row.cells.cells.get("repetitions_us", ""))
-    return imported_sample(
-        row.operator,
-        checked_direction(row.operator, given.get("direction", "")),
-        checked_dtype(text("dtype")),
-        _vector(row),
-        run_id=run_id,
-        role=row.role,
-        time_us=None if repetitions_us else row.cells.positive("time_us"),
+    yield TimedRow(
+        line=cells.line,
+        operator=name,
+        direction=checked_direction(law, given.get("direction", "")),
+        dtype=checked_dtype(text("dtype")),
+        vector=_vector(cells, law, role),
+        role=role,
+        time_us=None if repetitions_us else cells.positive("time_us"),
         statistic=text("statistic"),
-        repetition_count=row.cells.whole("repetitions") if "repetitions" in given else 0,
+        repetition_count=cells.whole("repetitions") if "repetitions" in given else 0,
         repetitions_us=repetitions_us,
         variant=text("variant"),
         measured_at=given.get("measured_at"),
     )
 
 
-def _vector(row: _Row) -> tuple[int, ...]:
+def _vector(cells: Cells, law: Operator, role: str) -> Vector:
     """The stated features if complete, else the vector of the raw parameters."""
-    cells, operator = row.cells, row.operator
-    stated = {name: cells.whole(name) for name in operator.features if name in cells.cells}
-    if operator.equal_unless_measured and "h_kv" not in cells.cells:
-        feature, partner = operator.equal_unless_measured
-        if operator.features.keys() - stated.keys() == {feature}:
+    stated = {name: cells.whole(name) for name in law.features if name in cells.cells}
+    if law.equal_unless_measured and "h_kv" not in cells.cells:
+        feature, partner = law.equal_unless_measured
+        if law.features.keys() - stated.keys() == {feature}:
             stated[feature] = stated[partner]
-    if len(stated) == len(operator.features):
-        return tuple(stated[name] for name in operator.features)
+    if len(stated) == len(law.features):
+        return tuple(stated[name] for name in law.features)
     given = {name: cells.whole(name) for name in _RAW if name in cells.cells}
-    vector = workload_vector(operator, row.role, given)
-    for name, value in zip(operator.features, vector, strict=True):
+    vector = workload_vector(law, role, given)
+    for name, value in zip(law.features, vector, strict=True):
         if stated.get(name, value) != value:
             raise Malformed(f"{name}: found {cells.cells[name]}, but the raw parameters give {value}")
     return vector

@@ -13,19 +13,24 @@ Times are medians of Triton's do_bench in ms, with an emptied cache. Sizes are `
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from kernelcast.runtime.operators import OPERATORS, Direction, Vector
+from kernelcast.runtime.operators import Direction, Vector
 from kernelcast.store.doubts import DIFFERENCE
-from kernelcast.store.importers.csv_table import CsvRow, CsvTable, whole
 from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
-from kernelcast.store.importers.parsed import Parsed, checked_dtype, imported_sample
-from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
-from kernelcast.store.records import Sample
+from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_dtype
+from kernelcast.store.importers.tables import (
+    Cells,
+    CsvTable,
+    LeftOut,
+    Malformed,
+    Skipped,
+    read_text_file,
+    whole,
+)
 
 _COLUMNS = (
     "kernel_name",
@@ -41,13 +46,12 @@ _COLUMNS = (
     "liger_version",
 )
 _MODES = ("forward", "backward", "full")
-_STATISTIC = "median of several"
 
 
 class _Sizes:
     """Sizes of a row: `x_value` by the name `x_name`, and its configuration."""
 
-    def __init__(self, row: CsvRow) -> None:
+    def __init__(self, row: Cells) -> None:
         try:
             stated = json.loads(row.text("extra_benchmark_config_str"))
         except (ValueError, RecursionError) as error:
@@ -135,19 +139,6 @@ _KERNELS: Mapping[str, _Kernel] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A time of a workload and mode."""
-
-    line: int
-    kernel: str
-    provider: str
-    mode: str
-    dtype: str
-    vector: Vector
-    time_us: float
-
-
 def read_liger(
     paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
 ) -> Parsed:
@@ -160,95 +151,73 @@ def read_liger(
     known = (described or Description()).over(REPOSITORIES["liger"].described(commit))
     parsed = Parsed(strict=strict, files=len(paths))
     for path in paths:
-        file = read_text_file(path)
-        for (device, version), rows in _rows(file, parsed).items():
-            conditions: dict[str, Any] = {"benchmark": "Liger-Kernel", "liger_version": version}
+        table = CsvTable.of(read_text_file(path))
+        table.require(_COLUMNS, "a table of Liger-Kernel")
+        modes: dict[int, str] = {}
+        rows = parsed.read(table, partial(_row, modes))
+        for device, version in dict.fromkeys(row.of_run for row in rows):
+            conditions = {"benchmark": "Liger-Kernel", "liger_version": version}
             description = known.over(Description(hardware=device_named(device), conditions=conditions))
-            parsed.add_run("import liger", file, description, partial(_samples, file, rows, parsed))
+            own = [row for row in rows if row.of_run == (device, version)]
+            parsed.add_run("import liger", table, description, _directions(own, modes, parsed))
     return parsed.checked(paths)
 
 
-def _rows(file: TextFile, skipped: Skipped) -> dict[tuple[str, str], list[_Row]]:
-    """Rows of known kernels by device and version."""
-    table = CsvTable(file)
-    table.require(_COLUMNS, "a table of Liger-Kernel")
-    found: dict[tuple[str, str], list[_Row]] = {}
-    for cells in table.rows(skipped):
-        with skipped.row(file.path, cells.line):
-            if reason := _why_left_out(cells):
-                raise LeftOut(reason)
-            own = found.setdefault((cells.text("gpu_name"), cells.text("liger_version")), [])
-            own.append(_row(cells))
-    return {key: rows for key, rows in found.items() if rows}
-
-
-def _why_left_out(cells: CsvRow) -> str:
-    kernel, provider = cells.text("kernel_name"), cells.text("kernel_provider")
+def _check_is_imported(cells: Cells, kernel: str, mode: str) -> None:
     if cells.text("metric_name") != "speed":
-        return f"of {cells.text('metric_name'):.40}: no time"
+        raise LeftOut(f"of {cells.text('metric_name'):.40}: no time")
     if kernel in ("swiglu", "geglu"):
-        return f"of {kernel}: a whole MLP with its linears"
+        raise LeftOut(f"of {kernel}: a whole MLP with its linears")
     if kernel not in _KERNELS:
-        return f"of {kernel:.60}: no operator for it"
-    if (kernel, provider) == ("fused_moe", "huggingface"):
-        return "of fused_moe by huggingface: a loop over the experts, not one call"
+        raise LeftOut(f"of {kernel:.60}: no operator for it")
+    if (kernel, cells.text("kernel_provider")) == ("fused_moe", "huggingface"):
+        raise LeftOut("of fused_moe by huggingface: a loop over the experts, not one call")
     if cells.text("x_name") == "model_config":
-        return f"of {kernel}: swept over models, whose sizes are not in the row"
-    if (why := _KERNELS[kernel].why_forward_only) and cells.text("kernel_operation_mode") != "forward":
-        return f"of {kernel} other than forward: {why}"
-    return ""
+        raise LeftOut(f"of {kernel}: swept over models, whose sizes are not in the row")
+    if (why := _KERNELS[kernel].why_forward_only) and mode != "forward":
+        raise LeftOut(f"of {kernel} other than forward: {why}")
 
 
-def _row(cells: CsvRow) -> _Row:
-    kernel, mode, unit = (
-        cells.text("kernel_name"),
-        cells.text("kernel_operation_mode"),
-        cells.text("metric_unit"),
-    )
-    if unit != "ms":
+def _row(modes: dict[int, str], cells: Cells) -> Iterator[TimedRow]:
+    """A row, its direction still open; its mode is put into `modes` by its line."""
+    kernel, mode = cells.text("kernel_name"), cells.text("kernel_operation_mode")
+    _check_is_imported(cells, kernel, mode)
+    if (unit := cells.text("metric_unit")) != "ms":
         raise Malformed(f"metric_unit: found {unit!r:.20}, expected 'ms'")
-    if mode not in _MODES:
-        raise Malformed(f"kernel_operation_mode: found {mode!r:.20}, expected one of {', '.join(_MODES)}")
+    modes[cells.line] = cells.one_of("kernel_operation_mode", _MODES)
     sizes, known = _Sizes(cells), _KERNELS[kernel]
-    return _Row(
+    yield TimedRow(
         line=cells.line,
-        kernel=kernel,
-        provider=cells.text("kernel_provider"),
-        mode=mode,
+        operator=known.operator,
         dtype=sizes.dtype(known.dtype),
         vector=known.vector(sizes),
+        variant=cells.text("kernel_provider"),
         time_us=cells.positive("y_value_50") * 1e3,
+        statistic="median of several",
+        of_run=(cells.text("gpu_name"), cells.text("liger_version")),
     )
 
 
-def _samples(file: TextFile, rows: Sequence[_Row], skipped: Skipped, run_id: str) -> Iterator[Sample]:
-    points: dict[_Row, dict[str, list[_Row]]] = {}
+def _directions(rows: Iterable[TimedRow], modes: Mapping[int, str], skipped: Skipped) -> Iterator[TimedRow]:
+    """Rows forward and backward; full passes less a forward one where backward was not measured alone."""
+    points: dict[TimedRow, dict[str, list[TimedRow]]] = {}
     for row in rows:
-        key = replace(row, line=0, mode="", time_us=0.0)
-        points.setdefault(key, {}).setdefault(row.mode, []).append(row)
-    for modes in points.values():
-        measured: list[tuple[_Row, tuple[tuple[str, str], ...]]]
-        measured = [(row, ()) for mode in ("forward", "backward") for row in modes.get(mode, ())]
-        for full in modes.get("full", ()):
-            if "backward" in modes:
+        key = replace(row, line=0, time_us=0.0)
+        points.setdefault(key, {}).setdefault(modes[row.line], []).append(row)
+    for found in points.values():
+        for mode in ("forward", "backward"):
+            yield from (replace(row, direction=Direction(mode)) for row in found.get(mode, ()))
+        for full in found.get("full", ()):
+            full_us = full.time_us or 0.0
+            forward_us = (found["forward"][-1].time_us or 0.0) if "forward" in found else 0.0
+            if "backward" in found:
                 skipped.left_out["of full passes: backward was measured alone"] += 1
-            elif "forward" not in modes:
+            elif "forward" not in found:
                 skipped.left_out["of full passes without a forward one"] += 1
-            elif (time_us := full.time_us - modes["forward"][-1].time_us) <= 0:
+            elif full_us <= forward_us:
                 skipped.left_out["of full passes shorter than the forward one"] += 1
             else:
-                detail = f"{full.time_us:.6g} µs of a full pass less {full.time_us - time_us:.6g} µs forward"
-                measured.append((replace(full, mode="backward", time_us=time_us), ((DIFFERENCE, detail),)))
-        for row, flags in measured:
-            with skipped.row(file.path, row.line):
-                yield imported_sample(
-                    OPERATORS[_KERNELS[row.kernel].operator],
-                    Direction(row.mode),
-                    row.dtype,
-                    row.vector,
-                    run_id=run_id,
-                    time_us=row.time_us,
-                    statistic=_STATISTIC,
-                    variant=row.provider,
-                    flags=flags,
-                )
+                detail = f"{full_us:.6g} µs of a full pass less {forward_us:.6g} µs forward"
+                flags = ((DIFFERENCE, detail),)
+                time_us = full_us - forward_us
+                yield replace(full, direction=Direction.BACKWARD, time_us=time_us, flags=flags)

@@ -4,22 +4,73 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Any, Self
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.operators import Direction, Operator
+from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 from kernelcast.store.database import Database
-from kernelcast.store.doubts import count_doubts, flagged
+from kernelcast.store.doubts import Doubt, count_doubts, flagged
 from kernelcast.store.importers.description import Description
-from kernelcast.store.importers.parquet_table import ParquetTable
-from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile
-from kernelcast.store.records import Repetition, Sample, SampleDetails
+from kernelcast.store.importers.tables import Cells, Malformed, Skipped, SourceFile, Table
+from kernelcast.store.records import Repetition, Sample
 from kernelcast.store.runs import MeasuredRun
 
 MAX_SAMPLES = 2_000_000
 """Of one import, which is held in memory, so that a malformed last line can stop all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRow:
+    """A usable row: an operator at a workload, with a time or repetitions (µs). Rows of one run have equal `of_run`."""
+
+    line: int
+    operator: str
+    direction: Direction = Direction.ONCE
+    dtype: str
+    vector: Vector
+    time_us: float | None
+    statistic: str
+    role: str = ""
+    variant: str = ""
+    repetition_count: int = 0
+    repetitions_us: Sequence[float] = ()
+    load: Load = Load.NOT_STATED
+    power_w: float | None = None
+    measured_at: str | None = None
+    flags: tuple[Doubt, ...] = ()
+    of_run: tuple[Any, ...] = ()
+
+    def sample(self, run_id: str) -> Sample:
+        """The sample of this row.
+
+        Raises:
+            Malformed: a value is not allowed in a sample.
+        """
+        law = OPERATORS[self.operator]
+        known = {"run_id": run_id} | {name: getattr(self, name) for name in _OF_SAMPLE}
+        try:
+            if self.repetitions_us:
+                times = enumerate(self.repetitions_us)
+                repetitions = [Repetition(index=index, time_us=time_us) for index, time_us in times]
+                return Sample.from_repetitions(repetitions=repetitions, **known)
+            return Sample(
+                time_us=self.time_us,
+                statistic=self.statistic,
+                repetition_count=self.repetition_count,
+                flops=law.flops(self.direction, self.vector, self.variant),
+                moved_bytes=law.moved_bytes(self.direction, self.vector, ELEMENT_BYTES[self.dtype]),
+                **known,
+            )
+        except (UsageError, OverflowError) as error:
+            raise Malformed(str(error)) from error
+
+
+_OF_SAMPLE = (
+    "operator", "direction", "dtype", "vector", "role", "variant", "load", "power_w", "measured_at", "flags",
+)  # fmt: skip
 
 
 class Parsed(Skipped):
@@ -30,22 +81,37 @@ class Parsed(Skipped):
         self.files = files
         self.runs: list[MeasuredRun] = []
 
+    def read(self, table: Table, convert: Callable[[Cells], Iterable[TimedRow]]) -> list[TimedRow]:
+        """The rows that `convert` makes of the table's; rows that it refuses are skipped.
+
+        Raises:
+            DataError: as `malformed`.
+        """
+        found: list[TimedRow] = []
+        for cells in table.rows(self):
+            with self.row(table.path, cells.line):
+                found += list(convert(cells))  # all of a row, or nothing
+        return found
+
     def add_run(
         self,
         command: str,
-        file: TextFile | ParquetTable,
+        file: SourceFile,
         description: Description,
-        samples: Callable[[str], Iterable[Sample]],
+        rows: Iterable[TimedRow],
         *,
         fabric: FabricFingerprint | None = None,
     ) -> None:
-        """Add the samples of one device and fabric; `samples` makes them from the run's id.
+        """Add the rows of one device and fabric.
 
         Raises:
             DataError: as `add`.
         """
-        measured = description.run(command, file, fabric)
-        self.add(replace(measured, samples=tuple(samples(measured.run.id))))
+        measured, samples = description.run(command, file, fabric), []
+        for row in rows:
+            with self.row(file.path, row.line):
+                samples.append(row.sample(measured.run.id))
+        self.add(replace(measured, samples=samples))
 
     def add(self, measured: MeasuredRun) -> None:
         """Add a run. Equal samples are one row of a database, and counted once.
@@ -136,49 +202,6 @@ def checked_dtype(text: str) -> str:
     if text not in ELEMENT_BYTES:
         raise Malformed(f"dtype: found {text!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
     return text
-
-
-def imported_sample(
-    operator: Operator,
-    direction: Direction,
-    dtype: str,
-    vector: tuple[int, ...],
-    *,
-    time_us: float | None,
-    statistic: str,
-    repetition_count: int = 0,
-    repetitions_us: Sequence[float] = (),
-    **details: Unpack[SampleDetails],
-) -> Sample:
-    """A sample with a time, or with statistics of `repetitions_us`.
-
-    Raises:
-        Malformed: a value is not allowed in a sample.
-    """
-    try:
-        if repetitions_us:
-            return Sample.from_repetitions(
-                operator=operator.name,
-                direction=direction,
-                dtype=dtype,
-                vector=vector,
-                repetitions=[Repetition(index=i, time_us=t) for i, t in enumerate(repetitions_us)],
-                **details,
-            )
-        return Sample(
-            operator=operator.name,
-            direction=direction,
-            dtype=dtype,
-            vector=vector,
-            time_us=time_us,
-            statistic=statistic,
-            repetition_count=repetition_count,
-            flops=operator.flops(direction, vector, details.get("variant", "")),
-            moved_bytes=operator.moved_bytes(direction, vector, ELEMENT_BYTES[dtype]),
-            **details,  # type: ignore[arg-type]
-        )
-    except (UsageError, OverflowError) as error:
-        raise Malformed(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,14 @@ from typing import Any
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.store.importers.csv_table import CsvRow, CsvTable
-from kernelcast.store.importers.estimate_train_time_files import (
+from kernelcast.store.importers.estimate_train_time import (
     COLLECTIVES,
     DTYPES,
     FUNCTIONS,
     Function,
     data_files,
 )
-from kernelcast.store.importers.text_file import Malformed, Skipped, read_text_file
+from kernelcast.store.importers.tables import Cells, CsvTable, Malformed, Skipped, read_text_file
 
 _ALGORITHMS = {"rforest": "random_forest", "xgboost": "xgboost"}
 _DIRECTIONS = {"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD, "dur": Direction.ONCE}
@@ -71,7 +70,7 @@ def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
 
 
 def _errors(path: Path) -> Iterator[PublishedError]:
-    table = CsvTable(read_text_file(path))
+    table = CsvTable.of(read_text_file(path))
     table.require(("Function", "Precision", "Best_model", "Best_config", "Best_error%"), _WHAT)
     is_collective = path.parent.name == "nccl"
     table.require(("Nodes", "GPUsPerNode") if is_collective else ("Propagation",), _WHAT)
@@ -86,7 +85,7 @@ def _errors(path: Path) -> Iterator[PublishedError]:
             raise DataError(f"{path}:{row.line}: is not {_WHAT} ({error})") from error
 
 
-def _error(row: CsvRow, function: Function, *, is_collective: bool) -> PublishedError:
+def _error(row: Cells, function: Function, *, is_collective: bool) -> PublishedError:
     settings = row.text("Best_config")
     if len(settings) > _LONGEST_SETTINGS:
         raise Malformed(f"Best_config: more than {_LONGEST_SETTINGS} characters")

@@ -22,7 +22,7 @@ from kernelcast.runtime.step.op import Calls, Number, Ops, call, computing
 from kernelcast.runtime.step.parameters import PartParameters
 from kernelcast.runtime.step.sizes import Sizes, padded_vocabulary
 from kernelcast.runtime.step.update import DataParallel, update_ops
-from kernelcast.store.importers.text_file import Malformed
+from kernelcast.store.importers.tables import Malformed
 
 SYMBOLS = (
     "b", "l", "d", "h", "h_kv", "f", "v", "tp", "dp", "layers", "parameters", "nodes", "gpus_per_node"

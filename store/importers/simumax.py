@@ -23,34 +23,20 @@ Kernels were called back to back in TransformerEngine, backward passes without t
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.store.importers.csv_table import CsvRow
+from kernelcast.runtime.operators import Direction
 from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
-from kernelcast.store.importers.parsed import Parsed, imported_sample
-from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
-from kernelcast.store.records import Sample
+from kernelcast.store.importers.parsed import Parsed, TimedRow
+from kernelcast.store.importers.tables import Cells, LeftOut, Malformed, TextFile, read_text_file
 
 _WHAT = "a system of SimuMax"
 # The device names of the driver, by the beginning of a system's name.
 _DEVICES = {"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Workload:
-    """The workload of a key, and its FLOPs as the source counts them."""
-
-    operator: str
-    direction: Direction
-    vector: tuple[int, ...]
-    variant: str
-    flops: float
 
 
 def read_simumax(
@@ -69,8 +55,8 @@ def read_simumax(
         system = _system(file)
         description = (described or Description()).over(known).over(_described_by_name(system["sys_name"]))
         _count_fits(system, parsed.left_out)
-        samples = partial(_samples, file, system["accelerator"]["op"], parsed)
-        parsed.add_run("import simumax", file, description, samples)
+        rows = _rows(file, system["accelerator"]["op"], parsed)
+        parsed.add_run("import simumax", file, description, rows)
     return parsed.checked(paths)
 
 
@@ -108,42 +94,43 @@ def _count_fits(system: Mapping[str, Any], left_out: Counter[str]) -> None:
         del left_out[reason]
 
 
-def _samples(file: TextFile, operators: Mapping[str, Any], skipped: Skipped, run_id: str) -> Iterator[Sample]:
+def _rows(file: TextFile, operators: Mapping[str, Any], parsed: Parsed) -> list[TimedRow]:
+    found = []
     for name, table in operators.items():
         factors = table.get("accurate_efficient_factor", {}) if isinstance(table, dict) else None
         if not isinstance(factors, dict):
-            skipped.malformed(file.path, _line(file, name, ""), f"{name}: found no table of efficiencies")
-            continue
-        if not factors:
-            skipped.left_out[f"of {name:.40}: a default efficiency, not measured times"] += 1
+            parsed.malformed(file.path, _line(file, name, ""), f"{name}: found no table of efficiencies")
+        elif not factors:
+            parsed.left_out[f"of {name:.40}: a default efficiency, not measured times"] += 1
         elif name not in _TABLES:
-            skipped.left_out[f"of {name:.40}: no operator for it"] += len(factors)
-            continue
-        for key, factor in factors.items():
-            try:
-                yield _sample(name, key, factor, table.get("tflops"), run_id)
-            except LeftOut as error:
-                skipped.left_out[str(error)] += 1
-            except Malformed as error:
-                skipped.malformed(file.path, _line(file, name, key), f"{key}: {error}")
+            parsed.left_out[f"of {name:.40}: no operator for it"] += len(factors)
+        else:
+            for key, factor in factors.items():
+                line = _line(file, name, key)
+                with parsed.row(file.path, line):
+                    try:
+                        found.append(_row(line, name, key, factor, table.get("tflops")))
+                    except Malformed as error:
+                        raise Malformed(f"{key}: {error}") from error
+    return found
 
 
-def _sample(name: str, key: str, factor: object, tflops: object, run_id: str) -> Sample:
+def _row(line: int, name: str, key: str, factor: object, tflops: object) -> TimedRow:
     read, dtype = _TABLES[name]
-    cells = CsvRow(line=1, cells=dict(_cell(part) for part in key.split(",")))
+    cells = Cells(line=line, cells=dict(_cell(part) for part in key.split(",")))
     if factor == 0:
         raise LeftOut(f"of {name} with efficiency 0: not measured")
-    workload = read(cells)
+    operator, direction, vector, variant, flops = read(cells)
     rate = _positive(factor, "efficiency") * _positive(tflops, f"tflops of {name}") * 1e6
-    return imported_sample(
-        OPERATORS[workload.operator],
-        workload.direction,
-        dtype,
-        workload.vector,
-        run_id=run_id,
-        time_us=workload.flops / rate,
+    return TimedRow(
+        line=line,
+        operator=operator,
+        direction=direction,
+        dtype=dtype,
+        vector=vector,
+        time_us=flops / rate,
         statistic="mean or median of several",
-        variant=workload.variant,
+        variant=variant,
     )
 
 
@@ -170,21 +157,23 @@ def _gradients(dtype: str, accumulates: str) -> str:
     return f"{dtype} gradients" if accumulates == "True" else f"{dtype} gradients, overwritten"
 
 
-def _matmul(row: CsvRow) -> _Workload:
-    b, m, k, n = (row.whole(name) for name in ("b", "m", "k", "n"))
-    layout, variant = row.text("layout"), ""
-    if layout == "TN":
-        direction, vector = Direction.FORWARD, (b * m, k, n)
-    elif layout == "NN":
-        direction, vector = Direction.INPUT_GRADIENT, (b * m, n, k)
-    elif layout == "NT":
-        direction, vector = Direction.WEIGHT_GRADIENT, (b * k, n, m)
-        variant = _gradients(row.text("out_dtype"), row.text("accumulate"))
-    else:
-        raise Malformed(f"layout: found {layout!r:.20}, expected TN, NN or NT")
-    return _Workload(
-        operator="gemm", direction=direction, vector=vector, variant=variant, flops=2.0 * b * m * k * n
-    )
+_Workload = tuple[str, Direction, tuple[int, ...], str, float]
+"""Operator, direction, vector and variant of a key, and its FLOPs as the source counts them."""
+
+
+def _matmul(cells: Cells) -> _Workload:
+    b, m, k, n = cells.wholes("b", "m", "k", "n")
+    flops = 2.0 * b * m * k * n
+    match cells.text("layout"):
+        case "TN":
+            return "gemm", Direction.FORWARD, (b * m, k, n), "", flops
+        case "NN":
+            return "gemm", Direction.INPUT_GRADIENT, (b * m, n, k), "", flops
+        case "NT":
+            variant = _gradients(cells.text("out_dtype"), cells.text("accumulate"))
+            return "gemm", Direction.WEIGHT_GRADIENT, (b * k, n, m), variant, flops
+        case layout:
+            raise Malformed(f"layout: found {layout!r:.20}, expected TN, NN or NT")
 
 
 _STAGES = {
@@ -194,47 +183,32 @@ _STAGES = {
 }
 
 
-def _group_matmul(row: CsvRow) -> _Workload:
-    groups, m, k, n = (row.whole(name) for name in ("ng", "M", "K", "N"))
-    stage = row.text("stage")
-    if stage not in _STAGES:
-        raise Malformed(f"stage: found {stage!r:.20}, expected one of {', '.join(_STAGES)}")
-    direction, variant = _STAGES[stage], ""
-    if direction is Direction.WEIGHT_GRADIENT:
-        variant = _gradients(row.text("main_grad_dtype"), row.text("accumulate"))
-    return _Workload(
-        operator="grouped_gemm",
-        direction=direction,
-        vector=(groups, m, k, n),
-        variant=variant,
-        flops=2.0 * groups * m * k * n,
+def _group_matmul(cells: Cells) -> _Workload:
+    vector, direction, variant = (
+        cells.wholes("ng", "M", "K", "N"),
+        _STAGES[cells.one_of("stage", _STAGES)],
+        "",
     )
+    if direction is Direction.WEIGHT_GRADIENT:
+        variant = _gradients(cells.text("main_grad_dtype"), cells.text("accumulate"))
+    return "grouped_gemm", direction, vector, variant, 2.0 * math.prod(vector)
 
 
-def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Workload]:
-    def read(row: CsvRow) -> _Workload:
-        batch, length = row.whole("batch"), row.whole("seq_len")
-        sizes = row.whole("qk_head_dim") + row.whole("v_head_dim")
-        heads, kv_heads = row.whole("head_num"), row.whole("kv_head_num")
-        if heads % kv_heads:
-            raise Malformed(f"head_num: found {heads}, expected a multiple of kv_head_num {kv_heads}")
-        return _Workload(
-            operator="flash_attention",
-            direction=direction,
-            vector=(batch, length, heads, kv_heads, sizes // 2),
-            variant="strided QKV" if row.cells.get("qkv_contiguous") == "False" else "contiguous QKV",
-            flops=products * batch * length**2 * heads * sizes,
-        )
-
-    return read
+def _attention(direction: Direction, products: int, cells: Cells) -> _Workload:
+    batch, length, query, value = cells.wholes("batch", "seq_len", "qk_head_dim", "v_head_dim")
+    heads, kv_heads = cells.multiple("head_num", "kv_head_num"), cells.whole("kv_head_num")
+    vector = batch, length, heads, kv_heads, (query + value) // 2
+    variant = "strided QKV" if cells.cells.get("qkv_contiguous") == "False" else "contiguous QKV"
+    flops = products * batch * length**2 * heads * (query + value)
+    return "flash_attention", direction, vector, variant, flops
 
 
-_TABLES: Mapping[str, tuple[Callable[[CsvRow], _Workload], str]] = {
+_TABLES: Mapping[str, tuple[Callable[[Cells], _Workload], str]] = {
     "matmul": (_matmul, "bfloat16"),
     "fp8_matmul": (_matmul, "float8_e4m3fn"),
     "group_matmul": (_group_matmul, "bfloat16"),
     "fp8_group_matmul": (_group_matmul, "float8_e4m3fn"),
-    "sdp_fwd": (_attention(Direction.FORWARD, 2), "bfloat16"),
-    "sdp_bwd": (_attention(Direction.BACKWARD, 5), "bfloat16"),
+    "sdp_fwd": (partial(_attention, Direction.FORWARD, 2), "bfloat16"),
+    "sdp_bwd": (partial(_attention, Direction.BACKWARD, 5), "bfloat16"),
 }
 """Readers of keys and element types by operator of the source."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from kernelcast.store import Database
 from kernelcast.store.check import check_database
+from kernelcast.store.copying import merge_databases
 from kernelcast.store.difference import diff_databases
-from kernelcast.store.doubtful import doubtful_samples
+from kernelcast.store.doubts import doubtful_samples
 from kernelcast.store.export import Subset, export_database
-from kernelcast.store.merge import merge_databases
 from kernelcast.store.parquet import export_parquet
 from kernelcast.store.querying import answer
 

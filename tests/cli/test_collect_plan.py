@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kernelcast.cli.collect import collect
-from kernelcast.cli.collect_budget import share
+from kernelcast.cli.collect_chosen import share
 from kernelcast.cli.measuring_options import read_prior
 from kernelcast.cli.train import train
 from kernelcast.collector.benches import Bench, Place, Point

@@ -9,7 +9,8 @@ import torch
 
 from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.measuring.harness import Effort
-from kernelcast.collector.plans.plan import Plan, load_plan
+from kernelcast.collector.plans.plan_file import load_plan
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.plans.workloads import workloads
 from kernelcast.runtime import ModelConfig
 

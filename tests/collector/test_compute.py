@@ -13,8 +13,9 @@ from kernelcast.collector.benches import BENCHES, Bench, Builder, Place, Point
 from kernelcast.collector.compute import Collected, Progress, collect_compute, is_known, measured_points
 from kernelcast.collector.measuring import measurer as module
 from kernelcast.collector.measuring.harness import Effort
-from kernelcast.collector.plans.plan import Plan, compute_points
-from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
+from kernelcast.collector.measuring.measurer import memory_of_each_bytes, point_bytes
+from kernelcast.collector.plans.plan import compute_points
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.hardware.load import Load
@@ -220,7 +221,7 @@ def test_what_exceeds_the_memory_is_a_row_and_never_built(
     needed = sorted(point_bytes(point, 4) for point in points)
     assert needed[0] < needed[-1]
     monkeypatch.setattr(
-        "kernelcast.collector.plans.plan_memory.device_memory_bytes", lambda device: needed[-1] - 1
+        "kernelcast.collector.measuring.measurer.device_memory_bytes", lambda device: needed[-1] - 1
     )
     built: list[Point] = []
 
@@ -239,7 +240,7 @@ def test_what_exceeds_the_memory_is_a_row_and_never_built(
 
 
 def test_processes_of_a_cpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelcast.collector.plans.plan_memory.device_memory_bytes", lambda device: 100)
+    monkeypatch.setattr("kernelcast.collector.measuring.measurer.device_memory_bytes", lambda device: 100)
     assert memory_of_each_bytes(torch.device("cpu"), 4) == 25
     assert memory_of_each_bytes(torch.device("cuda"), 4) == 100
 

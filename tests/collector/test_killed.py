@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kernelcast.collector.machine.probe_cpu import available_cores
-from kernelcast.collector.plans.plan import compute_points, load_plan
+from kernelcast.collector.plans.plan import compute_points
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample, check_database
 

@@ -18,13 +18,12 @@ def test_it_is_stable_and_covers_files_that_exist() -> None:
 
 # Imported where something is measured, without a say in what is timed.
 ELSEWHERE = {
-    "communication/slurm_step.py", "communication/watchdog.py", "communication/world.py",
-    "machine/nvml.py", "machine/probe_cpu.py", "machine/sensors.py",
-    "plans/plan_memory.py",
+    "communication/watchdog.py", "communication/world.py",
+    "machine/probe_cpu.py", "machine/probe_gpu.py", "machine/sensors.py",
 }  # fmt: skip
 PROGRAM = """
 import sys
-import kernelcast.collector.communication.timing, kernelcast.collector.measuring.companion_worker
+import kernelcast.collector.communication.timing, kernelcast.collector.measuring.companions
 import kernelcast.collector.measuring.measurer, kernelcast.collector.training.worker
 print(*(m.__file__ for name, m in sys.modules.items() if name.startswith("kernelcast.collector.")), sep="\\n")
 """

@@ -1,4 +1,4 @@
-"""datasets/convert_steps.py: published tables become the runs files that ship."""
+"""tests/datasets/convert_steps.py: published tables become the runs files that ship."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.datasets import convert_steps as convert
 from kernelcast.validate.runs import RunsFile
+from tests.datasets import convert_steps as convert
 
 ROOT = Path(__file__).parent.parent.parent
 DATA = ROOT.parent / "shared" / "data"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import kernelcast.demo.config as module
-from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.demo.config import DemoConfig
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import KernelcastError

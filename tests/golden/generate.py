@@ -2,6 +2,7 @@
 
     python -m tests.golden.generate                          all answers, to the same cases: ten minutes
     python -m tests.golden.generate --layout 'dualpipe*'     answers of some layouts
+    python -m tests.golden.generate --with-experts           answers of models with experts
     python -m tests.golden.generate --memory                 the memory of all cases, without times: a minute
     python -m tests.golden.generate --new-cases              also the cases, from layouts.json and models.json
 
@@ -13,10 +14,21 @@ import time
 from fnmatch import fnmatch
 from typing import Any
 
+from kernelcast.runtime import load_model
 from tests.golden import files
 from tests.golden.answers import answer_to, memory_of, searched
 from tests.golden.design import write_cases
-from tests.golden.files import DEVICES, Case, golden_cases, quick_cases, read, reduced, rounded, write
+from tests.golden.files import (
+    DEVICES,
+    Case,
+    golden_cases,
+    golden_models,
+    quick_cases,
+    read,
+    reduced,
+    rounded,
+    write,
+)
 
 _OF_SIZES = ("layer_counts", "parameters", "model_flops", "memory", "calls")
 
@@ -30,6 +42,7 @@ def main() -> None:
     parser.add_argument("--new-cases", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--layout", metavar="PATTERN", help="keep the answers of other layouts")
+    parser.add_argument("--with-experts", action="store_true", help="keep the answers of other models")
     asked = parser.parse_args()
     if asked.memory:
         _write_memory()
@@ -42,9 +55,10 @@ def main() -> None:
     # A case that is no more is not kept.
     kept = {
         case.key
-        for cases in golden_cases().values()
+        for model, cases in golden_cases().items()
         for case in cases
-        if asked.layout and not fnmatch(case.layout, pattern)
+        if (asked.layout and not fnmatch(case.layout, pattern))
+        or (asked.with_experts and not _has_experts(model))
     }
     sizes = {key: size for key, size in read("sizes.json.xz").items() if key in kept} if kept else {}
     operators = read("operators.json.xz") if kept else {}
@@ -56,12 +70,17 @@ def main() -> None:
         total += _write_device(
             device, {key: old[key] for key in old if key in kept}, sizes, operators[device]
         )
-    if not asked.layout:
+    if not kept:
         answers = {one["name"]: rounded(searched(DEVICES[0], one)) for one in read("searches.json")}
         total += write("search_answers.json.xz", answers)
     total += write("sizes.json.xz", sizes)
     total += write("operators.json.xz", {name: dict(sorted(of.items())) for name, of in operators.items()})
     print(f"{total} bytes in all")
+
+
+def _has_experts(model: str) -> bool:
+    fields = golden_models()[model]
+    return bool(load_model(model).experts if fields is None else fields.get("experts"))
 
 
 def _write_memory() -> None:

@@ -33,10 +33,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 MUTATED = (
     *(f"runtime/{room}" for room in ("operators", "step", "pipeline", "memory", "search")),
-    *(
-        f"store/{name}.py"
-        for name in ("merge", "copying", "check", "schema_differences", "doubts", "doubtful")
-    ),
+    *(f"store/{name}.py" for name in ("copying", "check", "schema", "doubts")),
 )
 _LEFT_OUT = re.compile(
     r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelcast.collector.plans.plan import Plan, Point, load_plan
+from kernelcast.collector.benches import Point
+from kernelcast.collector.plans.plan_file import load_plan
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.sampling.chooser import FEWEST_FOR_AN_ERROR, Chooser
 from kernelcast.sampling.cost import Cost

@@ -6,8 +6,7 @@ from pathlib import Path
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Run, Sample
-from kernelcast.store.doubtful import DoubtfulSamples, doubtful_samples
-from kernelcast.store.doubts import IMPOSSIBLE, OUTLIER
+from kernelcast.store.doubts import IMPOSSIBLE, OUTLIER, DoubtfulSamples, doubtful_samples
 from kernelcast.store.runs import Source
 
 A100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")

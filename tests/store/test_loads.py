@@ -10,7 +10,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database, Run, Sample, check_database, merge_databases
 from kernelcast.store.export import Subset, export_database
-from kernelcast.store.questions import measurement_questions
+from kernelcast.store.querying import measurement_questions
 
 Maker = Callable[..., Sample]
 

@@ -190,7 +190,7 @@ def test_wording_of_another_version_is_no_difference(database: Database, other: 
 
 KILLED = """
 import os, signal, sys
-from kernelcast.store import copying, merge, merge_databases
+from kernelcast.store import copying, merge_databases
 rows = copying._Copy.rows
 def killed(self, table, where, parameters):
     if table == "step":  # the samples are written, far beyond what fits into the page cache

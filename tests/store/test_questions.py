@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.docs import example_traces, generate_sql
 from kernelcast.store import Database, check_database
-from kernelcast.store.questions import Question, measurement_questions, trace_questions
+from kernelcast.store.querying import Question, measurement_questions, trace_questions
 from kernelcast.store.schema import documented, unit
 
 ROOT = Path(__file__).parent.parent.parent

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.store.questions import measurement_questions
+from kernelcast.store.querying import measurement_questions
 
 SMALL = Path(__file__).parent.parent / "data" / "small.db"
 

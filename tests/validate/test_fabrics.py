@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.validate_fabrics import fabrics
+from kernelcast.cli.validate_data import fabrics
 from kernelcast.runtime.errors import DataError
-from kernelcast.validate.fabric_rows import A100_SOURCES
-from kernelcast.validate.fabrics import FabricValidation, validate_fabrics
+from kernelcast.validate.fabrics import A100_SOURCES, FabricValidation, validate_fabrics
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FOLDERS = ("vtrain", "vidur", "aiconfigurator", "nccl-tests")

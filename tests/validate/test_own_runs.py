@@ -77,7 +77,7 @@ def test_other_steps_of_the_same_name_need_to_be_asked_for(
     ("old", "new", "complaint"),
     [
         ('device = "h100-sxm"', "", "device is missing, expected a device's name"),
-        ("measured_s = 0.5", "measured_s = -1", "run 1: measured_s is -1, expected seconds"),
+        ("measured_s = 0.5", "measured_s = -1", "run 1: measured_s is -1.0, expected seconds"),
         ("tp = 1", "tp = 3", "run 1"),
         (
             'model = "llama-2-7b"',

@@ -9,8 +9,7 @@ import pytest
 from kernelcast.docs import generate_validation
 from kernelcast.runtime import Estimator
 from kernelcast.validate.comparison import compare_runs
-from kernelcast.validate.runs import RunsFile
-from kernelcast.validate.runs_fields import RUN_FIELDS
+from kernelcast.validate.runs import RUN_FIELDS, RunsFile
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.validate_prior import numbers, prior
+from kernelcast.cli.validate_data import numbers, prior
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import hardware_bundle

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from kernelcast.collector.machine.probe import Fingerprints, probe
-from kernelcast.collector.plans.plan import compute_points, load_plan
+from kernelcast.collector.plans.plan import compute_points
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
 from kernelcast.runtime.operators import OPERATORS

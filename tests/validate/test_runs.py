@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, DataError, KernelcastError, UsageError
-from kernelcast.validate.runs import MeasuredRun, RunsFile, _run
-from kernelcast.validate.runs_fields import RUN_FIELDS
-from kernelcast.validate.runs_models import RunModels
+from kernelcast.validate.runs import RUN_FIELDS, MeasuredRun, RunModels, RunsFile, _run
 
 HEAD = 'site = "here"\nhardware = "two cores"\nsource = "measured by hand"\n'
 RUN = """
@@ -111,7 +109,7 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         ),
         (HEAD + "speed = 1\n" + RUN, "field 'speed' is unknown, known are site, hardware"),
         (HEAD + '"a b" = 1\n' + RUN, "field 'a b' is unknown"),
-        (HEAD.replace('"here"', "1") + RUN, "site is 1, expected a text on one line"),
+        (HEAD.replace('"here"', "1") + RUN, "site is 1, expected a text"),
         (HEAD.replace('source = "measured by hand"', "") + RUN, "source is missing, expected a text"),
         (HEAD.replace("two cores", " ") + RUN, "hardware is ' ', expected a text on one line"),
         (HEAD + "models = 1\n" + RUN, "models is 1, expected tables [models.NAME]"),
@@ -139,19 +137,19 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
             "run 1: layer_counts is (1, 1), expected one number per stage",
         ),
         (HEAD + RUN + "layer_counts = 3", "run 1: layer_counts is 3, expected one number per stage"),
-        (HEAD + RUN.replace("9.57", "0"), "run 1: measured_s is 0, expected seconds, a number above 0"),
+        (HEAD + RUN.replace("9.57", "0"), "run 1: measured_s is 0.0, expected seconds, a number above 0"),
         (HEAD + RUN.replace("9.57", "nan"), "run 1: measured_s is nan, expected seconds"),
-        (HEAD + RUN.replace("9.57", '"9"'), "run 1: measured_s is '9', expected seconds"),
-        (HEAD + RUN.replace("9.57", "true"), "run 1: measured_s is true, expected seconds"),
-        (HEAD + RUN.replace("9.57", "1" + "0" * 400), "run 1: measured_s is 1"),
-        (HEAD + RUN.replace("measured_s = 9.57", ""), "run 1: measured_s is missing, expected seconds"),
+        (HEAD + RUN.replace("9.57", '"9"'), "run 1: measured_s is '9', expected a number"),
+        (HEAD + RUN.replace("9.57", "true"), "run 1: measured_s is true, expected a number"),
+        (HEAD + RUN.replace("9.57", "1" + "0" * 400), "run 1: measured_s is inf, expected seconds"),
+        (HEAD + RUN.replace("measured_s = 9.57", ""), "run 1: measured_s is missing, expected a number"),
         (HEAD + RUN + "gpus_per_node = 0", "run 1: gpus_per_node is 0, expected a whole number from 1"),
         (HEAD + RUN + "bucket_entries = 1.5", "run 1: bucket_entries is 1.5, expected a whole number"),
         (HEAD + RUN + 'recompute = "some"', "run 1: recompute is 'some', expected none, selective or full"),
         (HEAD + RUN + "steps = 5", "run 1: field 'steps' is unknown, known are name, model"),
         (HEAD + RUN + "name = 5", "run 1: name is 5, expected a text on one line"),
         (HEAD + RUN + 'name = "x"\nzero = 9', "run 1 (x): zero is 9, expected a whole number from 0 to 3"),
-        (HEAD + RUN + "published_error = -1", "run 1: published_error is -1, expected a fraction above -1"),
+        (HEAD + RUN + "published_error = -1", "run 1: published_error is -1.0, expected a fraction above -1"),
         (HEAD + RUN + "published_components = 3", "run 1: published_components is 3, expected a table"),
         (
             HEAD + RUN + "published_components = {Encoder = 1}",
@@ -159,7 +157,7 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         ),
         (
             HEAD + RUN + "measured_components = {PP_P2P = 0}",
-            "run 1: measured_components.PP_P2P is 0, expected seconds",
+            "run 1: measured_components is {'PP_P2P': 0.0}, expected of each component seconds",
         ),
     ],
 )

@@ -8,8 +8,7 @@ import pytest
 
 from kernelcast.docs.scoreboard_tables import best_constant, coverage, half_width, interval_score, mean_abs
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.validate.scoreboard import Point, Source, sources_of
-from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
+from kernelcast.validate.scoreboard import COLUMNS, Panel, Point, Source, draw, sources_of
 
 POINT = Point(
     label="small (1-1-1)",

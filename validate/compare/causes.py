@@ -6,8 +6,7 @@ from statistics import median
 
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.request.fields import AS_MEASURED
-from kernelcast.validate.compare.predicted_step import stage_of
-from kernelcast.validate.compare.rows import FUSED_ATTENTION, PRODUCTS, Row
+from kernelcast.validate.compare.rows import FUSED_ATTENTION, PRODUCTS, Row, stage_of
 from kernelcast.validate.compare.traced_steps import TracedSteps
 
 LEAST_SHARE = 0.03

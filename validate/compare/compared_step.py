@@ -13,8 +13,14 @@ from kernelcast.store import Database
 from kernelcast.store.trace_report import traced_runs
 from kernelcast.validate.compare.causes import Cause, find_causes
 from kernelcast.validate.compare.logs import LoggedSteps, logged_steps
-from kernelcast.validate.compare.predicted_step import predicted_step
-from kernelcast.validate.compare.rows import PRODUCTS, Row, collective_rows, operator_rows, part_rows
+from kernelcast.validate.compare.rows import (
+    PRODUCTS,
+    Row,
+    collective_rows,
+    operator_rows,
+    part_rows,
+    predicted_step,
+)
 from kernelcast.validate.compare.traced_steps import TracedSteps, traced_steps
 
 FORMAT = "kernelcast.compared_step/1"

@@ -70,7 +70,16 @@ def _projections(s: Sizes) -> Ops:
     whole_width = (model.attention_heads + 2 * model.kv_heads) * model.head_size
     late = s.element_bytes * (s.local_tokens * s.hidden + rows * s.qkv_width)
     return (
-        *linear(s, "attention", "qkv", rows, s.hidden, s.qkv_width, late=late),
+        *linear(
+            s,
+            "attention",
+            "qkv",
+            rows,
+            s.hidden,
+            s.qkv_width,
+            columns=(s.query_width, s.kv_width, s.kv_width),
+            late=late,
+        ),
         bias(s, "qkv_bias", rows, s.qkv_width, has=has_qkv_bias(s), parameters=whole_width // s.tp),
         op("qkv_split", "qkv_split", rows, s.qkv_width),
         *(
@@ -144,6 +153,7 @@ def _latent_projections(s: Sizes) -> Ops:
                 q_rank,
                 s.query_width,
                 late=element * rows * (q_rank + s.query_width),
+                module="mla_up_proj",
             ),
         )
     return (
@@ -158,7 +168,16 @@ def _latent_projections(s: Sizes) -> Ops:
             late=element * (s.local_tokens * s.hidden + rows * down_width),
         ),
         _rank_norm(s, "kv_rank_norm", kv_rank, before=down_width),
-        *linear(s, "attention", "kv_up", rows, kv_rank, up_width, late=element * rows * (kv_rank + up_width)),
+        *linear(
+            s,
+            "attention",
+            "kv_up",
+            rows,
+            kv_rank,
+            up_width,
+            late=element * rows * (kv_rank + up_width),
+            module="mla_up_proj",
+        ),
         op(
             "heads",
             "copy",
@@ -166,6 +185,7 @@ def _latent_projections(s: Sizes) -> Ops:
             _copied_width(s),
             saves=element * rows * _head_width(s),
             needs="output",
+            module="mla_up_proj",
         ),
         *_sinks(s),
     )

@@ -1,8 +1,11 @@
 """A mixture of experts in the place of an MLP: shared experts, router, dispatch, the experts of a device, combination.
 
 Every device routes its own tokens (with tensor parallelism, its part of the sequence). They are sent to the devices
-that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher).
+that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher,
+or DeepEP and HybridEP, which send a token once to a node).
 """
+
+import numpy as np
 
 from kernelcast.runtime.step.layers.linear import linear, plain_linear
 from kernelcast.runtime.step.layers.mlp import (
@@ -19,6 +22,12 @@ _SCORE_BYTES = 4
 _PROBABILITY_ENTRIES = 2
 """Entries of 16 bits of a row's probability, in fp32: it is sent along, as the experts' activation multiplies by it
 (Megatron-core from 0.13 on)."""
+_CLAMPED_PASSES = 7
+"""An activation that clamps, adds to the gate and multiplies by probabilities in fp32 moves 53 times its width where
+torch runs each of these alone (forward 17, backward 36), 8 times in one kernel (Megatron-core's `glu`)."""
+_BIAS_PASSES = 7
+"""Biases of the experts' results, by expert and times probabilities in fp32, then put together and cast: forward 14
+times the width, one kernel 2 (Megatron-core's `_apply_bias`)."""
 SHARED_UP, SHARED_DOWN = "shared_gate_up", "shared_down"
 
 
@@ -27,7 +36,7 @@ def experts(s: Sizes) -> Ops:
     add = op("add_shared", "residual_add", s.micro_batch, s.local_length, s.hidden)
     has_shared = s.model.shared_expert_size > 0
     parts = (*_shared(s), *_routed(s), add) if has_shared else _routed(s)
-    return tuple(one._replace(module="mlp") for one in parts)
+    return tuple(one if one.module else one._replace(module="moe") for one in parts)
 
 
 def _routed(s: Sizes) -> Ops:
@@ -41,7 +50,13 @@ def _routed(s: Sizes) -> Ops:
     all_rows = s.imbalance * s.sent_rows * s.expert_tp
     rows = _whole(all_rows)
     of_each = _whole(rows / s.experts)
-    sorts = flag(s.ep > 1) * flag(s.experts > 1)  # what comes in is in the order of the senders
+    dispatcher = s.layout.expert_dispatcher
+    # What comes in is in the order of the senders; DeepEP's is permuted once, HybridEP's on the way.
+    sorts = flag(s.ep > 1) * flag(s.experts > 1) * int(dispatcher == "all_to_all")
+    permutes = 1 if dispatcher != "hybridep" else 1 - flag(s.ep > 1)
+    # Biases, and with them the clamped activation of gpt-oss, have kernels of their own, unless a graph of whole
+    # passes takes fused ones.
+    is_apart = has_bias(s) and s.layout.cuda_graphs != "full"
     routed = (s.local_tokens, model.experts_per_token, s.hidden)
     up = f"experts_{'gate_' if s.is_gated else ''}up"
     biases = (s.experts * branches * width, s.experts * s.hidden) if has_bias(s) else (0, 0)
@@ -67,7 +82,7 @@ def _routed(s: Sizes) -> Ops:
             saves=2 * _SCORE_BYTES * s.local_tokens * model.experts,
             needs="output",
         ),
-        op("permute", "permute", *routed),
+        op("permute", "permute", *routed, count=permutes),
         *_exchanges(s, "dispatch", s.layout.fp8_dispatch, with_probabilities=True),
         _cut(s, "gather_rows", "all_gather", _sent_entries(s)),
         op("sort", "copy", rows, s.hidden, count=sorts),
@@ -84,16 +99,20 @@ def _routed(s: Sizes) -> Ops:
             saves=read * all_rows * s.hidden,
             late=of_rows + branches * of_width,
         ),
+        op("experts_up_bias", "bias_add", rows, branches * width, count=int(is_apart)),
         op(
             "experts_activation",
             activation_operator(s),
             1,
             rows,
             width,
+            count=_CLAMPED_PASSES if is_apart and s.is_gated else 1,
+            module="moe_act",
             saves=(activated_bytes(s) + _before_probabilities(s)) * all_rows * width,
             gradients=of_rows + branches * of_width,
             needs="input",
         ),
+        Op("experts_activated", saves=read * all_rows * width, module="moe_act", needs="input"),
         *linear(
             s,
             "experts",
@@ -104,14 +123,14 @@ def _routed(s: Sizes) -> Ops:
             s.hidden,
             bias=biases[1],
             is_expert=True,
-            saves=read * all_rows * width,
             late=of_width + of_rows,
             gradients=of_rows + of_width + weight_gradient_bytes(s, s.experts * width * s.hidden),
         ),
+        op("experts_down_bias", "bias_add", rows, s.hidden, count=_BIAS_PASSES * is_apart),
         op("sort_back", "copy", rows, s.hidden, count=sorts),
         _cut(s, "scatter_rows", "reduce_scatter", _sent_entries(s) * s.expert_tp),
         *_exchanges(s, "combine", False, with_probabilities=False),
-        op("unpermute", "unpermute", *routed, saves=results, needs="output"),
+        op("unpermute", "unpermute", *routed, count=permutes, saves=results, needs="output"),
     )
 
 
@@ -128,7 +147,7 @@ def _shared(s: Sizes) -> Ops:
     width, rows, element = s.shared_expert_width, s.tokens, s.element_bytes
     up_width = s.branches * width
     own_copy = s.cast_bytes("mlp") * s.local_tokens * s.hidden
-    return (
+    ops = (
         *linear(
             s, "mlp", SHARED_UP, rows, s.hidden, up_width, saves=own_copy, late=element * rows * up_width
         ),
@@ -152,28 +171,48 @@ def _shared(s: Sizes) -> Ops:
             late=element * rows * width,
         ),
     )
+    return tuple(one._replace(module="shared_experts") for one in ops)
 
 
 def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool) -> Ops:
-    """Rows to the devices of their experts with their probabilities, or back; gradients go the same ways back."""
-    entries, layout = _sent_entries(s), (s.expert_groups[0].nodes, s.expert_groups[0].gpus_per_node)
-    probabilities = _whole(_PROBABILITY_ENTRIES * s.imbalance * s.sent_rows)
-    sent = {name: -(-entries // 2) if in_float8 else entries}
-    if with_probabilities:
-        sent[f"{name}_probabilities"] = probabilities
+    """Rows to the devices of their experts with their probabilities, or back; gradients go the same ways back.
+
+    DeepEP and HybridEP send a token once to every node with one of its experts, and inside the node once to every
+    device; probabilities go along.
+    """
+    group = s.expert_groups[0]
+    if s.layout.expert_dispatcher == "all_to_all":
+        probabilities = _whole(_PROBABILITY_ENTRIES * s.imbalance * s.sent_rows)
+        whole = {name: (_sent_entries(s), group.nodes, group.gpus_per_node)}
+        if with_probabilities:
+            whole[f"{name}_probabilities"] = (probabilities, group.nodes, group.gpus_per_node)
+    else:
+        tokens = s.imbalance * s.local_tokens * s.hidden
+        whole = {name: (_whole(tokens * _reached(s, s.ep)), 1, group.gpus_per_node)}
+        if group.nodes > 1:
+            whole[f"{name}_between"] = (_whole(tokens * _reached(s, group.nodes)), group.nodes, 1)
     return tuple(
         op(
             own,
             "all_to_all",
-            size,
-            *layout,
+            -(-entries // 2) if in_float8 and not own.endswith("probabilities") else entries,
+            nodes,
+            gpus,
             role="expert",
-            count=flag(s.ep > 1),
+            count=flag(s.ep > 1) * flag(nodes * gpus > 1),
             collective="both",
             overlaps=OTHER_MICRO_BATCH if s.overlaps_experts else None,
         )
-        for own, size in sent.items()
+        for own, (entries, nodes, gpus) in whole.items()
     )
+
+
+def _reached(s: Sizes, parts: Number) -> Number:
+    """How many of the equal `parts` of all experts a token's experts lie in, in the mean over balanced routers."""
+    experts, missed = s.model.experts, 1.0 + 0 * parts
+    for drawn in range(s.model.experts_per_token):
+        missed = missed * np.maximum(0.0, experts - experts / parts - drawn) / (experts - drawn)
+    return parts * (1 - missed)
 
 
 def _cut(s: Sizes, name: str, operator: str, entries: Number) -> Op:

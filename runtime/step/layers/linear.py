@@ -11,18 +11,26 @@ _SCALED = {"tensorwise": "tensor", "blockwise": "block"}
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 
-def linear(s: Sizes, kind: LinearKind, role: str, *shape: Number, bias: Number = 0, **others: Any) -> Ops:
+def linear(
+    s: Sizes,
+    kind: LinearKind,
+    role: str,
+    *shape: Number,
+    bias: Number = 0,
+    columns: tuple[Number, ...] = (),
+    **others: Any,
+) -> Ops:
     """The product of a linear [m, k, n], or of one per local expert [experts, m, k, n], with its adapters.
 
     A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
     it is added to; its products run in the training's type, and cut like the linear need no collective of their
-    own. `bias` is the number of further parameters, `others` fields of `Op`.
+    own. `bias` is the number of further parameters, `columns` as of `Matrix`, `others` fields of `Op`.
     """
     *groups, m, k, n = shape
     operator = "grouped_gemm" if groups else "gemm"
     if s.is_cast(kind):
         operator += f"_float8_{_SCALED[s.layout.fp8_recipe]}"
-    weight = Matrix(kind, k, n, *groups)
+    weight = Matrix(kind, k, n, groups[0] if groups else 1, columns)
     own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
     if groups or not s.is_adapted(kind):

@@ -43,6 +43,7 @@ def mlp(s: Sizes) -> Ops:
             rows,
             s.hidden,
             up_width,
+            columns=(width,) * s.branches,
             late=element * (s.local_tokens * s.hidden + rows * up_width),
             module="mlp",
         ),

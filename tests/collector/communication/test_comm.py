@@ -18,7 +18,7 @@ from kernelcast.collector.communication.comm import collect_comm, what_to_exchan
 from kernelcast.collector.communication.timing import CommPoint
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.launch import ONE_VOICE
-from kernelcast.collector.plans.plan import CollectiveRange, Plan
+from kernelcast.collector.plans.plan_ranges import CollectiveRange, Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.collector.communication.slurm_step import first_host, rendezvous, tasks_per_node
-from kernelcast.collector.communication.world import World
+from kernelcast.collector.communication.world import World, first_host, rendezvous, tasks_per_node
 from kernelcast.runtime import UsageError
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.collector.ingest.exposed_time import Span, expose
+from kernelcast.collector.ingest.timeline import Span, expose
 
 COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kernelcast.collector.ingest.attribute_kernels import extract
-from kernelcast.collector.ingest.linear_roles import LinearRoles
+from kernelcast.collector.ingest.recognise import LinearRoles
 
 HEADS = [2, 16, 4, 8]  # [b, tokens, heads, head size]
 

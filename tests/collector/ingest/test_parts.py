@@ -3,7 +3,7 @@
 import pytest
 
 from kernelcast.collector.ingest.collectives import collective, group_ranks, layout
-from kernelcast.collector.ingest.linear_roles import LinearRoles
+from kernelcast.collector.ingest.recognise import LinearRoles
 from kernelcast.collector.ingest.recognised_calls import RecognisedCall, Unrecognised
 from kernelcast.collector.traces.arguments import Arguments
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.collector.machine import nvml
+from kernelcast.collector.machine import probe_gpu
 from kernelcast.collector.machine.sensors import CpuSensors, GpuSensors, NoSensors, PowerMeter, Reading
 
 
@@ -108,9 +108,9 @@ class Driver:
         return call
 
 
-def gpu(**answers: int) -> tuple[nvml.Gpu, Driver]:
+def gpu(**answers: int) -> tuple[probe_gpu.Gpu, Driver]:
     driver = Driver(**answers)
-    return nvml.Gpu(driver, ctypes.c_void_p()), driver  # type: ignore[arg-type]
+    return probe_gpu.Gpu(driver, ctypes.c_void_p()), driver  # type: ignore[arg-type]
 
 
 def test_what_a_driver_says_in_its_units() -> None:

@@ -9,13 +9,12 @@ import torch
 from kernelcast.collector import compute
 from kernelcast.collector.benches import Place
 from kernelcast.collector.compute import collect_compute
-from kernelcast.collector.machine import nvml
+from kernelcast.collector.machine import probe_gpu
 from kernelcast.collector.measuring import disturbance
-from kernelcast.collector.measuring.disturbance import Watch
+from kernelcast.collector.measuring.disturbance import Reference, Watch
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.outcome import Flag, unstable
-from kernelcast.collector.measuring.reference import Reference
-from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.store import Database, Repetition
 
@@ -102,8 +101,8 @@ def test_no_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 
-    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
-    assert nvml.Gpu.find(torch.device("cuda")) is None
+    monkeypatch.setattr(probe_gpu.ctypes, "CDLL", missing)
+    assert probe_gpu.Gpu.find(torch.device("cuda")) is None
 
 
 def test_halves_that_disagree_are_unstable() -> None:

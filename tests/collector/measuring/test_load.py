@@ -12,10 +12,9 @@ from kernelcast.collector.benches import BENCHES, Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.collector.machine.sensors import Reading
 from kernelcast.collector.measuring import core_binding
-from kernelcast.collector.measuring.busy_cores import BusyCores
 from kernelcast.collector.measuring.core_binding import other_cores, own_cores
 from kernelcast.collector.measuring.harness import Effort, measure
-from kernelcast.collector.measuring.helper_process import CompanionError
+from kernelcast.collector.measuring.helper_process import BusyCores, CompanionError
 from kernelcast.collector.measuring.load import BLOCK_SECONDS, BurstLoad, SustainedLoad, sustained_seconds
 from kernelcast.collector.measuring.measurer import Measurer
 from kernelcast.runtime.hardware.load import Load, loads_in_words

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernelcast.collector.measuring.reference import Reference
+from kernelcast.collector.measuring.disturbance import Reference
 
 
 def test_it_remembers_its_quietest_time() -> None:

@@ -11,16 +11,11 @@ from types import MappingProxyType
 
 import pytest
 
+from kernelcast.collector.benches import Point
 from kernelcast.collector.plans import workloads as module
-from kernelcast.collector.plans.plan import (
-    Messages,
-    Plan,
-    Point,
-    compute_points,
-    distinct_points,
-    load_plan,
-    planned_operators,
-)
+from kernelcast.collector.plans.plan import compute_points, distinct_points, planned_operators
+from kernelcast.collector.plans.plan_file import load_plan
+from kernelcast.collector.plans.plan_ranges import Messages, Plan
 from kernelcast.collector.plans.workloads import columns_of
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator
@@ -320,7 +315,7 @@ def test_a_plan_with_further_ranges_measures_the_old_operators_at_their_old_size
 
 def test_some_ranges_of_experts_alone_are_refused(plan: Plan) -> None:
     with pytest.raises(
-        UsageError, match="only some of experts, experts_per_token and expert_ratio, expected all"
+        UsageError, match="only some of experts, experts_per_token and expert_ratio are given, expected all"
     ):
         replace(plan.ranges, experts=(4,))
 

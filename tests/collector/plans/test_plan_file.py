@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.runtime import DataError, KernelcastError, UsageError
 
 
@@ -15,7 +15,7 @@ def without_messages(text: str) -> str:
 def test_a_plan_needs_messages_or_collectives(plan_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(without_messages(plan_file.read_text()))
-    with pytest.raises(UsageError, match="messages is missing, expected it or collectives"):
+    with pytest.raises(UsageError, match="neither of messages and collectives are given"):
         load_plan(str(path))
 
 
@@ -59,54 +59,58 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         (
             "seed = 3",
             "seed = 3\nspeed = 4",
-            "speed is unknown; known are collectives, device, load, messages, models, most_el",
+            "field 'speed' is unknown (did you mean seed?)",
         ),
         ("seed = 3", "", "seed is missing"),
         ("seed = 3", "seed = -1", "seed is -1, expected a whole number from 0"),
-        ("seed = 3", "seed = true", "seed is True, expected a whole number from 0"),
+        ("seed = 3", "seed = true", "seed is true, expected a whole number"),
         ("seed = 3", f"seed = 0x{'9' * 5000}", "seed is a number too long to show, expected a whole number"),
         (
             "seed = 3",
             f'seed = 3\n"{"a" * 5000}" = 1',
-            f"'{'a' * 79} is unknown; known are collectives, device, load",
+            f"field '{'a' * 79} is unknown, known are shapes_per_operator, seed",
         ),
-        ("seed = 3", "seed = 3\noperators = [[1]]", "operators has [1], expected some of embedding, "),
-        ("seed = 3", "seed = 3.0", "seed is 3.0, expected a whole number from 0"),
+        ("seed = 3", "seed = 3\noperators = [[1]]", "operators[0] is [1], expected a text"),
+        ("seed = 3", "seed = 3.0", "seed is 3.0, expected a whole number"),
         ("seed = 3", f"seed = {10**30}", f"seed is {10**30}, expected a whole number from 0"),
-        ("per_operator = 2", "per_operator = 0", "shapes_per_operator is 0, expected a whole number from 1"),
+        (
+            "per_operator = 2",
+            "per_operator = -1",
+            "shapes_per_operator is -1, expected a whole number from 0",
+        ),
         ("most_gflop = 1.0", "most_gflop = nan", "most_gflop is nan, expected a number above 0"),
-        ("most_gflop = 1.0", "most_gflop = inf", "most_gflop is inf, expected a number above 0"),
-        ("most_gflop = 1.0", 'most_gflop = "1"', "most_gflop is '1', expected a number above 0"),
-        ("[ranges]", "[ranks]", "ranks is unknown; known are"),
-        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, context_"),
+        ("most_gflop = 1.0", "most_gflop = 0", "most_gflop is 0.0, expected a number above 0"),
+        ("most_gflop = 1.0", 'most_gflop = "1"', "most_gflop is '1', expected a number"),
+        ("[ranges]", "[ranks]", "field 'ranks' is unknown, known are"),
+        ("[ranges]", "[ranges.inner]", "ranges: field 'inner' is unknown, known are tensor_parallel"),
         (
             "head_size = [8, 16]",
             "",
-            "ranges has neither of head_size and attention_heads, expected one of them",
+            "ranges: neither of head_size and attention_heads are given, expected one of them",
         ),
         ("head_size = [8, 16]", "head_size = 8", "ranges.head_size is 8, expected a list of whole numbers"),
-        ("head_size = [8, 16]", "head_size = []", "ranges.head_size is [], expected a list of whole numbers"),
-        ("head_size = [8, 16]", "head_size = [0]", "ranges.head_size is [0], expected a list of whole num"),
+        ("head_size = [8, 16]", "head_size = []", "ranges.head_size is [], expected at least one value"),
+        ("head_size = [8, 16]", "head_size = [0]", "ranges.head_size is (0,), expected whole numbers from 1"),
         ("largest_bytes = 16384", "largest_bytes = 1.5", "messages.largest_bytes is 1.5, expected a whole"),
         (
             "largest_bytes = 16384",
             "largest_bytes = 4095",
-            "messages.smallest_bytes is 4096, expected at most messages.largest_bytes (4095)",
+            "messages.smallest_bytes is 4096, expected at most largest_bytes (4095)",
         ),
         (
             "head_size = [8, 16]",
             "head_size = [8]\nattention_heads = [4]",
-            "ranges has both of head_size and att",
+            "ranges: both of head_size and att",
         ),
         (
             "mlp_ratio = [4]",
             "mlp_ratio = [-1.5]",
-            "ranges.mlp_ratio is [-1.5], expected a list of numbers above",
+            "ranges.mlp_ratio is (-1.5,), expected numbers above 0",
         ),
         (
             "head_size = [8, 16]",
             "head_size = [8.0]",
-            "ranges.head_size is [8.0], expected a list of whole num",
+            "ranges.head_size[0] is 8.0, expected a whole number",
         ),
         (
             "head_size = [8, 16]",
@@ -126,36 +130,36 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         (
             "head_size = [8, 16]",
             "head_size = {from = 1, to = 1000000, step = 1}",
-            "ranges.head_size means more than 100,000 numbers",
+            "ranges.head_size is {'from': 1, 'to': 1000000, 'step': 1}, expected at most 100,000",
         ),
-        ("seed = 3", 'seed = 3\noperators = ["conv"]', "operators has 'conv', expected some of embedding"),
-        ("seed = 3", "seed = 3\noperators = []", "operators is [], expected a list of operators"),
+        ("seed = 3", 'seed = 3\noperators = ["conv"]', "operators is 'conv', expected embedding"),
+        ("seed = 3", "seed = 3\noperators = []", "operators is [], expected at least one value"),
         ("seed = 3", 'seed = 3\nload = "full"', "load is 'full', expected burst or sustained"),
         ("seed = 3", 'seed = 3\nload = ""', "load is '', expected burst or sustained"),
         (
             "[messages]",
             "[collectives.gelu]\nentries = [1]\nprocesses = [2]\n[messages]",
-            "collectives.gelu is unknown; known are all_reduce, ",
+            "collectives is 'gelu', expected all_reduce, ",
         ),
         (
             "[messages]",
             "[collectives]\nall_gather = 3\n[messages]",
-            "collectives.all_gather is 3, expected a ta",
+            "collectives.all_gather[0] is 3, expected a table",
         ),
         (
             "[messages]",
             "[collectives]\nall_gather = [3]\n[messages]",
-            "collectives.all_gather is 3, expected a t",
+            "collectives.all_gather[0] is 3, expected a t",
         ),
         (
             "[messages]",
             "[collectives]\nall_gather = []\n[messages]",
-            "collectives.all_gather is [], expected a t",
+            "collectives.all_gather is [], expected at least one value",
         ),
         (
             "[messages]",
             "[collectives.all_gather]\nentries = [1]\nprocesses = [2]\n[messages]",
-            "both messages and collectives are given, expected one of them",
+            "both of messages and collectives are given, expected one of them",
         ),
     ],
 )
@@ -173,7 +177,7 @@ def test_a_slip_is_named(plan_file: Path, tmp_path: Path, old: str, new: str, me
 def test_a_table_that_is_none(plan_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("messages = 3\n" + plan_file.read_text().partition("[messages]")[0])
-    with pytest.raises(UsageError, match=r"messages is 3, expected a table \[messages\]"):
+    with pytest.raises(UsageError, match="messages is 3, expected a table"):
         load_plan(str(path))
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.collector.plans.plan import compute_points, load_plan
+from kernelcast.collector.plans.plan import compute_points
+from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.plans.plan_for import plan_for, plan_text
 from kernelcast.runtime import Cluster, Parallelism, UsageError, load_model
 from kernelcast.runtime.operators import OPERATORS

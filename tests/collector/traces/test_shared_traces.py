@@ -8,7 +8,8 @@ import pytest
 from kernelcast.collector.traces.arguments import arguments_of
 from kernelcast.collector.traces.attribution import attribute
 from kernelcast.collector.traces.call_tree import CallTree
-from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, read_trace
+from kernelcast.collector.traces.events import DEVICE_CATEGORIES
+from kernelcast.collector.traces.kineto import read_trace
 from kernelcast.runtime import DataError
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"

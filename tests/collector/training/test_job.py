@@ -62,7 +62,7 @@ MIXTURE = {"experts": 4, "experts_per_token": 2, "norm": "rms_norm", "activation
         (
             {"sliding_window": 4, "attention": "unfused"},
             {},
-            "model tiny: sliding_window is 4 with attention unfused, real steps train windows with flash only",
+            "model tiny: attention is unfused, real steps train flash only with sliding_window",
         ),
         ({}, {"cp": 2}, "context_exchange is ring, real steps train all_to_all only (cp 2)"),
         ({}, {"dropout": 0.1}, "dropout is 0.1, real steps train 0.0 only"),

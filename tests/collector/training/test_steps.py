@@ -211,7 +211,7 @@ def test_a_timeout_ends_everybody() -> None:
             "schedule is zero_bubble, real steps train gpipe, 1f1b or",
         ),
         ({}, {"tp": 2, "sequence_parallel": True}, "sequence_parallel is true, real steps train false only"),
-        ({"attention": "fused_softmax"}, {}, "model tiny: attention is 'fused_softmax', real steps train"),
+        ({"attention": "fused_softmax"}, {}, "model tiny: attention is fused_softmax, real steps train"),
         ({"tied_embeddings": True}, {}, "model tiny: tied_embeddings is true, real steps train false only"),
         ({"learned_positions": 64}, {}, "model tiny: learned_positions is 64, real steps train 0 only"),
     ],

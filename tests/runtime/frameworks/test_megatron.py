@@ -391,3 +391,60 @@ def test_layers_recomputed_together() -> None:
             "recompute_together": 1,
         }.items()
     )
+
+
+CONFIG = """
+ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --num-layers: 12
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --seq-length: 1024
+  --max-position-embeddings: 1024
+  --tensor-model-parallel-size: 2
+  --recompute-granularity: selective
+  --recompute-modules: [core_attn mlp]
+  --swiglu: true
+  --sequence-parallel: false
+  --bf16: true
+  --vocab-size: 50257
+TEST_TYPE: regular
+"""
+
+
+def test_the_configuration_of_a_functional_test_is_model_and_layout() -> None:
+    file = read_layout_text(CONFIG, "model_config.yaml")
+    model = file.model()
+    assert (model.layers, model.hidden_size, model.vocabulary_size) == (12, 512, 50_257)
+    assert (model.learned_positions, model.rotary, model.tied_embeddings, model.biases) == (
+        1024,
+        False,
+        True,
+        "all",
+    )
+    assert model.mlp_size == 1344  # a multiple of 64 near 4 · 512 · 2 / 3
+    fields, _ = file.request(model, {}, 8)
+    expected = {"tp": 2, "dp": 4, "recompute_modules": ("core_attn", "mlp"), "sequence_parallel": False}
+    assert expected.items() <= fields.items()
+
+
+def test_arguments_of_other_models_are_refused() -> None:
+    text = CONFIG.replace("--swiglu: true", "--hybrid-layer-pattern: M-M*")
+    with pytest.raises(
+        UsageError, match=r"hybrid-layer-pattern is 'M-M\*', expected a decoder-only transformer"
+    ):
+        read_layout_text(text, "model_config.yaml").model()
+    with pytest.raises(UsageError, match="vocabulary_size is missing"):
+        read_layout_text(CONFIG.replace("--vocab-size: 50257", ""), "model_config.yaml").model()
+
+
+def test_ends_that_count_as_layers() -> None:
+    ends = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    text = (
+        f"--num-layers 14 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 8 {ends}"
+    )
+    fields, _ = read_layout_text(text, "x").request(load_model("llama-2-7b"), {"layers": 14}, 4)
+    assert fields["layer_counts"] == (3, 4, 4, 3)

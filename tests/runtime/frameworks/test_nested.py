@@ -119,8 +119,8 @@ def test_torchtitans_replicas_and_asynchronous_products() -> None:
 
 def test_what_is_read_as_something_near_is_said() -> None:
     assert "several passes of the pipeline" in notes(SHARDED + "[training]\nglobal_batch_size = 512\n")
-    modules = "--recompute-granularity selective --recompute-modules moe_act layernorm"
-    assert "--recompute-modules moe_act is not modelled" in notes(modules)
+    modules = "--recompute-granularity selective --recompute-modules mla_down layernorm"
+    assert "--recompute-modules mla_down is not modelled" in notes(modules)
     assert "are read as 0.1 of both" in notes("--tensor-model-parallel-size 1 --hidden-dropout 0")
 
 

@@ -54,11 +54,13 @@ def test_a_model_may_have_no_more_positions(ask: Ask) -> None:
 def test_nothing_fits(ask: Ask) -> None:
     request = ask(gpu_memory_bytes=10**6)
     with pytest.raises(
-        DataError, match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 2\.0 GiB reserved\): the smallest needs"
+        DataError,
+        match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 2\.0 GiB reserved\) with a probability of 0\.95: the smallest",
     ):
         largest_global_batch(request, micro_batches=1, micro_batch=None)
     with pytest.raises(
-        DataError, match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 2\.0 GiB reserved\): the smallest needs"
+        DataError,
+        match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 2\.0 GiB reserved\) with a probability of 0\.95: the smallest",
     ):
         largest_sequence_length(request)
 

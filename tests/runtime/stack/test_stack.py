@@ -146,7 +146,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
             TEXTS + "[options]\ntp = 2\n",
             "options: field 'tp' is unknown, known are layer_split, reduce_dtype",
         ),
-        (TEXTS + '[options]\nkept_by = "jax"\n', "options.kept_by is 'jax', expected torch or megatron"),
+        (TEXTS + '[options]\nkept_by = "jax"\n', "options.kept_by is 'jax', expected torch, megatron or "),
         (TEXTS + "runs = 3\n", "runs is 3, expected a list of tables"),
         (
             TEXTS + '[[left_out]]\nname = "a"\nsteps = 1.5\n',
@@ -167,7 +167,7 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, complaint: str) -> 
 
 def test_an_unknown_name_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"stack 'nemo' is unknown, known are .*none; the path of a \.toml file works too"
+        UsageError, match=r"stack 'nemo' is unknown, known are .*none.*; the path of a \.toml file works too"
     ):
         find_stack("nemo")
     with pytest.raises(DataError, match="no such file"):

@@ -15,7 +15,7 @@ from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.op import Call, Ops
-from kernelcast.runtime.step.recomputation import recomputed
+from kernelcast.runtime.step.recomputation import recomputed, with_parts
 
 FIELDS: dict[str, Any] = {
     "name": "any",
@@ -162,7 +162,9 @@ def test_what_runs_again_is_enough_for_every_gradient(question: tuple[ModelConfi
                 )
                 again = {one.name for one in recomputed(how, block.ops)}
                 # What is dropped together, and then made again from what is kept before it.
-                regions = [[one for one in layer if one.module == name] for name in modules] or [layer]
+                regions = [
+                    [one for one in layer if one.module in with_parts([name])] for name in modules
+                ] or [layer]
                 assert again <= {one.name for region in regions for one in region}
                 for region in regions:
                     for place, one in enumerate(region):

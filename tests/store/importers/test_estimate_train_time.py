@@ -18,7 +18,7 @@ from kernelcast.store.importers import (
     read_published_errors,
     store_parsed,
 )
-from kernelcast.store.importers.estimate_train_time_files import COLLECTIVES, FUNCTIONS, DataFile, Function
+from kernelcast.store.importers.estimate_train_time import COLLECTIVES, FUNCTIONS, DataFile, Function
 
 Found = dict[tuple[str, ...], list[tuple[tuple[int, ...], float | None]]]
 REPEATED = "equal to another row of their file (same workload, same time)"

@@ -199,11 +199,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_file_over_the_limit_is_refused_by_it(tmp_path: Path) -> None:
-    from kernelcast.store.importers import text_file
+    from kernelcast.store.importers import tables
 
     huge = tmp_path / "huge.csv"
     with huge.open("wb") as stream:
-        stream.truncate(text_file.MAX_FILE_BYTES + 1)  # sparse
+        stream.truncate(tables.MAX_FILE_BYTES + 1)  # sparse
     with pytest.raises(DataError, match="is larger than 32 MiB, the limit for one file"):
         read_csv_files([huge], described=DEVICE)
 

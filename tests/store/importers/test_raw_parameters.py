@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.importers.raw_parameters import SYMBOLS, needed_symbols, workload_vector
-from kernelcast.store.importers.text_file import Malformed
+from kernelcast.store.importers.tables import Malformed
 
 GPT = {"b": 4, "l": 2048, "d": 6144, "h": 64, "tp": 4, "v_raw": 50257}
 LAYOUT = {"nodes": 2, "gpus_per_node": 4}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.validate.compare.predicted_step import predicted_step
+from kernelcast.validate.compare.rows import predicted_step
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 
 MODEL = ModelConfig(

@@ -7,8 +7,7 @@ import pytest
 
 from kernelcast.runtime import Estimate
 from kernelcast.validate.compare.causes import Cause, find_causes
-from kernelcast.validate.compare.predicted_step import predicted_step
-from kernelcast.validate.compare.rows import collective_rows, operator_rows, part_rows
+from kernelcast.validate.compare.rows import collective_rows, operator_rows, part_rows, predicted_step
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 
 Ran = Callable[..., TracedSteps]

@@ -1,0 +1,299 @@
+"""`kernelcast validate published`, `fabrics` and `prior`: predictions of published steps, collectives and operators."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelcast.cli.measuring_options import read_prior
+from kernelcast.cli.options import FILE, PATH, Shown, json_option
+from kernelcast.cli.progress import progress
+from kernelcast.cli.tables import print_table, signed_percent, text_table
+from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.train import jobs_option, seed_option, show_doubts
+from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.views.formatting import percent, seconds
+from kernelcast.store import Database
+from kernelcast.validate.comparison import ComparedRun
+from kernelcast.validate.fabrics import (
+    MOST_ACROSS,
+    MOST_DESCRIBED,
+    MOST_EXTENDED,
+    Described,
+    FabricValidation,
+    validate_fabrics,
+)
+from kernelcast.validate.prior import PriorValidation, validate_prior
+from kernelcast.validate.published import Published, published_runs, validate_published
+
+
+@click.command(short_help="Predict steps published by the method's authors, from their operator data.")
+@click.argument("directory", metavar="DIR", type=PATH)
+@click.option(
+    "--runs",
+    "runs_name",
+    metavar="FILE",
+    default="",
+    help="Measured steps (TOML), or a site whose steps ship.  [default: the name of DIR]",
+)
+@click.option("--db", "database_path", metavar="FILE", type=FILE, help="Database for the imported rows.")
+@click.option("-o", "--output", type=FILE, help="Bundle to write.")
+@click.option(
+    "--from",
+    "earlier_path",
+    metavar="OLD",
+    type=FILE,
+    help="Reuse regressors of an earlier bundle whose rows and settings are unchanged.",
+)
+@click.option("--dtype", default="", metavar="NAME", help="Dtype to use, if DIR holds several.")
+@seed_option
+@jobs_option
+@json_option
+def published(directory: Path, runs_name: str, earlier_path: Path | None, **asked: Any) -> Shown:
+    """Predict published training steps from operators measured at the same site.
+
+    DIR is a site's folder of the data of the method's authors. The data is imported, regressors are trained on it
+    (minutes), and every step is predicted by the paper's closed form and by simulation, without calibration.
+
+    \b
+    kernelcast validate published Perlmutter
+    kernelcast validate published Perlmutter -o perlmutter.kcast
+    kernelcast validate published Perlmutter --from perlmutter.kcast --json
+    """
+    runs = published_runs(directory, runs_name)
+    earlier = read_bundle(earlier_path) if earlier_path else None
+    with (
+        progress("files") as on_import,
+        progress("regressors") as on_train,
+        progress("their regressors") as on_imply,
+    ):
+        found = validate_published(
+            directory,
+            runs,
+            earlier=earlier,
+            **asked,
+            on_import=on_import,
+            on_train=on_train,
+            on_imply=on_imply,
+        )
+    return Shown(found.to_dict(), lambda: _show_published(found))
+
+
+def _show_published(found: Published) -> None:
+    for run in () if is_quiet() else found.runs:
+        _show_components(run)
+    say(f"\n{found.file.site}: {found.file.hardware}")
+    rows = [
+        (
+            run.run.label,
+            seconds(run.run.measured_s),
+            seconds(run.closed_form.step_time_s),
+            signed_percent(run.error, 2),
+            _run_interval(run),
+            seconds(run.simulated.step_time_s),
+            signed_percent(run.simulated_error, 2),
+            signed_percent(run.run.published_error, 2),
+        )
+        for run in found.runs
+    ]
+    means = (
+        percent(found.mean_abs_error, digits=2),
+        percent(found.mean_abs_simulated_error, digits=2),
+        percent(found.mean_abs_published_error, digits=2),
+    )
+    inside = [run.is_inside for run in found.runs if run.is_inside is not None]
+    held = f"{sum(inside)} of {len(inside)} inside" if inside else ""
+    rows.append(("mean of absolute errors", "", "", means[0], held, "", means[1], means[2]))
+    heads = (
+        "model (pp-tp-dp)",
+        "measured",
+        "closed form",
+        "error",
+        "90 % interval",
+        "simulated",
+        "error",
+        "published error",
+    )
+    click.echo(text_table(heads, rows))
+    if is_quiet():
+        return
+    say(f"measured: {found.file.source}; no calibration")
+    show_doubts(found.training)
+    trained = found.trained
+    taken = f" ({found.taken_over} taken over)" if found.taken_over else ""
+    say(
+        f"{len(trained.manifest.regressors)} regressors{taken}, "
+        f"mean validation error {percent(found.mean_validation_error, digits=2)}"
+    )
+
+
+def _show_components(run: ComparedRun) -> None:
+    components = run.components()
+    if all(one.measured_s is None for one in components):
+        return
+    say(f"\n{run.run.label}")
+    print_table(
+        components,
+        ("component", lambda one: one.name),
+        ("predicted", lambda one: seconds(one.predicted_s)),
+        ("measured", lambda one: f"{'≈ ' * one.implied}{seconds(one.measured_s)}" if one.measured_s else "-"),
+        ("error", lambda one: signed_percent(one.error, 2)),
+        ("published error", lambda one: signed_percent(one.published_error, 2)),
+        indent="  ",
+    )
+    for line in warning_lines(run.closed_form.doubts):
+        say(f"  note: {line}")
+    if run.implied_step_s is not None:
+        say(
+            f"  ≈ implied by the published errors and the authors' regressors, refitted; these add up to "
+            f"{seconds(run.implied_step_s)}, measured {seconds(run.run.measured_s)}"
+        )
+
+
+def _run_interval(run: ComparedRun) -> str:
+    interval_s = run.closed_form.interval_s
+    return "-" if interval_s is None else " to ".join(map(seconds, interval_s))
+
+
+@click.command(short_help="Predict published collectives from descriptions of their fabrics.")
+@click.argument("directory", metavar="DIR", type=PATH)
+@json_option
+def fabrics(directory: Path) -> Shown:
+    """Predict published collectives from descriptions of their fabrics, and from rows of other layouts.
+
+    DIR holds the published rows: vtrain/, vidur/, aiconfigurator/ and nccl-tests/. The predicted rows are
+    held out. Exit status 1 if a median error exceeds its limit.
+
+    \b
+    kernelcast validate fabrics data
+    """
+    found = validate_fabrics(directory)
+    return Shown(found.to_dict(), lambda: _show_fabrics(found), status=0 if found.holds else 1)
+
+
+def _of_devices(count: int, one: Described) -> str:
+    return percent(one.by_devices.get(count))
+
+
+def _show_fabrics(found: FabricValidation) -> None:
+    click.echo("All-reduce in A100 nodes above 32 MiB, described, efficiency from the other sources")
+    devices = sorted({count for one in found.described for count in one.by_devices})
+    print_table(
+        found.described,
+        ("source", lambda one: one.source),
+        ("efficiency", lambda one: f"{one.efficiency:.3f}"),
+        ("median", lambda one: percent(one.median_error)),
+        ("signed", lambda one: signed_percent(one.median_signed_error)),
+        *((f"1 × {count}", partial(_of_devices, count)) for count in devices),
+        ("rows", lambda one: f"{one.rows:,}"),
+    )
+    click.echo(f"limit: {percent(MOST_DESCRIBED)}\n\n1 × 8 from the same source's rows of 1 × 2 and 1 × 4")
+    print_table(
+        found.extended,
+        ("source", lambda one: one.source),
+        ("median", lambda one: percent(one.median_error)),
+        ("signed", lambda one: signed_percent(one.median_signed_error)),
+        ("rows", lambda one: f"{one.rows:,}"),
+    )
+    click.echo(f"limit: {percent(MOST_EXTENDED)}")
+    for across in found.across:
+        click.echo(f"\n{across.operator} on 10 × 8 H100, from rows of 1 × 8 and 10 × 1")
+        print_table(
+            across.sizes,
+            ("message", lambda size: f"{size.message_bytes / 2**20:,.0f} MiB"),
+            ("measured", lambda size: seconds(size.measured_us / 1e6)),
+            ("predicted", lambda size: seconds(size.predicted_us / 1e6)),
+            ("error", lambda size: signed_percent(size.error)),
+            ("slower level alone", lambda size: signed_percent(size.slower_level_us / size.measured_us - 1)),
+        )
+        click.echo(f"median from 256 MiB: {percent(across.median_error)}, limit: {percent(MOST_ACROSS)}")
+
+
+_MOST_POINTS = 160
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Rising numbers of points, from `5,20`.
+
+    Raises:
+        UsageError: something else.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    found = [int(part) for part in parts if part.isdecimal() and part.isascii() and len(part) < 4]
+    if (
+        len(found) < len(parts)
+        or found != sorted(set(found))
+        or not 1 <= found[0] <= found[-1] <= _MOST_POINTS
+    ):
+        raise UsageError(
+            f"--points is {text!r:.40}, expected rising numbers up to {_MOST_POINTS}, such as 5,20"
+        )
+    return tuple(found)
+
+
+@click.command(short_help="Predict a device's operators from a few of its points and another device.")
+@click.argument("donor", metavar="NAME|FILE")
+@click.argument("database_path", metavar="DB", type=FILE)
+@click.option(
+    "--points",
+    default="5,20",
+    metavar="N[,N...]",
+    callback=lambda context, parameter, value: numbers(value),
+    help="Points per operator that correct the prior.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="OPERATOR[:ROLE]",
+    help="Leave this operator out; repeatable.",
+)
+@click.option(
+    "--draws", type=click.IntRange(1, 100), default=5, help="Number of random draws of held-out rows."
+)
+@json_option
+def prior(
+    donor: str,
+    database_path: Path,
+    points: tuple[int, ...],
+    without: tuple[str, ...],
+    draws: int,
+) -> Shown:
+    """Predict the operators of the device in DB from another device's bundle and a few points of DB.
+
+    A fifth of the rows is held out. Points are chosen as by collect compute --prior, or at random; the baseline is a
+    regressor of random points without a prior.
+
+    \b
+    kernelcast validate prior a100-sxm gh200.db --points 5,20
+    kernelcast validate prior perlmutter.kcast vista.db --without flash_attention --without adam:first_stage
+    """
+    bundle = read_prior(donor)
+    with Database.open(database_path, read_only=True) as database, progress("operators") as report:
+        found = validate_prior(
+            bundle, database, points=points, without=without, draws=draws, on_progress=report
+        )
+    return Shown(found.to_dict(), lambda: _show_prior(found))
+
+
+def _show_prior(found: PriorValidation) -> None:
+    print_table(
+        [(one, one.to_dict()) for one in (found.uncorrected, *found.found)],
+        ("points", lambda row: str(row[0].points)),
+        ("way", lambda row: row[0].way if row[0].points else "prior alone"),
+        ("median", lambda row: percent(row[1]["median_error"])),
+        ("mean", lambda row: percent(row[1]["mean_error"])),
+        ("median of roles", lambda row: percent(row[1]["median_role_error"])),
+        ("mean of roles", lambda row: percent(row[1]["mean_role_error"])),
+        ("in 90 %", lambda row: percent(row[1]["coverage"])),
+        ("calls", lambda row: f"{row[0].minutes:.1f} min" if row[0].points else "-"),
+    )
+    count = len(found.uncorrected.operators)
+    click.echo(
+        f"{found.prior} → {found.target}, scaled by {found.scaled_by}: {count} operators and directions, "
+        f"{len(found.uncorrected.of_roles)} with their roles, {found.draws} draws"
+    )
+    if found.left_out and not is_quiet():
+        click.echo(f"left out: {', '.join(found.left_out)}")

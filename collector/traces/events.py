@@ -1,0 +1,135 @@
+"""Events of a trace, and their order of time in µs, without events whose times cannot belong to the trace."""
+
+import math
+import sys
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+HOST_OPERATOR_CATEGORY = "cpu_op"
+ANNOTATION_CATEGORY = "user_annotation"
+LAUNCH_CATEGORIES = frozenset(
+    {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver", "xpu_runtime", "xpu_driver",
+     "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
+)  # fmt: skip
+
+NO_ARGUMENTS = msgspec.Raw(b"{}")
+
+# Unix time in µs is below 1e17; in ns it exceeded 1e17 in 1973: larger stamps are nanoseconds.
+_LARGEST_US = 1e17
+
+# A profiler records without pause. A few events separated from all others by more belong to another time.
+_LONGEST_PAUSE_US = 600e6
+_FEWEST_EVENTS = 3
+_FEW = 100  # at most one event in a hundred, or one
+# No event lasts longer than the recording, from the first start to the last one, by more than this.
+_LONGEST_BEYOND_US = 60e6
+
+
+class Event(msgspec.Struct, frozen=True, gc=False, rename={
+    "category": "cat", "start_us": "ts", "duration_us": "dur", "raw_arguments": "args", "phase": "ph",
+}):  # fmt: skip
+    """One complete event, decoded as it stands in the file."""
+
+    category: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    start_us: float = math.nan
+    duration_us: float = math.nan
+    raw_arguments: msgspec.Raw = NO_ARGUMENTS
+    phase: str = ""
+
+    @property
+    def thread(self) -> str:
+        """The host thread or, for device events, the stream."""
+        return f"{self.pid}/{self.tid}"
+
+    @property
+    def end_us(self) -> float:
+        """End of the event, µs on the trace's clock."""
+        return self.start_us + self.duration_us
+
+    def lasting(self, duration_us: float) -> "Event":
+        """The same event with another duration."""
+        return msgspec.structs.replace(self, duration_us=duration_us)
+
+
+def microseconds(value: Any) -> float:
+    """A time as written; NaN where it is no number, or out of range."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+        return float(value)
+    return math.nan
+
+
+def in_order(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    """Events by start, in µs, and the events left out. Of events that start together the longest comes first.
+
+    The middle event decides the unit.
+    """
+    timed = [event for event in events if event.start_us == event.start_us]
+    odd = [event for event in events if event.start_us != event.start_us] if len(timed) < len(events) else []
+    if not timed:
+        return [], odd
+    timed.sort(key=attrgetter("start_us"))
+    is_nanoseconds = timed[(len(timed) - 1) // 2].start_us > _LARGEST_US
+    smallest, largest = (_LARGEST_US, _LARGEST_US * 1e3) if is_nanoseconds else (-_LARGEST_US, _LARGEST_US)
+    if timed[0].start_us < smallest or timed[-1].start_us > largest:
+        odd += [event for event in timed if not smallest <= event.start_us <= largest]
+        timed = [event for event in timed if smallest <= event.start_us <= largest]
+    if not all(0 <= event.duration_us <= _LARGEST_US for event in timed):
+        odd += [event for event in timed if not 0 <= event.duration_us <= _LARGEST_US]
+        timed = [event for event in timed if 0 <= event.duration_us <= _LARGEST_US]
+    if is_nanoseconds:
+        timed = [
+            msgspec.structs.replace(event, start_us=event.start_us / 1e3, duration_us=event.duration_us / 1e3)
+            for event in timed
+        ]
+    first, end = _main_part(timed)
+    odd += timed[:first] + timed[end:]
+    kept = timed[first:end]
+    if len(kept) >= _FEWEST_EVENTS:
+        longest_us = kept[-1].start_us - kept[0].start_us + _LONGEST_BEYOND_US
+        too_long = [event for event in kept if event.duration_us > longest_us]
+        if 0 < len(too_long) <= max(1, len(kept) // _FEW):
+            odd += too_long
+            kept = [event for event in kept if event.duration_us <= longest_us]
+    return _longest_first(kept), odd
+
+
+def _main_part(events: list[Event]) -> tuple[int, int]:
+    """Start and end index without a few events far from all others; `events` are sorted by start."""
+    count = len(events)
+    if count < _FEWEST_EVENTS:
+        return 0, count
+    few = max(1, count // _FEW)
+    first = max(
+        (i + 1 for i in range(few) if events[i + 1].start_us - events[i].start_us > _LONGEST_PAUSE_US),
+        default=0,
+    )
+    end = min(
+        (
+            i
+            for i in range(count - few, count)
+            if events[i].start_us - events[i - 1].start_us > _LONGEST_PAUSE_US
+        ),
+        default=count,
+    )
+    return first, end
+
+
+def _longest_first(events: list[Event]) -> list[Event]:
+    """Events by start; ties by duration, longest first."""
+    ties = [place for place, (one, two) in enumerate(pairwise(events)) if one.start_us == two.start_us]
+    done = 0
+    for place in ties:
+        if place < done:
+            continue
+        done = place + 1
+        while done < len(events) and events[done].start_us == events[place].start_us:
+            done += 1
+        events[place:done] = sorted(events[place:done], key=attrgetter("duration_us"), reverse=True)
+    return events

@@ -1,0 +1,179 @@
+"""Write docs/today.md: published steps of 2024 to 2026 with their predictions, from docs/validation/today.csv.
+
+python docs/generate_today.py            # the page, from what is kept
+python docs/generate_today.py --again    # predicts all steps, and keeps them
+"""
+
+import csv
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+
+from kernelcast.docs.markdown import percent, table
+from kernelcast.validate.steps import TODAY, score_steps
+
+FOLDER = Path(__file__).resolve().parent
+RUNS = FOLDER.parent / "validate"
+KEPT, TEXT, PAGE = (
+    FOLDER / "validation" / "today.csv",
+    FOLDER / "validation" / "today.md",
+    FOLDER / "today.md",
+)
+LINKS = {
+    "NVIDIA-NeMo/Megatron-Bridge": "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/067987df/docs/performance-summary.md",
+    "pytorch/torchtitan": "https://github.com/pytorch/torchtitan/tree/b5bcd76c/benchmarks",
+    "MLCommons": "https://github.com/mlcommons/training_results_v5.1",
+}
+NOISE = {
+    "NVIDIA-NeMo/Megatron-Bridge": "1 to 9 % between releases",
+    "MLCommons": "1.8 % between submitters",
+    "pytorch/torchtitan": "not known",
+}
+_percent, _signed = partial(percent, digits=1), partial(percent, digits=1, is_signed=True)
+Row = Mapping[str, str]
+
+
+def files() -> list[Path]:
+    """The runs files of today that exist."""
+    return [path for path in (RUNS / f"{name}.toml" for name in TODAY) if path.exists()]
+
+
+def rows() -> list[dict[str, str]]:
+    """All steps with their predictions, then what cannot be asked."""
+    found = []
+    for one in score_steps(files()):
+        for step in one.steps:
+            low, high = (step.estimate.interval_s if step.estimate else None) or ("", "")
+            found.append(
+                {
+                    "source": one.file.publisher,
+                    "device": one.file.device,
+                    "model": step.run.model.name,
+                    "kind": step.run.kind,
+                    "step": step.run.label,
+                    "devices": str(step.run.parallelism.world_size),
+                    "measured_s": f"{step.run.measured_s:.5g}",
+                    "predicted_s": f"{step.estimate.step_time_s:.5g}" if step.estimate else "",
+                    "low_s": f"{low:.5g}" if low else "",
+                    "high_s": f"{high:.5g}" if high else "",
+                    "note": step.reason or step.run.flag,
+                }
+            )
+        for text in one.file.left_out:
+            name, _, why = text.rpartition(": ")
+            found.append({"source": one.file.publisher, "device": one.file.device, "step": name, "note": why})
+    return found
+
+
+def groups(every: Sequence[Row], *names: str) -> list[list[str]]:
+    """Rows of a table: scored steps by some columns."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in every:
+        if row["predicted_s"] and not row["note"]:
+            found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return [
+        [
+            *key,
+            str(len(own)),
+            _signed(mean(map(error, own))),
+            _percent(mean(abs(error(row)) for row in own)),
+            f"{sum(map(is_inside, own))} of {len(own)}",
+            _percent(median(map(half_width, own))),
+        ]
+        for key, own in sorted(found.items())
+    ]
+
+
+def error(row: Row) -> float:
+    """Predicted / measured - 1."""
+    return float(row["predicted_s"]) / float(row["measured_s"]) - 1
+
+
+def is_inside(row: Row) -> bool:
+    """Whether the measured step lies in its interval."""
+    return float(row["low_s"]) <= float(row["measured_s"]) <= float(row["high_s"])
+
+
+def half_width(row: Row) -> float:
+    """Half of the interval over the prediction."""
+    return (float(row["high_s"]) - float(row["low_s"])) / 2 / float(row["predicted_s"])
+
+
+def page(text: str, every: Sequence[Row]) -> str:
+    """The page with its tables."""
+    heads = ["steps", "mean error", "mean absolute", "in interval", "half-width"]
+    reasons: dict[tuple[str, str], int] = {}
+    for row in every:
+        if not row["predicted_s"]:
+            key = (row["source"], row["note"])
+            reasons[key] = reasons.get(key, 0) + 1
+    tables: dict[str, Iterable[str]] = {
+        "sources": table(
+            ["source", "steps", "asked", "noise"],
+            [
+                [
+                    f"[{source}]({link})",
+                    str(len(own)),
+                    str(sum(bool(row["predicted_s"]) for row in own)),
+                    NOISE[source],
+                ]
+                for source, link in LINKS.items()
+                if (own := [row for row in every if row["source"] == source])
+            ],
+        ),
+        "kinds": table(["source", "format and kind", *heads], groups(every, "source", "kind")),
+        "devices": table(["device", "format and kind", *heads], groups(every, "device", "kind")),
+        "models": table(["model", "source", *heads], groups(every, "model", "source")),
+        "refused": table(
+            ["source", "why", "steps"],
+            [[source, why, str(count)] for (source, why), count in sorted(reasons.items())],
+        ),
+        "flagged": table(
+            ["step", "measured", "error", "why"],
+            [
+                [row["step"], f"{row['measured_s']} s", _signed(error(row)), row["note"]]
+                for row in every
+                if row["predicted_s"] and row["note"]
+            ],
+        ),
+        "steps": table(
+            ["device", "step", "measured", "predicted", "error", "90 % interval"],
+            [
+                [
+                    row["device"],
+                    row["step"],
+                    f"{row['measured_s']} s",
+                    f"{row['predicted_s']} s",
+                    _signed(error(row)),
+                    f"{row['low_s']} to {row['high_s']} s{'' if is_inside(row) else ', outside'}",
+                ]
+                for row in every
+                if row["predicted_s"]
+            ],
+        ),
+    }
+    for name, lines in tables.items():
+        text = text.replace(f"<!-- {name} -->\n", "\n".join(lines) + "\n")
+    return text
+
+
+def kept() -> list[dict[str, str]]:
+    """The steps that are kept."""
+    with KEPT.open(newline="", encoding="utf-8") as file:
+        return [{name: value or "" for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def keep(every: Sequence[Row]) -> None:
+    """Keep all steps."""
+    with KEPT.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(every[0]), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(every)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--again"]:
+        keep(rows())
+    PAGE.write_text(page(TEXT.read_text(encoding="utf-8"), kept()), encoding="utf-8")

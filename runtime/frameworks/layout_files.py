@@ -1,0 +1,207 @@
+"""Layouts as texts of a framework: every row of its table writes its settings, and reads what it decides."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.errors import DataError, UsageError, error_context
+from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
+from kernelcast.runtime.frameworks.facts import Facts, Job
+from kernelcast.runtime.frameworks.megatron import MEGATRON
+from kernelcast.runtime.frameworks.rows import Framework, Settings
+from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.partition import partition
+
+FRAMEWORKS: Mapping[str, Framework] = {
+    framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Arguments of a framework as text, and what they cannot or not exactly express, in words."""
+
+    title: str
+    text: str
+    lost: tuple[str, ...]
+
+    @property
+    def warning(self) -> str:
+        """One line, "" where nothing is lost."""
+        return f"not in the arguments of {self.title}: {'; '.join(self.lost)}" if self.lost else ""
+
+
+def write_layout(name: str, job: Job) -> Written:
+    """The arguments of the framework `name` (one of `FRAMEWORKS`) for a job.
+
+    Raises:
+        UsageError: the model cannot be cut in this way.
+    """
+    framework, facts = FRAMEWORKS[name], job.facts()
+    parts = [row.write(facts) for row in framework.rows]
+    settings: Settings = {key: value for part in parts for key, value in part.settings.items()}
+    lost = tuple(text for part in parts for text in part.lost)
+    return Written(title=framework.title, text=framework.render(settings), lost=lost)
+
+
+_USUAL_SPLIT = LAYOUT["layer_split"].default
+_READ = frozenset(REQUEST) | {"devices", "copies"}
+
+
+class Request(NamedTuple):
+    """Fields of a request that a file and the caller decide together, and what was not read exactly, in words."""
+
+    fields: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutFile:
+    """Settings of a framework from a file, which errors and notes name as `where`."""
+
+    where: str
+    framework: Framework
+    settings: Settings
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Keys without effect on the layout."""
+        known = self.framework.keys
+        return tuple(key for key in self.settings if key not in known)
+
+    def sequence_length(self) -> int | None:
+        """Tokens of a sequence, None where the file does not say it.
+
+        Raises:
+            UsageError: it is no such number.
+        """
+        with error_context(self.where):
+            for row in self.framework.rows:
+                if row.fields == ("sequence_length",):
+                    return row.read(self.settings, {}).facts.get("sequence_length")
+        return None
+
+    def model(self, **stated: Any) -> ModelConfig:
+        """The model that the file's settings describe; `stated` fields come first: most files leave the vocabulary to a
+        tokenizer.
+
+        Raises:
+            UsageError: the framework's settings do not describe a model, a setting is wrong, or one is missing.
+        """
+        if self.framework.model is None:
+            raise UsageError(
+                f"{self.where}: {self.framework.title} settings do not describe a model: give --model"
+            )
+        with error_context(self.where):
+            facts: Facts = {"layers": 0, "experts": 0, "tp": 1, **stated}
+            for row in self.framework.rows:
+                if row.fields and set(row.fields) <= {*MODEL, "sequence_length"}:
+                    facts = {**facts, **row.read(self.settings, facts).facts}
+            known = {**self.framework.model(self.settings, facts), **facts, **stated}
+            fields = {name: value for name, value in known.items() if name in MODEL}
+            return ModelConfig.from_document(fields, where="its model", name="model")
+
+    def request(self, model: ModelConfig, given: Mapping[str, Any], devices: int | None = None) -> Request:
+        """Fields of a prediction of `model`: the file's, overridden by `given`.
+
+        With another tp or pp the devices that the file names stay, with another dp or micro-batch the global batch.
+        `devices` are the job's, where given.
+
+        Raises:
+            UsageError: a setting is wrong, they contradict each other, or the file cannot tell dp.
+        """
+        asked = dict(given) if devices is None else {**given, "devices": devices}
+        with error_context(self.where):
+            facts, notes = self._facts(model, asked)
+            fields = _completed(facts, asked)
+        return Request(_without_usual_cut(model, fields, asked), notes)
+
+    def _facts(self, model: ModelConfig, asked: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
+        facts: Facts = {"layers": model.layers, "experts": model.experts, **asked}
+        notes: list[str] = []
+        for row in self.framework.rows:
+            if not row.fields or set(row.fields) <= asked.keys():
+                continue
+            is_of_model = not set(row.fields) & _READ
+            if is_of_model and not set(row.keys) & self.settings.keys():
+                continue
+            found = row.read(self.settings, facts)
+            notes += found.notes
+            if is_of_model:
+                notes += _differences(row.keys[-1], found.facts, model)
+            facts = {**found.facts, **facts}
+        return {name: value for name, value in facts.items() if name in _READ or name in asked}, tuple(notes)
+
+
+def read_layout_text(text: str, where: str) -> LayoutFile:
+    """The settings in a text: flags of Megatron-LM, TOML of torchtitan or JSON of DeepSpeed.
+
+    Raises:
+        DataError: it is not of its form, or says nothing about a layout.
+    """
+    framework = next(one for one in reversed(list(FRAMEWORKS.values())) if one.is_form_of(text))
+    with error_context(where):
+        settings = framework.parse(text)
+    if not settings.keys() & framework.keys:
+        titles = " or ".join(one.title for one in FRAMEWORKS.values())
+        raise DataError(f"{where}: holds no setting of a layout, expected settings of {titles}")
+    return LayoutFile(where=where, framework=framework, settings=settings)
+
+
+def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
+    """The degree dp from the devices, ZeRO's group from its copies, and one of global batch and micro-batches."""
+    facts = dict(facts)
+    others = prod(facts.get(name, 1) for name in DEGREES if name != "dp")
+    devices = facts.pop("devices", None)
+    is_free = "dp" not in asked
+    if is_free and ("dp" not in facts or "devices" in asked):
+        if devices is None:
+            raise UsageError("does not tell dp, expected the devices of the job: give --gpus or --dp")
+        facts["dp"], rest = divmod(devices, others)
+        if rest:
+            named = " · ".join(name for name in DEGREES if name != "dp")
+            raise UsageError(f"{devices} devices, expected a multiple of {named} ({others})")
+    elif "devices" in asked and devices != others * facts["dp"]:
+        raise UsageError(f"{devices} devices, expected {' · '.join(DEGREES)} ({others * facts['dp']})")
+    copies = facts.pop("copies", 1)
+    if copies > 1 and "shard_group" not in facts:
+        own = {name: facts[name] for name in REPLICATING if facts.get(name, 1) > 1 or name == "dp"}
+        facts["shard_group"], rest = divmod(prod(own.values()), copies)
+        if rest:
+            found = f"{' · '.join(own)} is {prod(own.values())}"
+            raise UsageError(f"{found}, expected a multiple of the {copies} replicas of sharded ranks")
+    batches = {"micro_batches", "global_batch"}
+    if batches <= facts.keys() and not batches <= asked.keys():
+        del facts["global_batch" if "micro_batches" in asked else "micro_batches"]
+    return facts
+
+
+def _without_usual_cut(model: ModelConfig, fields: Facts, asked: Mapping[str, Any]) -> Facts:
+    """Without what would contradict the schedule, and without a cut that is the one that follows from pp anyway."""
+    fields = dict(fields)
+    usual = SCHEDULE_KINDS[fields.get("schedule", "interleaved")].virtual_stages
+    if usual and "virtual_stages" not in asked:
+        fields["virtual_stages"] = usual
+    counts = fields.get("layer_counts")
+    if counts is None or "layer_counts" in asked:
+        return fields
+    stages = fields["pp"], fields.get("virtual_stages", 1)
+    try:
+        is_usual = partition(model.layers, *stages, asked.get("layer_split", _USUAL_SPLIT)) == counts
+    except UsageError:
+        is_usual = False
+    if is_usual or len(counts) != prod(stages):
+        del fields["layer_counts"]
+    return fields
+
+
+def _differences(key: str, found: Facts, model: ModelConfig) -> list[str]:
+    return [
+        f"{key} says {name} {value}, model {model.name} has {getattr(model, name)}, which is used"
+        for name, value in found.items()
+        if name in MODEL and value != getattr(model, name)
+    ]

@@ -1,0 +1,72 @@
+"""Predicted memory against memory that others measured; the test skips where their data are absent."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kernelcast.docs import generate_memory_validation
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.shipped import MEMORY_ERRORS
+from kernelcast.validate.memory import MemoryValidation, covered, spreads_toml, validate_memory
+from kernelcast.validate.memory_cases import GOLDEN, TITAN
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+measured = pytest.mark.skipif(not (DATA / "memory").is_dir(), reason=f"{DATA} has no measured memory")
+
+
+@cache
+def found() -> MemoryValidation:
+    return validate_memory(DATA)
+
+
+@measured
+@pytest.mark.parametrize(
+    ("source", "kind", "median", "tenth_largest"),
+    [
+        (GOLDEN, "dense", 0.04, 0.12),
+        (GOLDEN, "experts", 0.04, 0.12),
+        ("MLPerf llama2_70b_lora", "LoRA", 0.06, 0.06),
+        ("MLPerf llama31_405b", "dense", 0.06, 0.06),
+        ("SimuMax", "dense", 0.002, 0.01),
+        ("SimuMax", "experts", 0.01, 0.01),
+    ],
+)
+def test_errors_stay_small(source: str, kind: str, median: float, tenth_largest: float) -> None:
+    [group] = [
+        one for one in found().groups if (one.source, one.kind, one.number_format) == (source, kind, "all")
+    ]
+    assert group.median_abs_error <= median
+    assert group.tenth_largest <= tenth_largest
+
+
+@measured
+def test_what_ran_is_said_to_fit() -> None:
+    for source, fit, ran in found().fitting:
+        if source != TITAN:
+            assert fit >= 0.96 * ran, source
+
+
+@measured
+def test_intervals_of_other_models_hold_nine_of_ten_cases() -> None:
+    inside, cases = map(sum, zip(*covered(found()).values(), strict=True))
+    assert 0.85 <= inside / cases <= 0.97
+
+
+@measured
+def test_every_case_is_asked_or_counted() -> None:
+    golden = [one for one in found().cases if one.case.source == GOLDEN]
+    left_out = sum(count for why, count in found().left_out.items() if why.startswith(GOLDEN))
+    assert len(golden) + left_out == 206
+    assert found().unread["--clip-grad"] > 150
+
+
+@measured
+def test_the_page_and_the_table_are_current() -> None:
+    assert generate_memory_validation.page(found()) == generate_memory_validation.PAGE.read_text()
+    assert spreads_toml(found()) == MEMORY_ERRORS.read_text(), "make validate-memory"
+
+
+def test_a_folder_without_measurements(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"megatron-lm-golden.csv: cannot be read, expected measured memory"):
+        validate_memory(tmp_path)
