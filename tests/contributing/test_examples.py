@@ -138,7 +138,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     package = folder / "kernelcast"
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, package / name)  # with its bytecode: else every module is compiled anew
+        shutil.copytree(
+            ROOT / name, package / name
+        )  # with its bytecode: otherwise every module is compiled again
     shutil.copy(ROOT / "schema.sql", package)
     return folder
 
