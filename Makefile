@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-plans validate-page step-errors step-spread scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -30,7 +30,7 @@ lint: $(INSTALLED)
 
 # mypy cannot follow the editable install, so it finds the package through a link that is named like it.
 types: $(INSTALLED)
-	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.walltime -p kernelcast.store -p kernelcast.train \
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.walltime -p kernelcast.plan -p kernelcast.store -p kernelcast.train \
 	  -p kernelcast.collector -p kernelcast.sampling -p kernelcast.validate \
 	  -p kernelcast.demo -p kernelcast.explore -p kernelcast.serve -p kernelcast.cli
 
@@ -188,6 +188,10 @@ validate-run-modern: $(INSTALLED)
 step-errors: $(INSTALLED)
 	$(BIN)/kernelcast validate errors -o runtime/shipped/step_errors.toml
 
+# How single steps of public MLPerf logs scatter, and how long they take to start.
+step-spread: $(INSTALLED)
+	$(BIN)/python datasets/step_spread.py
+
 scoreboard: step-errors validate-steps
 	@mkdir -p docs/validation/scoreboard
 	$(KEEP) scoreboard/closed-form validate steps validate/perlmutter.toml validate/vista.toml --timeline closed-form --json
@@ -196,6 +200,10 @@ scoreboard: step-errors validate-steps
 	$(KEEP) scoreboard/gpt-neox stack fit validate/perlmutter.toml validate/vista.toml --json
 	$(BIN)/python docs/generate_scoreboard.py
 	$(BIN)/python docs/generate_today.py --again
+
+# Plans beside published runs.
+validate-plans: $(INSTALLED)
+	$(BIN)/kernelcast validate plans
 
 validate-page: $(INSTALLED)
 	$(BIN)/python docs/generate_validation.py

@@ -13,7 +13,7 @@
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 6;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 7;             -- this schema's version; numbered migrations bring older files here
 
 
 -- Hardware, fabric and software -------------------------------------------------------------------------------------
@@ -370,6 +370,41 @@ CREATE INDEX predictor_by_operator ON predictor (operator, direction, dtype);
 CREATE INDEX predictor_by_hardware ON predictor (compute_id);
 CREATE INDEX predictor_by_fabric ON predictor (fabric_id);
 CREATE INDEX predictor_by_software ON predictor (software_id);
+
+
+-- How a site operates -----------------------------------------------------------------------------------------------
+
+CREATE TABLE failure_log ( -- What one log says of jobs: how long nodes were used, and what failures ended.
+    id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
+    kind TEXT NOT NULL, -- sacct, csv or mlperf
+    device_name TEXT NOT NULL, -- device, as its maker names it; empty if not stated
+    gpus_per_node INTEGER NOT NULL, -- devices of a node
+    node_days REAL NOT NULL, -- days that jobs held a node, all nodes together
+    failures INTEGER NOT NULL, -- jobs that a failure ended
+    unreadable INTEGER NOT NULL, -- jobs or lines that could not be read
+    causes TEXT NOT NULL, -- failures by cause, JSON, name to number
+    failed_s TEXT NOT NULL, -- seconds times nodes of every job that a failure ended, JSON list
+    ended_s TEXT NOT NULL, -- seconds times nodes of every other job, JSON list
+    file_digest TEXT NOT NULL, -- SHA-256 of the log
+    reference TEXT NOT NULL, -- where it was published; empty if it was not
+    kernelcast_version TEXT NOT NULL -- version that read it
+) STRICT;
+
+CREATE TABLE step_times ( -- Times of single steps of a run: how they scatter, and how long it took to start.
+    id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
+    publisher TEXT NOT NULL, -- who ran it; empty if not stated
+    model_name TEXT NOT NULL, -- model or benchmark
+    device_name TEXT NOT NULL, -- device, as its maker names it; empty if not stated
+    gpus INTEGER NOT NULL, -- devices of the run
+    samples_per_step INTEGER, -- global batch; NULL if unknown
+    times_s TEXT NOT NULL, -- seconds of every step without the first five, JSON list
+    start_s REAL, -- seconds from the start of the process to the first step; NULL if unknown
+    total_s REAL, -- seconds of the whole log; NULL if unknown
+    file_digest TEXT NOT NULL, -- SHA-256 of the log
+    licence TEXT NOT NULL, -- licence of the log; empty if not stated
+    reference TEXT NOT NULL, -- where it was published; empty if it was not
+    kernelcast_version TEXT NOT NULL -- version that read it
+) STRICT;
 
 
 -- Questions that people ask -----------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ def headline(
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
     rows = [
         *_interval(estimate),
+        *_spread(estimate),
         ("compute", _utilisation(estimate)),
         ("memory", _fullest(estimate)),
         *at_front,
@@ -124,6 +125,17 @@ def headline(
     rows += further
     first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
+
+
+def _spread(estimate: Estimate) -> list[Fact]:
+    """Quantiles of single steps."""
+    spread, step_s = estimate.spread, estimate.step_time_s
+    if spread is None:
+        return []
+    low, high = (percent(one - 1) for one in spread.p99_range)
+    p90, p99 = (seconds(step_s * one, like=step_s) for one in (spread.p90, spread.p99))
+    of = f"as steps of {spread.publishers} publishers' runs of this size scatter, p99 {low} to {high} above p50"
+    return [("steps", f"p50 {seconds(step_s)}, p90 {p90}, p99 {p99} ({of})")]
 
 
 def _attention(estimate: Estimate) -> list[Fact]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli.import_mlperf import mlperf
 from kernelcast.cli.options import PATH, Shown, database_option, json_option, parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import is_quiet, say
@@ -163,6 +164,9 @@ _add_format(
     "kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger",
     own=(_commit_option,),
 )
+
+
+import_.add_command(mlperf)
 
 
 def _described(describe: Path | None, options: dict[str, Any]) -> Description:

@@ -29,7 +29,7 @@ def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings
     further: list[Fact] = []
     sections = []
     if found.training is not None:
-        at_front.append(("training", training_text(found.training)))
+        at_front.append(("training", training_text(found.training) + _run_quantiles(found)))
     if found.fewest is not None:
         at_front.append(("devices", _fewest(found.fewest)))
     if found.largest is not None:
@@ -80,6 +80,15 @@ def training_text(run: Training) -> str:
     return (
         f"{with_unit(run.tokens)} tokens in {in_days(run.days)} days{between}, "
         f"{_amount(run.gpu_hours)} GPU-hours{cost}{energy}"
+    )
+
+
+def _run_quantiles(found: IntentAnswer) -> str:
+    run = found.run_days
+    return (
+        ""
+        if run is None
+        else f"; steps scatter to {', '.join(f'{name} {in_days(one)}' for name, one in run.items())} days"
     )
 
 

@@ -85,6 +85,19 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, verb.summary) for name, verb in self.verbs.items()])
 
 
+class DefaultGroup(LazyGroup):
+    """A group whose command `default` also runs where no other is named: its options follow the group's name."""
+
+    def __init__(self, *arguments: Any, default: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Name the default command where none is named."""
+        is_named = bool(args) and args[0] in self.verbs
+        return super().parse_args(ctx, args if is_named else [self.default, *args])
+
+
 def _finish(command: click.Command) -> None:
     """Give a command --quiet and show its options' defaults, or so with all commands of a group.
 

@@ -43,6 +43,7 @@ VERBS: Mapping[str, Verb] = {
     "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
     "bundle": Verb("bundle", "bundle", "", "Inspect, verify, compare and sign bundles."),
     "predict": Verb("predict", "predict", "", "Predict the time of a training step."),
+    "plan": Verb("plan", "plan_", "", "Plan a whole training run: failures, checkpoints, days, price."),
     "search": Verb("search", "search_", "", "Find the fastest layouts of a model on a number of devices."),
     "walltime": Verb(
         "walltime", "walltime", "", "Predict the time limit of a job, for people and schedulers."

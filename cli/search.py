@@ -37,6 +37,7 @@ from kernelcast.cli.terminal import (
 )
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import needs_extra, shown
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
@@ -156,6 +157,8 @@ def search_(
     print_notes(found)
     estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
     question = read_question(given, model=found.model, bundle=estimator.bundle, fabric=fabric)
+    if not (pareto or click.get_current_context().params["as_json"]):
+        question = replace(question, front=False)
     with ExitStack() as stack:
         report = _late_progress(stack)
         if scheduler is None:

@@ -18,6 +18,7 @@ VERBS: Mapping[str, Verb] = {
     "steps": Verb("validate_steps", "steps", "all", "Score predictions against training steps measured by others."),
     "add": Verb("validate_steps", "add", "all", "Add your own measured steps to those that are scored."),
     "errors": Verb("validate_steps", "errors", "all", "Show errors of sums of operators in measured steps."),
+    "plans": Verb("validate_plans", "plans", "", "Compare plans with published runs: goodput and GPU-hours."),
     "run": Verb("validate_run", "run", "collector", "Train on this machine and compare with predictions."),
 }
 # fmt: on

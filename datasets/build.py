@@ -2,7 +2,7 @@
 
     python datasets/build.py [NAME...]            # bundles of the named hardware, or of all, for runtime/shipped
     python datasets/build.py --check NAME...      # makes them in a temporary folder, and compares
-    python datasets/build.py --float8 NAME...     # rebuilds only their operators in 8 bit
+    python datasets/build.py --formats NAME...    # rebuilds only what joins their bundle (FORMATS)
     python datasets/build.py --digests            # writes SHA256SUMS of the source tables
 
 Needs no network and no GPU; up to ten minutes for each bundle. The same tables, code and libraries give the same bytes.
@@ -13,15 +13,18 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from kernelcast.runtime.bundle.file import Bundle, read_bundle, write_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.operators.float8 import FLOAT4, FLOAT8
 from kernelcast.runtime.shipped import FABRICS
 from kernelcast.store import Database, Sample
 from kernelcast.store.importers import (
@@ -45,13 +48,16 @@ class Tables:
     """Files of one repository, and which of their samples count.
 
     `variants` by operator, or by operator and direction; all of those not named. `data` says whose rows they are where
-    the hardware's own line (hardware.toml) does not.
+    the hardware's own line (hardware.toml) does not. `called` are operators that count as another one. Of more than
+    `most_rows` of an operator, random ones count, whose first feature is at least `FEWEST_ROWS_OF_A_PRODUCT`.
     """
 
     paths: tuple[str, ...]
     dtype: str = ""
     variants: Mapping[str | tuple[str, str], str] = field(default_factory=dict)
     data: str | None = None
+    called: Mapping[str, str] = field(default_factory=dict)
+    most_rows: int = 0
 
     def read(self) -> Parsed:
         """Import them."""
@@ -66,12 +72,30 @@ class Tables:
             parsed = read_simumax(paths, commit=commit)
         else:
             parsed = read_liger(paths)
-        parsed.runs = [
-            replace(batch, samples=[one for one in batch.samples if self._counts(one)])
-            for batch in parsed.runs
-        ]
+        if repository == "aiconfigurator":
+            without_casts(parsed)
+        parsed.runs = [replace(batch, samples=self._chosen(batch.samples)) for batch in parsed.runs]
         parsed.runs = [batch for batch in parsed.runs if batch.samples]
         return parsed
+
+    def _chosen(self, samples: Sequence[Sample]) -> list[Sample]:
+        found = [
+            replace(one, operator=self.called.get(one.operator, one.operator))
+            for one in samples
+            if self._counts(one)
+        ]
+        if not self.most_rows:
+            return found
+        by_operator: dict[str, list[Sample]] = {}
+        for one in found:
+            if one.vector[0] >= FEWEST_ROWS_OF_A_PRODUCT or not one.operator.startswith("gemm"):
+                by_operator.setdefault(one.operator, []).append(one)
+        order = np.random.default_rng(0)
+        return [
+            own[row]
+            for own in by_operator.values()
+            for row in sorted(order.permutation(len(own))[: self.most_rows].tolist())
+        ]
 
     def _counts(self, sample: Sample) -> bool:
         of_operator = self.variants.get(sample.operator, sample.variant)
@@ -79,7 +103,28 @@ class Tables:
         return sample.dtype in (self.dtype or sample.dtype,) and sample.variant == variant
 
 
-_A = "aiconfigurator"
+_A, _MOST_ROWS = "aiconfigurator", 6_000
+_OTHERS = (
+    "quantize/trtllm/1.3.0rc20/scale_matrix_perf.parquet",
+    "linear_attention/trtllm/1.3.0rc20/gdn_perf.parquet",
+    "linear_attention/trtllm/1.3.0rc20/mamba2_perf.parquet",
+)
+
+
+def _of_trtllm(device: str, version: str) -> Tables:
+    """Everything in 16 bit that TensorRT-LLM's tables have of a Blackwell."""
+    return Tables(
+        paths=(
+            f"{_A}/{device}/gemm/trtllm/{version}/gemm_perf.parquet",
+            f"{_A}/{device}/attention/trtllm/1.3.0rc20/context_attention_perf.parquet",
+            *(f"{_A}/{device}/{path}" for path in _OTHERS),
+        ),
+        dtype="bfloat16",
+        variants={"flash_attention": "torch_flow", "float8_cast": "scale_matrix"},
+        most_rows=_MOST_ROWS,
+    )
+
+
 TABLES = {
     "a100-sxm": Tables(paths=("estimate-train-time/Perlmutter",)),
     "gh200": Tables(paths=("estimate-train-time/Vista",)),
@@ -100,6 +145,9 @@ TABLES = {
         variants={"flash_attention": "trtllm_mha"},
     ),
     "a100-pcie": Tables(paths=("simumax/a100_pcie.json",), dtype="bfloat16"),
+    "gb200": _of_trtllm("gb200", "1.3.0rc17"),
+    "b300-sxm": _of_trtllm("b300_sxm", "1.3.0rc20"),
+    "gb300": _of_trtllm("gb300", "1.3.0rc20"),
 }
 """What each hardware's own operators are trained on."""
 
@@ -144,7 +192,7 @@ def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
             earlier, trained = read_bundle(trained), Path(folder) / "refined.kcast"
             with database_of(REFINED[name], Path(folder) / "few.db") as database:
                 train_bundle(database, trained, prior=earlier, jobs=0, on_progress=_progress(name))
-            return with_float8(
+            return with_formats(
                 name,
                 pack(
                     _stated(read_bundle(trained), earlier, REFINED[name].data), output, is_shipped, fabric=()
@@ -155,35 +203,44 @@ def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
             measured = (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast"
             pack(found, measured, is_collective)
             pack(found, output.with_name(f"{name}-gpt-neox.kcast"), is_unfused, fabric=())
-        return with_float8(name, pack(found, output, is_shipped, fabric=()))
+        return with_formats(name, pack(found, output, is_shipped, fabric=()))
 
 
-def with_float8(name: str, path: Path) -> Path:
-    """Train the operators in 8 bit of some hardware, if it has any, and write them into its bundle at `path`."""
-    if name not in FLOAT8:
-        return path
-    tables, bundle = FLOAT8[name], read_bundle(path)
-    with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
-        trained = Path(folder) / "float8.kcast"
-        with database_of(tables, Path(folder) / "float8.db") as database:
-            train_bundle(
-                database,
-                trained,
-                statistic=bundle.manifest.statistic,
-                earlier=bundle,
-                jobs=0,
-                on_progress=_progress(f"{name} in 8 bit"),
-            )
-        return join_float8(path, read_bundle(trained), tables.data)
+def with_formats(name: str, path: Path) -> Path:
+    """Train what joins a bundle (`FORMATS`), and write it into the bundle at `path`."""
+    for tables in FORMATS.get(name, ()):
+        bundle = read_bundle(path)
+        with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
+            trained = Path(folder) / "format.kcast"
+            with database_of(tables, Path(folder) / "format.db") as database:
+                train_bundle(
+                    database,
+                    trained,
+                    statistic=bundle.manifest.statistic,
+                    earlier=bundle,
+                    jobs=0,
+                    on_progress=_progress(f"{name} in {tables.dtype}"),
+                )
+            join(path, read_bundle(trained), tables.data)
+    return path
 
 
-def join_float8(path: Path, added: Bundle, data: str | None) -> Path:
-    """Write the operators in 8 bit of `added` into the bundle at `path`, in the place of its own."""
+def join(path: Path, added: Bundle, data: str | None) -> Path:
+    """Write the operators of `added` into the bundle at `path`, in the place of its own; operators of one element type
+    all come from it.
+    """
     bundle = read_bundle(path)
-    manifest = bundle.manifest
-    kept = tuple(entry for entry in manifest.regressors if not OPERATORS[entry.operator].dtype)
-    in_float8 = [entry for entry in added.manifest.regressors if OPERATORS[entry.operator].dtype]
-    own = tuple(replace(entry, data=data) for entry in in_float8)
+    manifest, entries = bundle.manifest, added.manifest.regressors
+    names, types = (
+        {entry.operator for entry in entries},
+        {OPERATORS[entry.operator].dtype for entry in entries},
+    )
+    kept = tuple(
+        entry
+        for entry in manifest.regressors
+        if entry.operator not in names and OPERATORS[entry.operator].dtype not in types - {""}
+    )
+    own = tuple(replace(entry, data=data) for entry in entries)
     digests = "".join(sorted(entry.table_digest for entry in (*kept, *own)))
     manifest = replace(
         manifest,
@@ -212,21 +269,100 @@ UNFUSED = frozenset({"rms_norm", "rope"})
 `make datasets`, rows of Liger-Kernel). What moves as much memory answers instead."""
 
 
-def _float8(device: str, title: str) -> Tables:
+FEWEST_ROWS_OF_A_PRODUCT = 16
+"""Fewer rows are generated tokens, which training has not."""
+_PASSES = {
+    "gemm_float8_tensor": (1.0, 1.0),
+    "gemm_float8_row": (0.0, 1.0),
+    "gemm_float8_block": (0.0, 1.0),
+    "gemm_float4_block": (0.0, 1.4),
+}
+"""Passes over the activations inside the time of a product in 8 or 4 bit, as multiples of `compute_scale` and of
+`scale_matrix`. NVFP4's: the part of its times that does not grow with n, over `scale_matrix`, in the median."""
+_LEAST_SHARE = 0.25
+
+
+def without_casts(parsed: Parsed) -> None:
+    """Take the cast of the activations, as it was measured by itself, off the times of products in 8 and 4 bit."""
+    samples = [one for batch in parsed.runs for one in batch.samples]
+    casts: list[Callable[[float], float]] = []
+    for variant in ("compute_scale", "scale_matrix"):
+        own = sorted((prod(one.vector), one.time_us) for one in samples if one.variant == variant)
+        if not own:
+            return
+        entries, times_us = (np.log(column) for column in np.array(own, float).T)
+        casts.append(lambda size, x=entries, y=times_us: float(np.exp(np.interp(np.log(size), x, y))))
+
+    def alone(one: Sample) -> Sample:
+        passes = _PASSES.get(one.operator)
+        if passes is None or one.time_us is None:
+            return one
+        cast_us = sum(times * cast(prod(one.vector[:2])) for times, cast in zip(passes, casts, strict=True))
+        return replace(one, time_us=max(one.time_us - cast_us, _LEAST_SHARE * one.time_us))
+
+    parsed.runs = [replace(batch, samples=[alone(one) for one in batch.samples]) for batch in parsed.runs]
+
+
+_BY = "published 2026, forward, in bursts: ai-dynamo/aiconfigurator, Apache-2.0"
+
+
+def _products(device: str, title: str, dtype: str, formats: str, *tables: str, **others: Any) -> Tables:
+    """Products in 8 or 4 bit without their casts."""
+    casts = [f"quantize/trtllm/1.3.0rc20/{one}_perf.parquet" for one in ("computescale", "scale_matrix")]
     return Tables(
-        paths=(f"{_A}/{device}/gemm/sglang/0.5.14/gemm_perf.parquet",),
-        dtype="float8_e4m3fn",
-        data=f"{title}, fp8, published 2026: matrix products with the casts of their inputs (SGLang 0.5.14), forward, "
-        "in bursts: ai-dynamo/aiconfigurator, Apache-2.0",
+        paths=tuple(f"{_A}/{device}/{table}" for table in (*tables, *casts)),
+        dtype=dtype,
+        variants=others.pop("variants", {}),
+        data=f"{title}, {formats}, {_BY}; their casts taken off",
+        most_rows=_MOST_ROWS,
+        **others,
     )
 
 
-FLOAT8 = {
-    "h100-sxm": _float8("h100_sxm", "H100 SXM"),
-    "h200-sxm": _float8("h200_sxm", "H200 SXM"),
-    "b200-sxm": _float8("b200_sxm", "B200 SXM"),
+def _blackwell(device: str, title: str, version: str) -> tuple[Tables, Tables]:
+    table = f"gemm/trtllm/{version}/gemm_perf.parquet"
+    only = {"gemm_float8_block": "none"}
+    return (
+        _products(device, title, FLOAT8, "fp8 products (TensorRT-LLM, cuBLAS)", table, variants=only),
+        _products(device, title, FLOAT4, "NVFP4 products (TensorRT-LLM)", table),
+    )
+
+
+def _hopper(device: str, title: str) -> tuple[Tables, Tables]:
+    return (
+        _others(device, title),
+        _products(
+            device,
+            title,
+            FLOAT8,
+            "fp8 products (SGLang 0.5.14: DeepGEMM's, and those with scales per row)",
+            "gemm/sglang/0.5.14/gemm_perf.parquet",
+            called={"gemm_float8_block": "gemm_float8_tensor"},
+        ),
+    )
+
+
+def _others(device: str, title: str) -> Tables:
+    """Casts, and the kernels of linear attention."""
+    return Tables(
+        paths=tuple(f"{_A}/{device}/{path}" for path in _OTHERS),
+        dtype="bfloat16",
+        variants={"float8_cast": "scale_matrix"},
+        data=f"{title}, casts to 8 bit, convolution and scan of linear attention (TensorRT-LLM), {_BY}",
+        most_rows=_MOST_ROWS,
+    )
+
+
+FORMATS = {
+    "h100-sxm": _hopper("h100_sxm", "H100 SXM"),
+    "h200-sxm": _hopper("h200_sxm", "H200 SXM"),
+    "b200-sxm": (_others("b200_sxm", "B200 SXM"), *_blackwell("b200_sxm", "B200 SXM", "1.3.0rc20")),
+    "gb200": _blackwell("gb200", "GB200", "1.3.0rc17"),
+    "b300-sxm": _blackwell("b300_sxm", "B300 SXM", "1.3.0rc20"),
+    "gb300": _blackwell("gb300", "GB300", "1.3.0rc20"),
 }
-"""What operators in 8 bit are trained on; they join the others' bundle."""
+"""What joins a bundle: each trained by itself, as a database of one element type. No table has cuBLAS's products in
+8 bit on Hopper; DeepGEMM's products answer, which hold their rate in products that last, as CUTLASS's do not."""
 
 MEASURED_FABRICS = {"a100-sxm": "perlmutter-measured", "gh200": "vista-measured"}
 """Fabrics whose collectives were measured together with a device's operators."""
@@ -320,9 +456,9 @@ def main(arguments: Sequence[str]) -> None:
     if arguments == ["--digests"]:
         SUMS.write_text(digests(), encoding="utf-8")
         return
-    if list(arguments[:1]) == ["--float8"]:
+    if list(arguments[:1]) == ["--formats"]:
         for name in arguments[1:]:
-            print(with_float8(name, bundle_file(hardware_named(name))))
+            print(with_formats(name, bundle_file(hardware_named(name))))
         return
     check = list(arguments[:1]) == ["--check"]
     for name in arguments[check:] or list(TABLES):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kernelcast.docs.markdown import table
+from kernelcast.plan.fields import PLAN
 from kernelcast.runtime.request.fields import LAYOUT, MEMORY, OPTIONS, SEARCH, SEQUENCE_LENGTH, WISHES, Field
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values
 
@@ -36,6 +37,11 @@ _SECTIONS: tuple[tuple[str, str, Mapping[str, Field]], ...] = (
         "Without a layout",
         "What is searched where not all of a layout is given ([asking.md](asking.md)).",
         WISHES,
+    ),
+    (
+        "Plan",
+        "A whole run ([runs.md](runs.md)). Times are seconds, or texts such as `10m`; rates `2GB/s`.",
+        {name: field for name, field in PLAN.items() if name not in WISHES},
     ),
     ("Search", "`kernelcast search` takes limits of a layout's fields too: a list or ranges.", SEARCH),
 )

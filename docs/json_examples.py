@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from kernelcast.cli.main import kernelcast
 from kernelcast.cli.validate_steps import ERRORS_FORMAT
 from kernelcast.docs import example_traces
+from kernelcast.plan import plan
 from kernelcast.runtime import Estimator, predict, read_bundle
 from kernelcast.runtime.answers import warnings
 from kernelcast.runtime.answers.step_errors import shipped_step_errors
@@ -135,6 +136,12 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     search = "search --gpus 2 --global-batch 64 --micro-batch 1 --top 2"
     yield _printed(search, "--hardware h200-sxm --fabric h200-3200g --tokens 1B --model", config)
     yield _printed(search, "--hardware v100-pcie-16gb --model llama-2-7b")
+    run = "--tokens 1B --storage-total 1TB/s"
+    yield _printed("plan", _H200, _LAYOUT, f"{run} --price 2 --spares 2 --elastic")
+    yield _printed("plan", _H200, _LAYOUT, f"{run} --failure-rate 0")
+    planned = plan(Estimator.load("h200-sxm"), "llama-2-7b", dp=8, micro_batch=1, micro_batches=1, steps=1000)
+    yield planned.to_dict(with_fan=True)
+    yield _printed("plan", _A100, f"--gpus 8,16 --global-batch 64 {run}")
     yield _printed("walltime", _H200, _LAYOUT, "--steps 1000 --price 2 --max-time 1h --asked 1h")
 
 
@@ -188,11 +195,29 @@ def _of_files(folder: Path) -> Iterator[dict[str, Any]]:
     small = DATA / "small.db"
     yield _printed("db info", small)
     yield _printed("db diff", small, small)
+    yield from _of_operation(folder)
     times = folder / "times.csv"
     times.write_text((DATA / "importers" / "times.csv").read_text() + "gelu,,forward\nnot_one,,forward,1\n")
     describe = DATA / "importers" / "times.toml"
     yield _printed("import csv", times, "--describe", describe, "--db", folder / "times.db")
     yield _printed("db diff", folder / "times.db", small)
+
+
+def _of_operation(folder: Path) -> Iterator[dict[str, Any]]:
+    log, steps, database = folder / "jobs.csv", folder / "result.txt", folder / "site.db"
+    log.write_text(
+        "start,end,nodes,outcome,cause\n2026-01-01,2026-01-02,2,ok,\n"
+        + "2026-01-02,2026-01-03,2,failed,switch\n" * 6
+    )
+    event = ':::MLLOG {{"time_ms": {}, "key": "tracked_stats", "value": {{"train_step_time": {}.5}}}}\n'
+    begin = ':::MLLOG {"time_ms": -9, "key": "init"}\n:::MLLOG {"time_ms": 0, "key": "run_start"}\n'
+    steps.write_text(begin + "".join(event.format(number, 1 + number % 3) for number in range(20)))
+    for more in ((), ("--db", database)):
+        yield _printed("plan fit-failures", log, *more)
+    log.write_text("start,end,nodes,outcome\n2026-01-01,2026-01-02,2,ok\n")
+    yield _printed("plan fit-failures", log)
+    yield _printed("import mlperf", steps, "--gpus 8 --db", database)
+    yield _printed("validate plans")
 
 
 def _of_traces(folder: Path) -> Iterator[dict[str, Any]]:

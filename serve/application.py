@@ -26,6 +26,7 @@ from kernelcast.serve.catalogue import catalogue, model_fields
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.metrics import CLIENT_GONE, Metrics, RequestMetrics
 from kernelcast.serve.openapi import document
+from kernelcast.serve.planning import plan_run
 from kernelcast.serve.pools import Busy, Pool
 from kernelcast.serve.predicting import layout_choices, predict, predict_page, predict_pictures, predict_trace
 from kernelcast.serve.responses import (
@@ -107,6 +108,7 @@ class Application:
             Route("/predict", self._asked(predict), methods=POST),
             Route("/search", self._searched(search_layouts), methods=POST),
             Route("/walltime", self._walltime, methods=POST),
+            Route("/plan", self._asked(plan_run), methods=POST),
             Route("/layouts", self._searched(compact_layouts), methods=POST),
             Route("/choices", self._asked(layout_choices), methods=POST),
             Route("/model", self._asked(model_fields), methods=POST),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kernelcast.plan.answer import PLAN_FORMAT
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.compact import LAYOUTS_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
@@ -13,6 +14,7 @@ from kernelcast.serve.responses import HTML, JSON, TEXT
 from kernelcast.serve.schemas import (
     LAYOUTS_FIELDS,
     PREDICT,
+    RUN_PLAN,
     SEARCH_FIELDS,
     TEXTS,
     WALLTIME,
@@ -41,6 +43,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         ),
         "/catalogue": _get("What can be named.", JSON, _answer(CATALOGUE_FORMAT)),
         "/walltime": _walltime(),
+        "/plan": _post("Plan a whole run: failures, checkpoints, days.", "PlanRequest", _answer(PLAN_FORMAT)),
         "/health": _get("Whether the server answers, and with which bundle.", JSON, TEXTS["health"]),
         "/metrics": _get("Figures for Prometheus.", TEXT, {"type": "string"}),
         "/openapi.json": _get("This description.", JSON, {"type": "object"}),
@@ -59,6 +62,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
         "SearchRequest": _object(SEARCH_FIELDS, "model", "gpus", "global_batch"),
         "LayoutsRequest": _object(LAYOUTS_FIELDS, "model", "gpus", "global_batch"),
         "WalltimeRequest": _object(WALLTIME),
+        "PlanRequest": _object(RUN_PLAN, "model", "micro_batch"),
         "Error": TEXTS["error"],
     }
     return {

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kernelcast.plan.fields import PLAN
 from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, MODEL, REQUEST, SEARCH, SHARED, Field
 from kernelcast.runtime.search.read_question import LIMITS, MOST_ITEMS, USUAL, few_values
@@ -82,6 +83,8 @@ PREDICT: Mapping[str, Schema] = {
     "fabric": _FABRIC,
     **{name: field.schema for name, field in MEMORY.items()},
 }
+
+RUN_PLAN: Mapping[str, Schema] = {**PREDICT, **{name: field.schema for name, field in PLAN.items()}}
 
 SEARCH_FIELDS: Mapping[str, Schema] = {
     "model": _MODEL,

@@ -16,6 +16,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import read, write
 from kernelcast.store.connection import connect, snapshot, transaction
 from kernelcast.store.database_file import check_file, check_size, create_file
+from kernelcast.store.operation import FailureLog, StepTimes
 from kernelcast.store.records import Sample, Status
 from kernelcast.store.rows import FINGERPRINTS, content_tables_digest, record_of, row_counts, rows
 from kernelcast.store.runs import IngestedTrace, MeasuredRun, Run
@@ -164,6 +165,22 @@ class Database:
         with self._transaction() as connection:
             for predictor in predictors:
                 write.write_record(connection, predictor)
+
+    def add_operation(self, records: Iterable[FailureLog | StepTimes]) -> int:
+        """Add logs of failures and times of steps; returns how many were new."""
+        with self._transaction() as connection:
+            before = connection.total_changes
+            for record in records:
+                write.write_record(connection, record)
+            return connection.total_changes - before
+
+    def failure_logs(self) -> list[FailureLog]:
+        """Every log of failures, in the order of their ids."""
+        return self._records("failure_log")
+
+    def step_times(self) -> list[StepTimes]:
+        """Times of steps of every run that has them, in the order of their ids."""
+        return self._records("step_times")
 
     def add_runs(self, runs: Iterable[MeasuredRun]) -> int:
         """Add runs with everything that they measured; returns how many samples were new."""

@@ -13,7 +13,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store.schema import definitions
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 OLDEST_VERSION = 4
 
 Upgrade = Callable[[sqlite3.Connection], None]
@@ -34,6 +34,7 @@ _TIMELINES = ("timeline", "traced_step", "event_kind", "event_scope", "traced_ev
 MIGRATIONS: Mapping[int, Upgrade] = {
     5: _new_tables("device_peak", *_TIMELINES),
     6: _new_tables(),  # only views: `step_time` has idle time by cause
+    7: _new_tables("failure_log", "step_times"),
 }
 """Migrations by the version that they produce."""
 

@@ -16,6 +16,7 @@ from kernelcast.runtime.bundle.fingerprint import (
 )
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.store.canonical import record_digest, utc_moment
+from kernelcast.store.operation import FailureLog, StepTimes
 from kernelcast.store.runs import IngestedTrace, Source, UnrecognisedKernels
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 
@@ -26,7 +27,7 @@ Row = dict[str, Any]
 # `traced_event` to timelines.
 CONTENT_TABLES = (
     "hardware", "fabric", "software", "source", "run", "run_note", "sample", "trace", "unrecognised_kernel", "timeline",
-    "step", "prediction", "predictor",
+    "step", "prediction", "predictor", "failure_log", "step_times",
 )  # fmt: skip
 
 FINGERPRINTS: Mapping[str, type[ComputeFingerprint | FabricFingerprint | SoftwareFingerprint]] = {
@@ -36,10 +37,19 @@ FINGERPRINTS: Mapping[str, type[ComputeFingerprint | FabricFingerprint | Softwar
 }
 RECORDS: Mapping[str, type[Any]] = {
     record.table: record
-    for record in (Source, IngestedTrace, UnrecognisedKernels, MeasuredStep, Prediction, PredictorRecord)
+    for record in (
+        Source,
+        IngestedTrace,
+        UnrecognisedKernels,
+        MeasuredStep,
+        Prediction,
+        PredictorRecord,
+        FailureLog,
+        StepTimes,
+    )
 }
-_OBJECTS = {"conditions", "model", "options", "components_s", "hyperparameters"}
-_LISTS = {"repetitions_s", "process_groups"}
+_OBJECTS = {"causes", "conditions", "model", "options", "components_s", "hyperparameters"}
+_LISTS = {"ended_s", "failed_s", "times_s", "repetitions_s", "process_groups"}
 JSON_COLUMNS = _OBJECTS | _LISTS | {"vector", "fingerprint"}
 
 

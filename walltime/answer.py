@@ -150,7 +150,7 @@ def answer(
         estimate = estimator.predict(model=model, fabric=fabric, **asked)
         found = walltime(
             steps=_steps(settings, layout, model),
-            step=_step_time(estimate),
+            step=_step_time(estimate, _steps(settings, layout, model)),
             overheads=overheads,
             margin=settings.number("margin", DEFAULT_MARGIN),
             max_time_s=settings.number("max_time", 0.0) or None,
@@ -271,10 +271,14 @@ def _steps(settings: Settings, layout: Parallelism, model: ModelConfig) -> int:
     return -(-tokens // (layout.samples_per_update * model.sequence_length))
 
 
-def _step_time(estimate: Estimate) -> StepTime:
-    step_s = estimate.step_time_s
+def _step_time(estimate: Estimate, steps: int) -> StepTime:
+    """The mean step of a run of `steps`: of its median, 50 and 99 % of the run's time, as steps scatter."""
+    step_s, spread = estimate.step_time_s, estimate.spread
     low_s, high_s = estimate.interval_s or (step_s, step_s)
-    return StepTime(expected_s=step_s, low_s=low_s, high_s=high_s)
+    middle, most = (
+        (1.0, 1.0) if spread is None else (spread.of_steps(steps, 0.5), spread.of_steps(steps, 0.99))
+    )
+    return StepTime(expected_s=step_s * middle, low_s=low_s * middle, high_s=high_s * most)
 
 
 def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> list[str]:

@@ -12,7 +12,7 @@ DEFAULT_MARGIN = 0.1
 _MAX_DURATION_S = 100 * 366 * 86_400.0
 
 
-def _duration(least_s: float = 0.0) -> FieldType:
+def duration(least_s: float = 0.0) -> FieldType:
     """Times of `least_s` or longer: seconds, or text with units."""
 
     def read(value: object) -> float | None:
@@ -38,7 +38,7 @@ def _read_share(value: object) -> float | None:
 
 
 _STEPS = whole(1, 10**12)
-_SHARE = FieldType(
+SHARE = FieldType(
     expected="a fraction from 0 to 10 or a percentage such as 15%",
     schema={},
     metavar="SHARE",
@@ -55,14 +55,14 @@ FIELDS = table(
     *REQUEST.values(),
     Field("steps", _STEPS, "Steps (updates) of the job."),
     Field("tokens", TOKENS.kind, "Tokens to train on, instead of steps."),
-    Field("startup", _duration(), "Time from the start of the job to its first step.", 0),
+    Field("startup", duration(), "Time from the start of the job to its first step.", 0),
     Field("checkpoint_every", _STEPS, "Steps between checkpoints.", unit="steps"),
-    Field("checkpoint_cost", _duration(), "Time that one checkpoint pauses training."),
+    Field("checkpoint_cost", duration(), "Time that one checkpoint pauses training."),
     Field("restarts", whole(0, 1_000_000), "Number of restarts to allow for within the job."),
-    Field("restart_cost", _duration(), _CONTINUES, otherwise="startup"),
-    Field("margin", _SHARE, "Margin on top of the interval's upper end.", otherwise=f"{DEFAULT_MARGIN:.0%}"),
+    Field("restart_cost", duration(), _CONTINUES, otherwise="startup"),
+    Field("margin", SHARE, "Margin on top of the interval's upper end.", otherwise=f"{DEFAULT_MARGIN:.0%}"),
     Field("price", number(0, 1e9, "a number from 0 to 1e+09"), "Price per GPU-hour."),
-    Field("max_time", _duration(1), "Maximum time of one job."),
+    Field("max_time", duration(1), "Maximum time of one job."),
     Field("models", text("a folder's path"), "Folder with model files that every user may name."),
 )
 # fmt: on

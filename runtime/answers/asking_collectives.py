@@ -26,6 +26,7 @@ def ask_all(
     with_warnings: bool = True,
     collectives: Collectives | None = None,
     kernel: KernelChange | None = None,
+    power_limit_w: float = 0.0,
 ) -> OperatorTimes:
     """`ask`, where `collectives` answers for the fabric; without it the bundle's regressors answer all.
 
@@ -33,7 +34,7 @@ def ask_all(
     """
     if collectives is None:
         found = ask(predictor, questions, factors=factors, with_warnings=with_warnings, kernel=kernel)
-        cap_by_device(predictor.bundle, found)
+        cap_by_device(predictor.bundle, found, power_limit_w)
         cap_by_links(predictor.bundle, found)
         return found
     over_fabric: list[Question] = []
@@ -41,7 +42,7 @@ def ask_all(
     for one in questions:
         (over_fabric if OPERATORS[one[0][0]].is_collective else others).append(one)
     found = ask(predictor, others, factors=factors, with_warnings=with_warnings, kernel=kernel)
-    cap_by_device(predictor.bundle, found)
+    cap_by_device(predictor.bundle, found, power_limit_w)
     used = None if collectives.source.is_asked else factors
     found.add(_over_fabric(collectives, over_fabric, used, with_warnings=with_warnings))
     return found

@@ -20,7 +20,7 @@ class BundleTimes:
 
     `problems` lists the questions that the bundle cannot answer. `asked` holds all answers with their warnings if
     `with_warnings` is set. `collectives` answers for the fabric, if one is known; `kernel` is the kernel of fused
-    attention, if it differs from the measured one.
+    attention, if it differs from the measured one; `power_limit_w` the devices', if it is not their usual one.
     """
 
     def __init__(
@@ -32,9 +32,10 @@ class BundleTimes:
         with_warnings: bool = False,
         collectives: Collectives | None = None,
         kernel: KernelChange | None = None,
+        power_limit_w: float = 0.0,
     ) -> None:
         self.predictor, self.factors, self.collectives, self.kernel = predictor, factors, collectives, kernel
-        self.draws, self.with_warnings = draws, with_warnings
+        self.draws, self.with_warnings, self.power_limit_w = draws, with_warnings, power_limit_w
         self.asked = OperatorTimes()
         self.problems: dict[Key, str] = {}
 
@@ -47,6 +48,7 @@ class BundleTimes:
             with_warnings=self.with_warnings,
             collectives=self.collectives,
             kernel=self.kernel,
+            power_limit_w=self.power_limit_w,
         )
         self.problems = found.problems | self.problems
         if self.with_warnings:

@@ -20,17 +20,18 @@ from kernelcast.runtime.operators import OPERATORS
 _US_PER_S = 1e6
 
 
-def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
+def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0.0) -> None:
     """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
 
-    Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they
-    are. The answer of a substitute takes at least the launches of the operator's own kernels.
+    Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they are,
+    unless the step's devices have another power limit. The answer of a substitute takes at least the launches of the
+    operator's own kernels.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
     trained_in = bundle.manifest.dtype
     if device is None or trained_in not in ELEMENT_BYTES:
         return
-    held_in = {one: sustained_flops_per_s(device, one) for one in ELEMENT_BYTES}
+    held_in = {one: sustained_flops_per_s(device, one, power_limit_w) for one in ELEMENT_BYTES}
     for one, answer in found.answers.items():
         (operator, direction), vector, _ = one
         row = OPERATORS[operator]
@@ -44,7 +45,8 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
         if source[0] != operator:
             least_us = max(least_us, row.kernels.get(direction, 1) * LAUNCH_FLOOR_US)
         entry = bundle.entries.get(source)
-        if held is not None and not (entry is not None and entry.load.is_sustained):
+        own = entry is not None and entry.load.is_sustained and not power_limit_w
+        if held is not None and not own:
             flops = sum(limit.amount for limit in known if limit.unit == "FLOP")
             least_us = max(least_us, flops / held * _US_PER_S)
         found.answers[one] = at_least(answer, least_us)

@@ -14,6 +14,7 @@ from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
 from kernelcast.runtime.estimate.energy import Energy, energy_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
 from kernelcast.runtime.estimate.provenance import Provenance
+from kernelcast.runtime.estimate.step_spread import StepSpread, spread_of
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
@@ -218,6 +219,12 @@ class Estimate:
             dtype=self.provenance.dtype,
         )
 
+    @property
+    def spread(self) -> StepSpread | None:
+        """How single steps scatter on public runs of this size; None for CPUs and unknown devices."""
+        known = self.peak is not None and device_named(self.peak.device) is not None
+        return spread_of(self.parallelism.world_size) if known else None
+
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
         times_s: dict[Question, float] = {}
@@ -336,6 +343,7 @@ class Estimate:
             },
             "operators": [_row_values(row) for row in self._rows()],
             "known": self.known.to_dict(),
+            "step_spread": None if (spread := self.spread) is None else spread.to_dict(),
             "energy": None if (energy := self.energy) is None else energy.to_dict(),
             **self.warning_values(),
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},

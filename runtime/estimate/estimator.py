@@ -13,6 +13,7 @@ from kernelcast.runtime.answers.attention_kernel import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
+from kernelcast.runtime.answers.formats import check_format
 from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
 from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
@@ -208,6 +209,7 @@ class Estimator:
         memory: tuple[int | None, int | None],
         fabric: FabricChoice | None,
     ) -> Estimate:
+        check_format(parallelism.fp8_recipe, self.bundle)
         if timeline == "simulate":
             check_simulated(parallelism)
         over = collective_source(self.predictor, fabric)
@@ -225,6 +227,7 @@ class Estimator:
             factors=factors,
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
             kernel=kernel_change(parallelism.attention_kernel, self.bundle, factors),
+            power_limit_w=parallelism.power_limit_w,
         )
         engine_of = partial(
             Engine,

@@ -13,7 +13,7 @@ from kernelcast.runtime.spelling import unknown
 _MAKERS = re.compile(r"^(nvidia|amd|tesla|instinct)+")
 _TF32 = "tf32"
 # Element types of one rate: both forms of 8-bit floats.
-_RATE_OF = {"float8_e4m3fn": "float8", "float8_e5m2": "float8"}
+_RATE_OF = {"float8_e4m3fn": "float8", "float8_e5m2": "float8", "float4_e2m1fn_x2": "nvfp4"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Sizes of element types, by torch's names."""
+"""Sizes of element types, by torch's names; one element of the 4-bit type holds two entries."""
 
 from collections.abc import Mapping
 
@@ -9,4 +9,5 @@ ELEMENT_BYTES: Mapping[str, int] = {
     "bfloat16": 2,
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
+    "float4_e2m1fn_x2": 1,
 }

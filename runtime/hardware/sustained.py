@@ -4,13 +4,20 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.hardware.devices import Device, device
+from kernelcast.runtime.hardware.devices import Device, devices
 from kernelcast.runtime.shipped import SUSTAINED
 
-_FLOAT8 = "-float8"
-_SHARES = {"bfloat16": "", "float16": "", "float8_e4m3fn": _FLOAT8, "float8_e5m2": _FLOAT8}
+_LAW = "power"
+_SHARES = {
+    "bfloat16": "",
+    "float16": "",
+    "float8_e4m3fn": "-float8",
+    "float8_e5m2": "-float8",
+    "float4_e2m1fn_x2": "-float4",
+}
 """Element types that shares are known of, and what is added to the device's name."""
 
 
@@ -30,26 +37,37 @@ class Sustained:
 @cache
 def sustained() -> Mapping[str, Sustained]:
     """By device, with the name of the element type after it where that is not 16 bit; most devices have none."""
-    return MappingProxyType(
-        {name: Sustained(**row) for name, row in tomllib.loads(SUSTAINED.read_text(encoding="utf-8")).items()}
-    )
+    return MappingProxyType({name: Sustained(**row) for name, row in _table().items() if name != _LAW})
+
+
+def power_exponent() -> float:
+    """Sustained rates of one chip at two power limits are as the limits to this power."""
+    return float(_table()[_LAW]["exponent"])
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    return tomllib.loads(SUSTAINED.read_text(encoding="utf-8"))
 
 
 def sustained_origin(of: Device, dtype: str = "bfloat16") -> Device | None:
     """The device whose share answers for `of`: itself, or the nearest in power limit of its architecture."""
     if dtype not in _SHARES:
         return None
-    suffix = _SHARES[dtype]
-    known = {name.removesuffix(_FLOAT8) for name in sustained() if name.endswith(_FLOAT8) == bool(suffix)}
-    if of.name in known:
+    known = [one for one in devices().values() if one.name + _SHARES[dtype] in sustained()]
+    if of in known:
         return of
-    alike = [one for one in map(device, sorted(known)) if one.architecture == of.architecture]
+    alike = [one for one in known if one.architecture == of.architecture]
     return min(alike, key=lambda one: abs(one.power_w - of.power_w), default=None)
 
 
-def sustained_flops_per_s(of: Device, dtype: str) -> float | None:
-    """FLOP/s that GEMMs sustain on a device in a step; None if no device of its architecture was measured."""
+def sustained_flops_per_s(of: Device, dtype: str, power_limit_w: float = 0.0) -> float | None:
+    """FLOP/s that GEMMs sustain on a device in a step; None if no device of its architecture was measured.
+
+    With another power limit than the device's, by the law that two limits of one chip were measured to follow.
+    """
     peak, origin = of.peak_flops_per_s(dtype), sustained_origin(of, dtype)
     if peak is None or origin is None:
         return None
-    return sustained()[origin.name + _SHARES[dtype]].share * peak
+    scale = (power_limit_w / of.power_w) ** power_exponent() if power_limit_w else 1.0
+    return sustained()[origin.name + _SHARES[dtype]].share * peak * scale

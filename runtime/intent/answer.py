@@ -33,13 +33,28 @@ class IntentAnswer:
     fewest: Fewest | None = None
     largest: Largest | None = None
 
+    @property
+    def run_days(self) -> dict[str, float] | None:
+        """Quantiles of the days of training by the scatter of steps; None without tokens, or where it is unknown."""
+        spread = self.estimate.spread
+        if self.training is None or spread is None:
+            return None
+        layout = self.estimate.parallelism
+        steps = max(
+            1, self.training.tokens // (layout.samples_per_update * self.estimate.model.sequence_length)
+        )
+        return {
+            f"p{round(100 * level)}": self.training.days * spread.of_steps(steps, level)
+            for level in (0.5, 0.9, 0.99)
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the estimate's form `kernelcast.estimate/2`, with further keys."""
         values = self.estimate.to_dict()
         if self.sensitivity is not None:
             values["fabric_rate_sensitivity"] = self.sensitivity.to_dict()
         if self.training is not None:
-            values |= self.training.to_dict()
+            values |= {**self.training.to_dict(), "run_days": self.run_days}
         if self.best is not None:
             values["runners_up"] = [one.to_dict() for one in self.best.runners_up]
             values["search"] = self.best.counted()

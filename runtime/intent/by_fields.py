@@ -48,7 +48,9 @@ def predict(
         UsageError: a field is unknown, missing or wrong, or there is no such model, fabric or file.
         DataError: no layout is valid, fits, or has an answer.
     """
-    found, fabric, values = _read(estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability"))
+    found, fabric, values = read_question_fields(
+        estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability")
+    )
     wish = Wish(gpus=gpus)
     wish.check(values, ())
     return answer(estimator, wish, values, model=found, fabric=fabric).estimate
@@ -69,17 +71,21 @@ def search_layouts(
         DataError: a regressor answers nonsense.
     """
     known = (*_OF_QUESTION, *SEARCH, *LIMITS, *SHARED, *MEMORY)
-    found, fabric, values = _read(estimator, model, fields, known)
+    found, fabric, values = read_question_fields(estimator, model, fields, known)
     return search(estimator, read_question(values, model=found, bundle=estimator.bundle, fabric=fabric))
 
 
-def _read(
+def read_question_fields(
     estimator: Estimator,
     model: ModelConfig | str | os.PathLike[str],
     fields: Mapping[str, Any],
     known: Iterable[str],
 ) -> tuple[ModelConfig, FabricChoice | None, dict[str, Any]]:
-    """The model, the fabric, and the other fields including the stack's."""
+    """The model, the fabric, and the other fields including the stack's.
+
+    Raises:
+        UsageError: a field is not among `known`, or there is no such model, fabric or file.
+    """
     values = renamed(fields, REQUEST)
     names = [name for name in known if name != "stack"]
     for name in values:

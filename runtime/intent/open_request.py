@@ -80,7 +80,7 @@ def read_open_request(
     )
     return OpenRequest(
         estimator=estimator,
-        question=question,
+        question=replace(question, front=False),
         cluster=question.cluster if "gpus_per_node" in values else None,
         gpu_memory_bytes=values.get("gpu_memory_bytes"),
     )

@@ -8,7 +8,15 @@ What is measured, fitted and asked therefore cannot drift apart. CONTRIBUTING.md
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kernelcast.runtime.operators import attention, collective, elementwise, float8, gemm, optimizer
+from kernelcast.runtime.operators import (
+    attention,
+    collective,
+    elementwise,
+    float8,
+    gemm,
+    optimizer,
+    recurrent,
+)
 from kernelcast.runtime.operators.operator import (
     Cost,
     Direction,
@@ -40,7 +48,7 @@ __all__ = [
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         value.name: value
-        for module in (elementwise, gemm, float8, attention, collective, optimizer)
+        for module in (elementwise, gemm, float8, attention, recurrent, collective, optimizer)
         for value in vars(module).values()
         if isinstance(value, Operator)
     }

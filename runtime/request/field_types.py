@@ -178,6 +178,16 @@ def number(low: float, high: float, expected: str, *, above: bool = False) -> Fi
     return FieldType(expected=expected, schema=schema, metavar="NUMBER", types=(int, float), read=read)
 
 
+def watts(high: float) -> FieldType:
+    """Watts from 0 to `high`; as text also with the unit: `500W`."""
+    plain = number(0, high, f"W from 0 to {high:g}, such as 500W")
+
+    def read(value: object) -> Value | None:
+        return plain.read(value.strip().removesuffix("W") if isinstance(value, str) else value)
+
+    return replace(plain, read=read)
+
+
 def _read_flag(value: object) -> bool | None:
     if isinstance(value, str):
         return {"true": True, "false": False}.get(value)

@@ -20,6 +20,7 @@ from kernelcast.runtime.request.field_types import (
     names,
     number,
     text,
+    watts,
     whole,
 )
 
@@ -44,7 +45,7 @@ StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "native", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
-Float8Recipe = Literal["none", "tensorwise", "blockwise"]
+Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"]
 LinearKind = Literal["attention", "mlp", "experts"]
 AdaptedKind = Literal["attention", "mlp"]
 ModuleKind = Literal["torch", "megatron", "megatron_local"]
@@ -287,7 +288,7 @@ class LayoutFields:
         "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
         "none", of_stack=True)
     fp8_recipe: Float8Recipe = stated(choice(get_args(Float8Recipe)),
-        "FP8 linears, scaled per tensor or per block; none for the training dtype.", "none",
+        "Linears in 8 or 4 bit: scaled per tensor (now, or delayed), row, block of 128, MXFP8 or NVFP4.", "none",
         of_stack=True)
     fp8_linears: tuple[LinearKind, ...] = stated(
         names(get_args(LinearKind), "one or more of attention, mlp, experts"),
@@ -312,6 +313,8 @@ class LayoutFields:
     host_memory_gb_per_s: float = stated(number(0, 100_000, "GB/s from 0 to 100000"),
         "Host memory bandwidth per device for the optimizer; required with offload_optimizer.", 0.0,
         of_stack=True)
+    power_limit_w: float = stated(watts(10_000), "Power limit of a device, such as 500W; 0 for its usual one.", 0.0,
+        unit="W", old=("power_limit",), of_stack=True)
     lora_rank: int = stated(_SIZE_OR_NONE, "Rank of LoRA adapters on frozen weights; 0 to train all weights.", 0,
         of_stack=True)
     lora_linears: tuple[AdaptedKind, ...] = stated(names(get_args(AdaptedKind), "one or more of attention, mlp"),

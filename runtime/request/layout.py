@@ -91,8 +91,10 @@ class Parallelism(LayoutFields):
       last backward pass, and gathered overlapped with the next step's first forward pass (0: Megatron-LM's size).
     - `tensor_overlap`: overlap of tensor-parallel collectives: "none", collectives of input gradients with the GEMMs
       of weight gradients ("weight_gradients"), or also every collective with its own GEMM ("products").
-    - `fp8_recipe`: GEMMs of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
-      ("blockwise"); routers, logits and everything between queries and attention output stay in 16 bit.
+    - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/recipes.py): scaled per tensor by its largest
+      entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
+      scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
+      stay in 16 bit.
     - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
     - `expert_overlap`: dispatch and combination overlap with a layer's compute for another micro-batch (DeepSeek-V3,
@@ -101,6 +103,7 @@ class Parallelism(LayoutFields):
       host moves `host_link_gb_per_s`, the host's optimizer `host_memory_gb_per_s` per device.
     - `offload_activations`: fraction of the kept activations that goes to the host after the forward pass of their
       layer and comes back before its backward pass.
+    - `power_limit_w`: power limit of every device; what it sustains changes with it (docs/hardware.md).
     - `lora_rank`: rank of the adapters of `lora_linears`; all other weights are frozen (arXiv 2106.09685).
 
     Raises:
@@ -131,8 +134,9 @@ class Parallelism(LayoutFields):
             )
         if self.expert_padding and not self.expert_capacity:
             raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
-        if self.fp8_dispatch and self.fp8_recipe == "none":
-            raise UsageError(field="fp8_dispatch", found=True, expected="false with fp8_recipe none")
+        for name in ("fp8_dispatch", "fp8_weights"):
+            if getattr(self, name) and self.fp8_recipe == "none":
+                raise UsageError(field=name, found=True, expected="false with fp8_recipe none")
         of_stage = self.world_size // self.pp
         if of_stage % (self.ep * self.expert_tp):
             raise UsageError(

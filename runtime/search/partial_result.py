@@ -51,10 +51,11 @@ class Found:
     front: Ranked = field(default_factory=lambda: nothing())
     smallest: Ranked = field(default_factory=lambda: nothing())
 
-    def add(self, ranked: Ranked, top: int) -> None:
+    def add(self, ranked: Ranked, top: int, *, front: bool = True) -> None:
         """Take evaluated layouts in."""
         self.best = best_of(self.best.with_others(best_of(ranked, top)), top)
-        self.front = front_of(self.front.with_others(front_of(ranked)))
+        if front:
+            self.front = front_of(self.front.with_others(front_of(ranked)))
 
     def look_at_memory(self, layouts: Layouts, memory_bytes: NDArray[np.float64]) -> None:
         """Remember the layout that needs least."""
@@ -70,7 +71,8 @@ class Found:
         """Which layouts with such bounds of their score can still be among the best or on the front."""
         full = len(self.best) >= question.top
         bar = self.best.score[question.top - 1] if full else np.inf
-        return (score <= bar) | ~is_dominated(self.front, score, memory)
+        may_lead: NDArray[np.bool_] = score <= bar
+        return may_lead | ~is_dominated(self.front, score, memory) if question.front else may_lead
 
     @classmethod
     def merged(cls, parts: Iterable["Found"], top: int) -> Self:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.attention_kernel import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
+from kernelcast.runtime.answers.formats import check_format
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Configurations
@@ -23,6 +24,8 @@ from kernelcast.runtime.step.layouts import Layouts
 
 _PRICED_AT_ONCE = 1 << 14
 """Layouts whose pieces are asked for together, which spreads the cost of each structure."""
+_FIRST = 1 << 7
+"""Layouts that are evaluated first: their times are the bar for the others."""
 _MOST_WAITING = 1 << 17
 """Layouts that wait to be compared, of about 200 bytes each."""
 
@@ -59,6 +62,7 @@ class _Sweep:
         # Layouts with known bounds, the most promising of them, and exact times of promising ones.
         self.waiting: list[tuple[Engine, Ranked]] = []
         self.promising, self.exact = Found(), Found()
+        check_format(question.space.common["fp8_recipe"], predictor.bundle)
         over = collective_source(predictor, question.fabric)
         self.collectives = (
             None if over is None else Collectives(source=over, gpus_per_node=question.cluster.gpus_per_node)
@@ -67,14 +71,11 @@ class _Sweep:
         self.done = 0
 
     def run(self) -> Found:
-        take = self._wait if self.prunes else self._take
         for engine, layouts, memory in self._fitting():
-            answered = 0
-            for group in engine.configurations(layouts):
-                answered += len(group.rows)
-                take(engine, group, layouts.take(group.rows), memory[group.rows])
-            self.found.counts.unanswered += len(layouts) - answered
-            self.found.counts.evaluated += answered
+            if self.question.front:
+                self._evaluate(engine, *self._balanced(engine, layouts, memory))
+            else:
+                self._best_first(engine, layouts, memory)
             if sum(len(bounded) for _, bounded in self.waiting) > _MOST_WAITING:
                 self._settle()
         self._settle()
@@ -87,12 +88,43 @@ class _Sweep:
             self.found.problems |= answers.problems
         return self.found
 
+    def _best_first(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
+        """Evaluate the layouts whose passes take least, then those whose passes alone are not too slow to lead."""
+        if not self.prunes or len(layouts) <= 2 * _FIRST:
+            self._evaluate(engine, *self._balanced(engine, layouts, memory))
+            return
+        least = self.question.score(layouts, engine.least_us(layouts))
+        is_first = np.zeros(len(layouts), dtype=bool)
+        is_first[np.argsort(least, kind="stable")[:_FIRST]] = True
+        self._evaluate(engine, *self._balanced(engine, layouts.take(is_first), memory[is_first]))
+        self._settle()
+        chosen = np.isnan(least) | self._may_matter(least, memory)
+        left_out = int((~(chosen | is_first)).sum())
+        self.found.counts.evaluated += left_out
+        self.found.counts.pruned += left_out
+        rest = chosen & ~is_first
+        if rest.any():
+            self._evaluate(engine, *self._balanced(engine, layouts.take(rest), memory[rest]))
+
+    def _evaluate(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
+        take = self._wait if self.prunes else self._take
+        answered = 0
+        for group in engine.configurations(layouts):
+            answered += len(group.rows)
+            take(engine, group, layouts.take(group.rows), memory[group.rows])
+        self.found.counts.unanswered += len(layouts) - answered
+        self.found.counts.evaluated += answered
+
     def _take(self, _: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         """Rank a group by its times."""
         question, found = self.question, self.found
         if question.timeline == "closed-form":
             times = group.times("closed-form").step_us
-            found.add(Ranked(layouts, question.score(layouts, times), times, memory), question.top)
+            found.add(
+                Ranked(layouts, question.score(layouts, times), times, memory),
+                question.top,
+                front=question.front,
+            )
             return
         chosen = np.ones(len(layouts), dtype=bool)
         if self.prunes:
@@ -101,7 +133,11 @@ class _Sweep:
         found.counts.pruned += int((~chosen).sum())
         if chosen.any():
             own, times = layouts.take(chosen), group.times("simulate", chosen).step_us
-            found.add(Ranked(own, question.score(own, times), times, memory[chosen]), question.top)
+            found.add(
+                Ranked(own, question.score(own, times), times, memory[chosen]),
+                question.top,
+                front=question.front,
+            )
 
     def _may_matter(self, bounds: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether layouts with these lower bounds of their scores can be among the best, or on the front."""
@@ -114,7 +150,7 @@ class _Sweep:
         """Keep a group with its bounds; the most promising layouts are simulated first."""
         bounds = group.bound_us()
         bounded = Ranked(layouts, self.question.score(layouts, bounds), bounds, memory)
-        self.promising.add(bounded, self.question.top)
+        self.promising.add(bounded, self.question.top, front=self.question.front)
         chosen = self._may_matter(bounded.score, memory)
         self.found.counts.pruned += int((~chosen).sum())
         if chosen.any():
@@ -132,7 +168,7 @@ class _Sweep:
                 own = some.layouts.take(group.rows)
                 times = group.times("simulate").step_us
                 ranked = Ranked(own, self.question.score(own, times), times, some.memory_bytes[group.rows])
-                self.exact.add(ranked, self.question.top)
+                self.exact.add(ranked, self.question.top, front=self.question.front)
         for engine, bounded in self.waiting:
             chosen = self._may_matter(bounded.score, bounded.memory_bytes)
             self.found.counts.pruned += int((~chosen).sum())
@@ -161,6 +197,7 @@ class _Sweep:
                     kernel=kernel_change(
                         question.space.common["attention_kernel"], self.predictor.bundle, factors
                     ),
+                    power_limit_w=question.space.common["power_limit_w"],
                 )
                 self.answers.append(answers)
                 self.engines[predictor] = Engine(
@@ -202,7 +239,7 @@ class _Sweep:
         """Layouts that fit into memory, some thousand at once, with their engine and the memory they need."""
         for layouts, memory in _together(self._fitting_blocks()):
             for engine, rows in self._engines(layouts):
-                yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
+                yield engine, layouts.take(rows), memory[rows]
 
     def _fitting_blocks(self) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
         """The layouts of every block that fit into memory, and the memory they need; the others are counted."""

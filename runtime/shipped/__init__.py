@@ -37,3 +37,6 @@ STACKS = Path(__file__).resolve().parent / "stacks"
 
 STEP_ERRORS = Path(__file__).resolve().parent / "step_errors.toml"
 """What sums of operators got wrong in the measured steps in validate/; `make step-errors` writes it."""
+
+STEP_SPREAD = Path(__file__).resolve().parent / "step_spread.csv"
+"""How single steps scatter around their median, and start-up times; `make step-spread` writes it."""

@@ -3,7 +3,7 @@
 What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import ceil
 
@@ -19,11 +19,13 @@ from kernelcast.runtime.step.groups import pipeline_pair
 from kernelcast.runtime.step.host import Host
 from kernelcast.runtime.step.kinds import DENSE, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
+from kernelcast.runtime.step.layers.linear import cast_rows
 from kernelcast.runtime.step.layers.loss import loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
-from kernelcast.runtime.step.op import Call, Calls, Op, Ops, Overlap, call, op
+from kernelcast.runtime.step.op import Call, Calls, Number, Op, Ops, Overlap, call, op
 from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_parameters
 from kernelcast.runtime.step.passes import Pass, Passes, passes_of
+from kernelcast.runtime.step.recipes import RECIPES
 from kernelcast.runtime.step.recomputation import recomputed
 from kernelcast.runtime.step.sizes import Sizes, remembered_ops
 from kernelcast.runtime.step.update import DataParallel, update_ops
@@ -140,10 +142,11 @@ class Decomposition:
         if not self.is_sharded:
             return (), ()
         held = held_parameters(self.sizes, ops)
-        gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
+        share = self._gather_share([(1, ops)], held.total)
+        gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(ceil(share * own)))
         scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
-        # Of what is gathered: nothing stays of the copies in 8 bit.
-        casts = self._casts(ops) if self.parallelism.zero == 3 else ()
+        # Of what is gathered: nothing stays of the copies in 8 bit, unless those are gathered.
+        casts = self._casts(ops) if self.parallelism.zero == 3 and not self.parallelism.fp8_weights else ()
         return (*gather, *(one for cast in casts for one in cast.forward())), scatter
 
     def _shares(self, held: HeldParameters) -> Iterator[tuple[int, DataParallel]]:
@@ -157,7 +160,36 @@ class Decomposition:
         weights = (
             one.weight for one in ops if one.weight is not None and self.sizes.is_cast(one.weight.kind)
         )
-        return tuple(op(Component.WEIGHT_CAST, "float8_cast", w.k, w.n, count=w.times) for w in weights)
+        moved_bytes = RECIPES[self.parallelism.fp8_recipe].weight_bytes if self.has_casts else 0
+        return tuple(
+            op(
+                Component.WEIGHT_CAST,
+                "float8_cast",
+                cast_rows(w.k, moved_bytes),
+                w.n,
+                directions=(Direction.FORWARD,),
+                count=w.times,
+            )
+            for w in weights
+        )
+
+    @property
+    def has_casts(self) -> bool:
+        """Whether linears run in 8 or 4 bit."""
+        return self.parallelism.fp8_recipe != "none"
+
+    def _gather_share(self, counts: Iterable[tuple[int, Ops]], parameters: Number) -> float:
+        """Bytes of gathered parameters over bytes in 16 bit: cast ones travel as one copy (`fp8_weights`)."""
+        if not self.parallelism.fp8_weights or not self.has_casts or not parameters:
+            return 1.0
+        cast = sum(
+            times * one.weight.entries
+            for times, ops in counts
+            for one in ops
+            if one.weight is not None and self.sizes.is_cast(one.weight.kind)
+        )
+        saved = 1 - RECIPES[self.parallelism.fp8_recipe].entry_bytes / self.element_bytes
+        return float(1 - saved * cast / parameters)
 
     @cached_property
     def send(self) -> Calls:
@@ -170,13 +202,16 @@ class Decomposition:
     def update(self, stage: StageKind) -> Ops:
         """The ops of a kind of stage once per update, in the order in which they run."""
         layers = stage.layers + stage.last * self.model.extra_predictions
-        ops = update_ops(list(self._shares(self._held(stage))), stage.optimizer_role, layers)
+        held = self._held(stage)
+        counts = ((count, block.ops) for block, count in zip(self.layers, stage.counts, strict=True))
+        share = self._gather_share(counts, held.total)
+        ops = update_ops(list(self._shares(held)), stage.optimizer_role, layers, gathered=share)
         if self.sizes.is_frozen:
             return ops
         # Weights are cast to 8 bit for the next step; with ZeRO-3 every gather does that.
         if self.parallelism.fp8_recipe != "none" and self.parallelism.zero < 3:
-            held = [*zip(self.layers, stage.counts, strict=True), (self.last, int(stage.last))]
-            casts = (one.times(count, "") for block, count in held for one in self._casts(block.ops))
+            cast = [*zip(self.layers, stage.counts, strict=True), (self.last, int(stage.last))]
+            casts = (one.times(count, "") for block, count in cast for one in self._casts(block.ops))
             ops = _before(ops, Component.ALL_GATHER, tuple(casts))
         # In a pipeline both ends hold copies of tied embeddings, and of those that further predictions read, and sum
         # their gradients; that overlaps no pass, as it waits for all replicas' gradients.

@@ -27,6 +27,7 @@ _OF_STEP = {
     "fp8_weights",
     "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
     "expert_padding", "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
+    "power_limit_w",
 }  # fmt: skip
 _OF_LAYERS = tuple(name for name in LAYOUT if name not in _OF_STEP and name not in _OF_EXPERTS)
 

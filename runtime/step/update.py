@@ -167,7 +167,9 @@ class DataParallel:
         )
 
 
-def update_ops(shares: Sequence[tuple[int, DataParallel]], role: str, layers: int) -> Ops:
+def update_ops(
+    shares: Sequence[tuple[int, DataParallel]], role: str, layers: int, *, gathered: float = 1.0
+) -> Ops:
     """The ops of a stage once per update: gradients combined, clipping, optimizer, zeroing, parameters gathered.
 
     | zero | gradients | optimizer over | parameters |
@@ -180,8 +182,8 @@ def update_ops(shares: Sequence[tuple[int, DataParallel]], role: str, layers: in
 
     `shares` are the parameters that are sharded alike: experts are held by fewer devices than the rest, and one
     optimizer updates both. `role` is the optimizer's: "first_stage", "middle_stage" or "last_stage" of a stage with
-    `layers`; a single stage, first and last at once, is the last. Gradients are set to zero for the micro-batches of
-    the next step to add into.
+    `layers`; a single stage, first and last at once, is the last. `gathered` are the bytes of gathered parameters over
+    bytes in 16 bit. Gradients are set to zero for the micro-batches of the next step to add into.
     """
     shares = [(held, how) for held, how in shares if held]
     if not shares:
@@ -208,7 +210,10 @@ def update_ops(shares: Sequence[tuple[int, DataParallel]], role: str, layers: in
             count=int(share > 0),
         ),
         op(Component.GRADIENT_ZEROING, "gradient_zero", width * zeroed),
-        *_collectives(Component.ALL_GATHER, (one for held, way in shares for one in way.gathered_once(held))),
+        *_collectives(
+            Component.ALL_GATHER,
+            (one for held, way in shares for one in way.gathered_once(ceil(gathered * held))),
+        ),
     )
 
 

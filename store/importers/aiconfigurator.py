@@ -3,8 +3,10 @@
 A file holds one framework and device, sometimes several versions of the framework: the newest one counts of rows with
 the same key. `op_name` selects the reader of a row; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
 
-- GEMM: [m, k] × [k, n] forward. `fp8` has scales per tensor or row, `fp8_block` per block of 128 × 128. Both are
-  separate operators, whose times include the cast of the activations.
+- GEMM: [m, k] × [k, n] forward. `fp8` has scales per tensor or row, `fp8_block` per block of 128 × 128, `nvfp4` per 16
+  entries: separate operators, whose times include the cast of the activations here.
+- Casts: `compute_scale` finds the largest entry of a tensor (two bytes read), `scale_matrix` casts it once.
+- Linear attention: convolution and scan of prefills; `mamba2` has its convolution alone.
 - Context attention: causal prefill of a whole sequence (`step` 0), with keys and values in a paged cache.
 - NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` counts the elements of
   nccl-tests' `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). If it were the part of
@@ -28,8 +30,16 @@ from kernelcast.store.importers.tables import Cells, LeftOut, Malformed, Parquet
 
 _WHAT = "a table of aiconfigurator"
 _COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "latency")
-_FLOATS = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
-_LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block"}
+_FLOATS = {
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "fp8": "float8_e4m3fn",
+    "fp8_block": "float8_e4m3fn",
+    "nvfp4": "float4_e2m1fn_x2",
+}
+_LINEARS = {"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block", "nvfp4": "gemm_float4_block"}
+# SGLang scales every row of the activations and every column of the weights (CUTLASS), TensorRT-LLM whole tensors.
+_ROW_KERNEL = "sglang_sgl_kernel_fp8_scaled_mm"
 _COLLECTIVES = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -187,9 +197,10 @@ def _dtype(name: str) -> str:
 
 def _gemm(cells: Cells, row: dict[str, Any]) -> TimedRow:
     dtype = cells.text("gemm_dtype")
+    by_row = cells.text("kernel_source") == _ROW_KERNEL
     return TimedRow(
         **row,
-        operator=_LINEARS.get(dtype, "gemm"),
+        operator="gemm_float8_row" if by_row else _LINEARS.get(dtype, "gemm"),
         direction=Direction.FORWARD,
         dtype=_dtype(dtype),
         vector=cells.wholes("m", "k", "n"),
@@ -244,6 +255,43 @@ def _nccl(cells: Cells, row: dict[str, Any]) -> TimedRow:
     )
 
 
+def _cast(cells: Cells, row: dict[str, Any]) -> TimedRow:
+    return TimedRow(
+        **row,
+        operator="float8_cast",
+        direction=Direction.FORWARD,
+        dtype="bfloat16",
+        vector=cells.wholes("m", "k"),
+        variant=cells.text("op_name"),
+        **_BURST,
+    )
+
+
+def _recurrent(cells: Cells, row: dict[str, Any]) -> TimedRow:
+    if cells.text("phase") != "context":
+        raise LeftOut("of generated tokens: training has none")
+    kernel, shape = cells.text("kernel_source"), cells.wholes("batch_size", "seq_len")
+    if kernel == "chunk_gated_delta_rule":
+        operator = "gated_delta_rule"
+        shape += cells.wholes("num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim")
+    else:
+        of_mamba = ("n_groups", "d_state", "nheads", "head_dim")
+        of_delta_rule = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
+        keys, size, heads, width = cells.wholes(
+            *(of_mamba if cells.text("op_name") == "mamba2" else of_delta_rule)
+        )
+        operator, shape = "causal_convolution", (*shape, 2 * keys * size + heads * width)
+    return TimedRow(
+        **row,
+        operator=operator,
+        direction=Direction.FORWARD,
+        dtype="bfloat16",
+        vector=shape,
+        variant=kernel,
+        **_BURST,
+    )
+
+
 def _moe(cells: Cells, row: dict[str, Any]) -> TimedRow:
     dtype, distribution = cells.text("moe_dtype"), cells.text("distribution")
     element_type, expert_parallel = _dtype(dtype), cells.whole("moe_ep_size")
@@ -270,6 +318,8 @@ _READERS: Mapping[str, Callable[[Cells, dict[str, Any]], TimedRow]] = {
     "gemm": _gemm,
     "context_attention": _attention,
     "moe": _moe,
+    **dict.fromkeys(("compute_scale", "scale_matrix"), _cast),
+    **dict.fromkeys(("mamba2", "gdn"), _recurrent),
     **dict.fromkeys(_COLLECTIVES, _nccl),
 }
 """Readers of rows by `op_name`, given the fields of all rows."""

@@ -369,7 +369,6 @@ def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
         "micro_batches": int(row["global_batch"]) // (int(row["micro_batch"]) * dp),
         **({"virtual_stages": int(row["vp"])} if row["vp"] else {}),
         **recipe,
-        **(HOST if row["source"].startswith("NVIDIA") and degrees["ep"] == 1 else {}),
         "measured_s": float(row["step_s"]),
         **({"flag": fault} if fault else {}),
     }

@@ -219,7 +219,7 @@ def test_health_metrics_and_description(start: Start) -> None:
     described = server.get("/openapi.json").json
     assert described["openapi"].startswith("3.1")
     assert set(described["paths"]) == {
-        "/predict", "/search", "/walltime", "/layouts", "/choices", "/model", "/pictures", "/page", "/trace",
+        "/predict", "/search", "/walltime", "/layouts", "/choices", "/model", "/pictures", "/page", "/trace", "/plan",
         "/catalogue", "/health", "/metrics", "/openapi.json", "/reload",
     }  # fmt: skip
 
@@ -234,6 +234,7 @@ def test_the_description_knows_every_field(server: Server) -> None:
         ("/choices", "PredictRequest"),
         ("/model", "ModelRequest"),
         ("/walltime", "WalltimeRequest"),
+        ("/plan", "PlanRequest"),
     ):
         known = server.post(path, {"unheard of": 1}).error
         assert known.split("known are ")[1].split(", ") == list(schemas[name]["properties"])

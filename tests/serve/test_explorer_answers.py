@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kernelcast.plan import plan
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.request.layout import Parallelism
@@ -182,3 +183,13 @@ def test_hardware_is_loaded_once_for_many(start: Start) -> None:
         client.join()
     assert len(steps) == 6
     assert len(set(steps)) == 1
+
+
+def test_a_run_is_planned_as_the_command_plans_it(server: Server) -> None:
+    found = server.post("/plan", {**ASKED, "tokens": 10**9, "price": 2}).json
+    estimator = Estimator.load("h100-sxm")
+    fields = {name: value for name, value in ASKED.items() if name not in ("model", "hardware")}
+    expected = plan(estimator, "llama-2-7b", tokens=10**9, price=2, **fields).to_dict(with_fan=True)
+    assert found == json.loads(json.dumps(expected))
+    assert server.post("/plan", ASKED).error == "neither of tokens and steps given, expected one of them"
+    assert "failure_rate is -1" in server.post("/plan", {**ASKED, "tokens": 1, "failure_rate": -1}).error

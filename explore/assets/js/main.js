@@ -7,6 +7,7 @@ import { showCompared } from "./compare.js";
 import { byId, copied, download, h, options } from "./dom.js";
 import { SCHEDULES, amount, counted, gib, whole } from "./format.js";
 import { jobText } from "./jobs.js";
+import { showRun } from "./run.js";
 import { FACTORS, OWN, described, layoutBody, searchBody, tokensOf } from "./questions.js";
 import { Sliders } from "./sliders.js";
 import { DEFAULTS, LAYOUT_FIELDS, fresh, read, written } from "./state.js";
@@ -150,7 +151,11 @@ function shownAlone(name, value) {
   byId("problem").hidden = !isWrong;
   if (isWrong) byId("problem").textContent = `${name} is '${value}', expected ${name === "tokens" ? "a number such as 300B or 15T" : "a number such as 2.50"}`;
   if (estimate) headline();
+  if (answered && !isWrong) planned();
 }
+
+/** The run of the answered layout; it follows the step's answer, which does not wait for it. */
+const planned = () => busy(() => guarded(() => showRun(answered.body, { tokens: tokensOf(state), price: Number(state.price) })));
 
 function remember() {
   const text = written(state);
@@ -250,6 +255,7 @@ async function showLayout(layout) {
   sliders.show(possible.choices, answered.layout);
   mark();
   showPictures(pictures);
+  planned();
 }
 
 function choose(row) {

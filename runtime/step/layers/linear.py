@@ -1,13 +1,15 @@
 """Linears: in which type their products run, and what adapters (LoRA) make of them."""
 
+import math
 from typing import Any
 
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.operators.float8 import CAST_BYTES
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
+from kernelcast.runtime.step.recipes import RECIPES
 from kernelcast.runtime.step.sizes import Sizes
 
-_SCALED = {"tensorwise": "tensor", "blockwise": "block"}
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 
@@ -27,17 +29,25 @@ def linear(
     own. `bias` is the number of further parameters, `columns` as of `Matrix`, `others` fields of `Op`.
     """
     *groups, m, k, n = shape
+    casts: Ops = ()
     operator = "grouped_gemm" if groups else "gemm"
     if s.is_cast(kind):
-        operator += f"_float8_{_SCALED[s.layout.fp8_recipe]}"
+        operator += f"_{RECIPES[s.layout.fp8_recipe].product}"
+        rows, module = math.prod(groups) * m, others.get("module", "")
+        casts = (
+            _cast(s, f"{role}_input_cast", rows, k, Direction.FORWARD, module),
+            _cast(s, f"{role}_gradient_cast", rows, n, Direction.BACKWARD, module),
+        )
     weight = Matrix(kind, k, n, groups[0] if groups else 1, columns)
     own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
     if groups or not s.is_adapted(kind):
-        return (product,)
+        return (*casts[:1], product, *casts[1:])
     rank, module, drops = s.layout.lora_rank, product.module, int(s.layout.lora_dropout > 0)
     return (
+        *casts[:1],
         product,
+        *casts[1:],
         op(
             f"{role}_adapter_dropout",
             "dropout",
@@ -53,6 +63,17 @@ def linear(
         ),
         op(f"{role}_adapter_add", "residual_add", 1, m, n, module=module),
     )
+
+
+def _cast(s: Sizes, name: str, rows: Number, columns: Number, direction: Direction, module: str) -> Op:
+    """The cast of what a linear reads, or of its output's gradient, with the copies that the recipe makes."""
+    rows = cast_rows(rows, RECIPES[s.layout.fp8_recipe].cast_bytes)
+    return op(name, "float8_cast", rows, columns, directions=(direction,), module=module)
+
+
+def cast_rows(rows: Number, moved_bytes: float) -> Number:
+    """Rows of the cast that was measured which move as much as one of `moved_bytes` per entry."""
+    return max(1, round(rows * moved_bytes / CAST_BYTES)) if isinstance(rows, int) else rows
 
 
 def _adapter(name: str, role: str, m: Number, k: Number, n: Number, **others: Any) -> Op:

@@ -68,7 +68,7 @@ def test_devices_are_named_in_any_way(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("H100", "nearest are h100-sxm, h100-pcie, h100-nvl$"),
+        ("H100", "nearest are h100-sxm, h100-pcie, h100-nvl, h100-sxm-96gb$"),
         ("tpu", "known are a100-sxm, gh200, "),
     ],
 )

@@ -34,7 +34,10 @@ PER_ELEMENT = {
     ("cross_entropy", BACKWARD): (3, 3, 2),
     ("router", FORWARD): (10, 6, 1),
     ("router", BACKWARD): (10, 6, 1),
-    ("float8_cast", FORWARD): (1, 2, 2),  # 2 bytes in, twice 1 byte out
+    ("float8_cast", FORWARD): (1, 1.5, 1.5),  # 2 bytes in, 1 byte out
+    ("float8_cast", BACKWARD): (1, 1.5, 1.5),
+    ("causal_convolution", FORWARD): (8, 2, 2),
+    ("causal_convolution", BACKWARD): (16, 3, 3),
     ("causal_mask_fill", FORWARD): (0, 2, 0.5),
     ("causal_mask_fill", BACKWARD): (0, 2, 0.5),
     ("softmax", FORWARD): (5, 2, 2),
@@ -43,6 +46,7 @@ PER_ELEMENT = {
     ("fused_causal_softmax", BACKWARD): (5, 3, 1.5),
     ("qkv_split", BACKWARD): (0, 2, 2),
 }
+FORMATS = ("float8_tensor", "float8_row", "float8_block", "float4_block")
 ELEMENTWISE = {name: row for name, row in OPERATORS.items() if row.is_elementwise and name != "rope"}
 
 
@@ -174,10 +178,10 @@ def test_which_operators_a_step_can_do_without() -> None:
     assert {name for name, row in OPERATORS.items() if row.is_on_request} == {
         "moe",
         "float8_cast",
-        "gemm_float8_tensor",
-        "gemm_float8_block",
-        "grouped_gemm_float8_tensor",
-        "grouped_gemm_float8_block",
+        "causal_convolution",
+        "gated_delta_rule",
+        "state_space_scan",
+        *(f"{kind}_{one}" for kind in ("gemm", "grouped_gemm") for one in FORMATS),
     }
     assert {name for name, row in OPERATORS.items() if row.per_update} == {
         "adam",
@@ -198,12 +202,14 @@ def test_what_answers_for_an_operator() -> None:
         "rms_norm": ("layer_norm", 1.0, True, False, 1.3),
         "swiglu": ("gelu", 1.0, True, False, 1.3),
         **dict.fromkeys(("bias_add", "dropout", "copy", "embedding_mask", "router"), as_much_memory),
-        **dict.fromkeys(("float8_cast", "qkv_split", "rope"), as_much_memory),
+        **dict.fromkeys(("float8_cast", "qkv_split", "rope", "causal_convolution"), as_much_memory),
         **dict.fromkeys(("adam", "gradient_zero", "gradient_clip", "gradient_scale"), as_much_memory),
         **dict.fromkeys(("permute", "unpermute"), ("residual_add", 4.2, True, False, 1.3)),
         "grouped_gemm": ("gemm", 1.0, False, False, 2.1),
-        "grouped_gemm_float8_tensor": ("gemm_float8_tensor", 1.0, False, False, 2.1),
-        "grouped_gemm_float8_block": ("gemm_float8_block", 1.0, False, False, 2.1),
+        **{f"grouped_gemm_{one}": (f"gemm_{one}", 1.0, False, False, 2.1) for one in FORMATS},
+        "gemm_float8_row": ("gemm_float8_tensor", 1.0, False, False, 1.3),
+        "gemm_float8_block": ("gemm_float8_tensor", 1.0, False, False, 1.3),
+        "state_space_scan": ("gated_delta_rule", 1.0, False, False, 2.0),
         "attention_block": ("flash_attention", 1.0, False, False, 1.3),
         # A ring all-reduce is a reduce-scatter, then an all-gather.
         "all_gather": ("all_reduce", 0.5, False, True, 1.3),

@@ -126,7 +126,7 @@ def test_a_burst_is_stored_and_not_counted_as_doubtful(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (GEMM | {"gemm_dtype": "nvfp4"}, "of nvfp4: a precision"),
+        (GEMM | {"gemm_dtype": "int4_wo"}, "of int4_wo: a precision"),
         (ATTENTION | {"kv_cache_dtype": "fp8"}, "of attention with a cache in fp8"),
         (ATTENTION | {"attn_dtype": "fp8"}, "of attention in fp8"),
         (ATTENTION | {"window_size": 128}, "of attention in a sliding window"),

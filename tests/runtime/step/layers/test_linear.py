@@ -66,7 +66,12 @@ def test_linears_of_a_layer_in_8_bit_and_nothing_else(llama: Sizes) -> None:
     ]
     assert {one[2] for one in products(backward(cast))} == {"input_gradient", "weight_gradient"}
     others = [one._replace(operator="gemm") if one.operator == name else one for one in computing(cast)]
-    assert others == list(computing(usual))
+    assert [one for one in others if one.operator != "float8_cast"] == list(computing(usual))
+    # Six bytes of an entry, what two casts move: inputs forward, gradients of outputs backward.
+    casts = [one.shape for one in forward(cast) if one.operator == "float8_cast"]
+    assert casts == [(96, 32), (96, 24), (96, 32), (96, 20)]
+    casts = [one.shape for one in backward(cast) if one.operator == "float8_cast"]
+    assert sorted(casts) == sorted([(96, 48), (96, 32), (96, 40), (96, 32)])
     for end in (embedding, loss):
         assert computing(end(in_8_bit)) == computing(end(llama))
     assert held_parameters(in_8_bit, cast) == held_parameters(llama, usual)
@@ -97,7 +102,7 @@ def test_experts_in_8_bit_and_their_router_not() -> None:
 
 def test_weights_are_cast_once_per_update() -> None:
     # A layer on one of two devices, as above; a stage has one.
-    weights = [((32, 48), 1), ((24, 32), 1), ((32, 40), 1), ((20, 32), 1)]
+    weights = [((64, 48), 1), ((48, 32), 1), ((64, 40), 1), ((40, 32), 1)]
     whole, sharded = (parts(fp8_recipe="tensorwise", zero=zero) for zero in (1, 3))
     cast = updated(whole, Component.WEIGHT_CAST)
     assert [(one.shape, one.count) for one in cast] == weights
@@ -107,7 +112,14 @@ def test_weights_are_cast_once_per_update() -> None:
     gather, _ = sharded.shards["layer 0"]
     assert [(one.shape, one.count) for one in gather if one.operator == "float8_cast"] == weights
     assert not updated(sharded, Component.WEIGHT_CAST)
-    assert OPERATORS["float8_cast"].moved_bytes(Direction.FORWARD, (32, 48), 2) == 4 * 32 * 48
+    assert OPERATORS["float8_cast"].moved_bytes(Direction.FORWARD, (32, 48), 2) == 3 * 32 * 48
+
+
+def test_a_cast_weight_is_gathered_as_one_copy() -> None:
+    usual, cast = (parts(fp8_recipe="mxfp8", zero=3, fp8_weights=one) for one in (False, True))
+    entries = [parts.shards["layer 0"][0][0].shape[0] for parts in (usual, cast)]
+    weights = 32 * 48 + 24 * 32 + 32 * 40 + 20 * 32
+    assert entries[0] - entries[1] == pytest.approx(weights * (1 - (1 + 1 / 32) / 2) / 2, abs=1)
 
 
 def test_copies_of_weights_in_8_bit() -> None:
@@ -213,8 +225,8 @@ def test_a_stage_without_adapters_updates_nothing() -> None:
 
 
 def test_wrong_fields() -> None:
-    with pytest.raises(UsageError, match=r"^fp8_recipe is 'mxfp8', expected none, tensorwise or blockwise$"):
-        replace(LAYOUT, fp8_recipe="mxfp8")
+    with pytest.raises(UsageError, match=r"^fp8_recipe is 'fp6', expected none, .*, mxfp8 or nvfp4$"):
+        replace(LAYOUT, fp8_recipe="fp6")
     with pytest.raises(UsageError, match=r"^lora_linears is .*, expected one or more of attention, mlp$"):
         replace(LAYOUT, lora_linears=("experts",))
 

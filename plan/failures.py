@@ -1,0 +1,151 @@
+"""How often nodes fail: published sites, and own counts on top of them.
+
+Sites differ by more than their counts explain, so that the rate of a new site is a Gamma distribution fitted to the
+rates of published ones, each site once. Counts of one's own turn it into its posterior (a Gamma again: conjugate to
+Poisson counts); few events leave it wide.
+"""
+
+import math
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.record import WITH_DEFAULT, Record, above, at_least, read_record
+
+FAILURES_PATH = Path(__file__).resolve().parent / "failures.toml"
+GPUS_OF_RATE = 8
+"""Rates are per node of this many GPUs; other nodes fail in proportion."""
+_LEAST_SITES = 3
+_S_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureSite(Record):
+    """A row of failures.toml."""
+
+    OPTIONAL = WITH_DEFAULT
+    failures: Annotated[int, at_least(0)]
+    node_days: Annotated[float, above(0)]
+    gpus_per_node: Annotated[int, at_least(1)] = GPUS_OF_RATE
+    architecture: str
+    counted: str
+    source: str
+    operator: str
+    range: tuple[int, int] | None = None
+
+    @property
+    def per_1000_node_days(self) -> float:
+        """Failures per 1,000 days of a node with 8 GPUs; half an event where there was none."""
+        exposure = self.node_days * self.gpus_per_node / GPUS_OF_RATE
+        return 1000 * max(self.failures, 0.5) / exposure
+
+
+@cache
+def published_sites() -> Mapping[str, FailureSite]:
+    """Sites by name."""
+    rows = tomllib.loads(FAILURES_PATH.read_text(encoding="utf-8"))
+    return {name: read_record(FailureSite, row) for name, row in rows.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRate:
+    """A Gamma distribution of failures per 1,000 days of a node with 8 GPUs: `events` in `thousands` of these.
+
+    Both are infinite where the rate is certain.
+
+    `origin` says where it comes from, in words; `shape` is the Weibull shape of times between failures.
+    """
+
+    events: float
+    thousands: float
+    mean: float
+    origin: str
+    shape: float = 1.0
+
+    @classmethod
+    def of(cls, events: float, thousands: float, origin: str) -> "FailureRate":
+        """With the mean that follows."""
+        return cls(events=events, thousands=thousands, mean=events / thousands, origin=origin)
+
+    def draws(self, random: np.random.Generator, count: int) -> NDArray[np.float64]:
+        """Random rates over the mean, float64 [count]."""
+        if math.isinf(self.events):
+            return np.ones(count)
+        found: NDArray[np.float64] = random.gamma(self.events, 1 / self.events, count)
+        return found
+
+    def interval(self) -> tuple[float, float]:
+        """5th and 95th percentile of the rate (20,000 draws, seeded)."""
+        low, high = np.quantile(self.draws(np.random.default_rng(0), 20_000), (0.05, 0.95))
+        return self.mean * float(low), self.mean * float(high)
+
+    def per_s(self, *, nodes: int, gpus_per_node: int) -> float:
+        """Mean failures per second of a run."""
+        return self.mean / 1000 / _S_PER_DAY * nodes * gpus_per_node / GPUS_OF_RATE
+
+    def observing(self, failures: int, node_days: float, gpus_per_node: int, origin: str) -> "FailureRate":
+        """The posterior after own counts."""
+        return FailureRate.of(
+            self.events + failures,
+            self.thousands + node_days * gpus_per_node / GPUS_OF_RATE / 1000,
+            f"{failures} failures in {node_days:,.0f} node-days ({origin}), and {self.origin}",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; the interval is of 90 %."""
+        return {
+            "per_1000_node_days": self.mean,
+            "interval": None if math.isinf(self.events) else list(self.interval()),
+            "shape": self.shape,
+            "origin": self.origin,
+        }
+
+
+def stated_rate(per_1000_node_days: float) -> FailureRate:
+    """A rate that is given, taken as certain."""
+    return FailureRate(events=math.inf, thousands=math.inf, mean=per_1000_node_days, origin="as given")
+
+
+def observed_rate(failures: int, node_days: float, gpus_per_node: int) -> FailureRate:
+    """The rate by counts alone: Jeffreys' prior of half an event."""
+    thousands = max(node_days * gpus_per_node / GPUS_OF_RATE / 1000, 1e-9)
+    return FailureRate.of(failures + 0.5, thousands, f"{failures} failures in {node_days:,.0f} node-days")
+
+
+def rate_of(architecture: str | None, *, without: Collection[str] = ()) -> FailureRate:
+    """The rate of a site that is not in the table, by its devices' generation.
+
+    Sites of the same generation are taken where there are three; else all. Their logarithms are averaged, every site
+    once, and their scatter is the uncertainty of one more site. `without` are names left out.
+
+    Raises:
+        UsageError: a name is unknown.
+    """
+    for name in without:
+        if name not in published_sites():
+            raise UsageError(
+                f"failure site {shown(name)} is unknown, expected one of {', '.join(published_sites())}"
+            )
+    known = {name: one for name, one in published_sites().items() if name not in without}
+    same = {name: one for name, one in known.items() if one.architecture == architecture}
+    used = same if len(same) >= _LEAST_SITES else known
+    logs = [math.log(one.per_1000_node_days) for one in used.values()]
+    mean, spread = _mean_and_spread(logs)
+    # The Gamma with these moments of its logarithm: trigamma ≈ 1/a + 1/2a², digamma ≈ log a − 1/2a − 1/12a².
+    variance = max(spread**2 * (1 + 1 / len(logs)), 1e-4)
+    events = (1 + math.sqrt(1 + 2 * variance)) / (2 * variance)
+    rate = math.exp(mean + 1 / (2 * events) + 1 / (12 * events**2))
+    kind = f"{architecture} sites" if used is same else "sites of all generations"
+    return FailureRate.of(events, events / rate, f"{len(used)} published {kind} ({', '.join(used)})")
+
+
+def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    mean = sum(values) / len(values)
+    return mean, math.sqrt(sum((one - mean) ** 2 for one in values) / max(1, len(values) - 1))

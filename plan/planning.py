@@ -1,0 +1,268 @@
+"""From an estimate to a plan: `plan` asks for the step by the fields of a prediction, `plan_of` takes one."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernelcast.plan.answer import Plan, Restart
+from kernelcast.plan.checkpoint import checkpoint_of
+from kernelcast.plan.failures import FailureRate, rate_of, stated_rate
+from kernelcast.plan.fields import DETECTION_S, PLAN, REPAIR_S, REPLACEMENT_S
+from kernelcast.plan.run import Run, expected, with_best_interval
+from kernelcast.plan.simulation import Draws
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.dataclass import replace
+from kernelcast.runtime.errors import KernelcastError, UsageError
+from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.estimator import Estimator
+from kernelcast.runtime.estimate.step_spread import RUNS_STD, StepSpread, spread_of
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.intent.answer import answer
+from kernelcast.runtime.intent.by_fields import read_question_fields
+from kernelcast.runtime.intent.goals import Wish
+from kernelcast.runtime.request.fields import MEMORY, REQUEST
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.spelling import unknown_field
+
+_FIRST_STEP = 0.05
+"""What a first step takes longer than others: the median of MLPerf's logs."""
+_Z95 = 1.645
+_S_PER_DAY = 86_400.0
+_MOST_ROUNDS = 5
+_MOST_FAILURES = 100_000
+
+
+def plan(
+    estimator: Estimator,
+    model: ModelConfig | str | os.PathLike[str],
+    *,
+    gpus: int | None = None,
+    deadline_s: float | None = None,
+    rate: FailureRate | None = None,
+    spread: StepSpread | None = None,
+    **fields: Any,
+) -> Plan:
+    """Plan a run of `tokens` or `steps`; `fields` as in `kernelcast.runtime.predict`, and of `PLAN`.
+
+    With `deadline_s` the fewest devices whose calendar time is within it in 90 % of simulated runs; else the layout of
+    `gpus` or of the fields. `rate` is how often nodes fail, and `spread` how steps scatter; None for values of
+    published sites.
+
+    >>> from kernelcast.runtime import Estimator
+    >>> found = plan(Estimator.load("h100-sxm"), "llama-3-8b", gpus=64, global_batch=512, tokens="1T", seed=1)
+    >>> 0.9 < found.expected.goodput < 1, found.days[0] <= found.days[2]
+    (True, True)
+
+    Raises:
+        UsageError: a field is unknown, missing or wrong, or the run makes no progress.
+        DataError: no layout is valid, fits, has an answer, or is fast enough.
+    """
+    own = read_plan({name: value for name, value in fields.items() if name in PLAN})
+    found, fabric, values = read_question_fields(
+        estimator,
+        model,
+        {name: value for name, value in fields.items() if name not in PLAN},
+        (*REQUEST, *MEMORY),
+    )
+
+    def estimated(wish: Wish) -> Estimate:
+        wish.check(values, ())
+        return answer(estimator, wish, values, model=found, fabric=fabric).estimate
+
+    if deadline_s is None:
+        return plan_of(estimator, estimated(Wish(gpus=gpus)), own, rate=rate, spread=spread, fabric=fabric)
+    tokens = own.get("tokens")
+    if gpus is not None or tokens is None:
+        given = "gpus" if gpus is not None else "no tokens"
+        raise UsageError(f"deadline is given with {given}, expected tokens, and no gpus")
+    days = deadline_s / _S_PER_DAY
+    target = days
+    for _ in range(_MOST_ROUNDS):
+        planned = plan_of(
+            estimator, estimated(Wish(tokens=tokens, days=target)), own, rate=rate, fabric=fabric
+        )
+        if planned.days[1] <= days:
+            return planned
+        # What all but steps takes, and uncertainty, comes off the time that steps may take.
+        target = 0.999 * min(target, days * planned.expected.work_s / _S_PER_DAY / planned.days[1])
+    raise UsageError(
+        f"deadline is {days:g} days, expected at least {planned.days[1]:.1f}: that of the largest size tried"
+    )
+
+
+def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `PLAN`, read from numbers or texts.
+
+    Raises:
+        UsageError: a field is unknown or wrong, or not exactly one of tokens and steps is given.
+    """
+    for name in values:
+        if name not in PLAN:
+            raise unknown_field(name, PLAN)
+    own = {name: PLAN[name].kind.parse(name, value) for name, value in values.items() if value is not None}
+    if ("tokens" in own) == ("steps" in own):
+        found = "both" if "tokens" in own else "neither"
+        raise UsageError(f"{found} of tokens and steps given, expected one of them")
+    if own.get("elastic") and "spares" not in own:
+        raise UsageError("elastic is given without spares, expected both")
+    return own
+
+
+def plan_of(
+    estimator: Estimator,
+    estimate: Estimate,
+    own: Mapping[str, Any],
+    *,
+    rate: FailureRate | None = None,
+    spread: StepSpread | None = None,
+    fabric: FabricChoice | None = None,
+) -> Plan:
+    """Plan a run of steps as estimated; `own` are values of `read_plan`.
+
+    Raises:
+        UsageError: the run makes no progress, more spares than nodes, or as `Run.check`.
+    """
+    layout = estimate.parallelism
+    steps = own.get("steps") or math.ceil(
+        own["tokens"] / (layout.samples_per_update * estimate.model.sequence_length)
+    )
+    per_node = min(estimate.cluster.gpus_per_node, layout.world_size)
+    nodes = math.ceil(layout.world_size / per_node)
+    spares = own.get("spares", 0)
+    if spares > nodes:
+        raise UsageError(f"spares is {spares}, expected at most the {nodes} nodes of the run")
+    spread = spread or spread_of(layout.world_size)
+    used = rate or _rate(estimate, own)
+    checkpoint = checkpoint_of(
+        estimate,
+        mode=own.get("checkpoint", PLAN["checkpoint"].default),
+        nodes=nodes,
+        host_link_bytes_per_s=host_link_bytes_per_s(estimator.bundle),
+        node_bytes_per_s=own.get("storage_bandwidth"),
+        total_bytes_per_s=own.get("storage_total"),
+        neighbour_bytes_per_s=None,
+        stall_s=own.get("checkpoint_cost"),
+    )
+    step_s = estimate.step_time_s * spread.mean
+    restart = Restart(
+        detection_s=own.get("detection", DETECTION_S),
+        replacement_s=own.get("replacement", REPLACEMENT_S),
+        startup_s=own.get("startup", spread.start_s),
+        loading_s=checkpoint.load_s,
+        first_steps_s=_FIRST_STEP * step_s,
+    )
+    failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
+    short, short_s, ratio = _shortage(estimator, estimate, own, failures_per_s, restart, fabric)
+    run = Run(
+        steps=steps,
+        step_s=step_s,
+        interval_steps=own.get("checkpoint_every", 1),
+        stall_s=checkpoint.stall_s,
+        write_s=checkpoint.write_s,
+        start_s=restart.startup_s + restart.first_steps_s,
+        evaluation_share=own.get("evaluation", 0.0),
+        failures_per_s=failures_per_s,
+        shape=used.shape,
+        detection_s=restart.detection_s,
+        restart_s=restart.total_s,
+        short_probability=short,
+        short_s=short_s,
+        maintenance_every_s=own.get("maintenance_every", math.inf),
+        maintenance_s=own.get("maintenance", 8 * 3600.0) if "maintenance_every" in own else 0.0,
+        walltime_limit_s=own.get("walltime_limit", math.inf),
+        queue_s=own.get("queue", 0.0),
+    )
+    if "checkpoint_every" not in own:
+        run = with_best_interval(run)
+    if (failures := expected(run).failures) > _MOST_FAILURES:
+        raise UsageError(
+            f"the run fails {failures:,.0f} times, expected at most {_MOST_FAILURES:,}: fewer tokens or failures"
+        )
+    count = own.get("simulations", PLAN["simulations"].default)
+    seed = own.get("seed", 0)
+    device = None if estimate.peak is None else device_named(estimate.peak.device)
+    return Plan(
+        estimate=estimate,
+        run=run,
+        rate=used,
+        spread=spread,
+        checkpoint=checkpoint,
+        restart=restart,
+        draws=_draws(estimate, used, spread, count, seed),
+        seed=seed,
+        nodes=nodes,
+        gpus_per_node=per_node,
+        spares=spares,
+        elastic_ratio=ratio,
+        is_best_interval="checkpoint_every" not in own,
+        price=own.get("price"),
+        node_month_price=own.get("node_month_price"),
+        most_power_w=None if device is None else device.power_w,
+    )
+
+
+def _rate(estimate: Estimate, own: Mapping[str, Any]) -> FailureRate:
+    if "failure_rate" in own:
+        return stated_rate(own["failure_rate"])
+    device = None if estimate.peak is None else device_named(estimate.peak.device)
+    return rate_of(None if device is None else device.architecture)
+
+
+def _shortage(
+    estimator: Estimator,
+    estimate: Estimate,
+    own: Mapping[str, Any],
+    failures_per_s: float,
+    restart: Restart,
+    fabric: FabricChoice | None,
+) -> tuple[float, float, float | None]:
+    """How often a failure finds no spare node, how long it waits then, and the throughput with a replica fewer.
+
+    Nodes under repair are Poisson (M/G/∞); of n + 1 of them the first is back after repair / (n + 1).
+    """
+    if "spares" not in own:
+        return 0.0, 0.0, None
+    spares, repair_s = own["spares"], own.get("repair", REPAIR_S)
+    in_repair = failures_per_s * repair_s
+    term = below = math.exp(-in_repair)
+    for count in range(1, spares):
+        term *= in_repair / count
+        below += term
+    short = 1.0 - below if spares else 1.0
+    wait_s = repair_s / (spares + 1)
+    if not own.get("elastic"):
+        return max(0.0, short), wait_s, None
+    layout = estimate.parallelism
+    if layout.dp < 2:
+        raise UsageError("elastic is given with dp 1, expected a second replica that trains on")
+    try:
+        smaller = estimator.predict(
+            model=estimate.model,
+            parallelism=replace(layout, dp=layout.dp - 1),
+            cluster=estimate.cluster,
+            bucket_entries=estimate.bucket_entries,
+            timeline=estimate.timeline,
+            interval=False,
+            fabric=fabric,
+        )
+        ratio = smaller.tokens_per_s / estimate.tokens_per_s
+    except KernelcastError:  # a layout that cannot lose one replica, such as experts over all
+        ratio = (layout.dp - 1) / layout.dp
+    # Waiting costs the missing throughput, and one more restart when the node is back.
+    return max(0.0, short), min(wait_s, wait_s * (1 - ratio) + restart.total_s), ratio
+
+
+def _draws(estimate: Estimate, rate: FailureRate, spread: StepSpread, count: int, seed: int) -> Draws:
+    """Uncertain rates, steps and restarts: Gamma, the step's interval, and start-up times of public runs."""
+    random = np.random.default_rng([seed, 1])
+    z = random.standard_normal(count)
+    low, high = estimate.interval_s or (estimate.step_time_s,) * 2
+    below, above = (abs(math.log(end / estimate.step_time_s)) / _Z95 for end in (low, high))
+    step = np.exp(z * np.where(z < 0, below, above) + RUNS_STD * random.standard_normal(count))
+    first, last = spread.start_range_s
+    restart = np.exp(random.standard_normal(count) * math.log(last / first) / 2 / _Z95)
+    return Draws(failures=rate.draws(random, count), step=step, restart=restart)

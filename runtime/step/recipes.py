@@ -1,0 +1,49 @@
+"""Recipes of linears in 8 and 4 bit: which product runs, what is cast, which copies are kept.
+
+What TransformerEngine does, and torchao for rows. Bytes are per entry, scales included: one per tensor or row weighs
+nothing, a block of 128 has 4 bytes, one of 32 (MXFP8) or of 16 (NVFP4) has 1.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kernelcast.runtime.request.fields import Float8Recipe
+
+
+class Recipe(NamedTuple):
+    """One recipe.
+
+    - `units`: the peak of the device table that its products run at;
+    - `product`: the operator of a product, `gemm_` or `grouped_gemm_` before it;
+    - `entry_bytes`: of one cast copy;
+    - `cast_bytes`: read and written where an activation or a gradient is cast, both copies together;
+    - `weight_bytes`: the same where a weight is cast after an update;
+    - `copies`: of a weight, as it is and transposed.
+    """
+
+    units: str
+    product: str
+    entry_bytes: float
+    cast_bytes: float
+    weight_bytes: float
+    copies: int = 2
+
+
+_BLOCK, _MX, _NV = 1 + 4 / 128, 1 + 1 / 32, 0.5 + 1 / 16
+
+RECIPES: Mapping[Float8Recipe, Recipe] = MappingProxyType(
+    {
+        # Largest entry of the tensor (2 bytes read), then read again and written twice.
+        "tensorwise": Recipe("float8", "float8_tensor", 1, 6, 6),
+        # Scales of earlier steps: no pass for the largest entry.
+        "delayed": Recipe("float8", "float8_tensor", 1, 4, 4),
+        # Rows and columns have scales of their own: two passes over each.
+        "rowwise": Recipe("float8", "float8_row", 1, 10, 10),
+        "blockwise": Recipe("float8", "float8_block", _BLOCK, 2 + 2 * _BLOCK, 2 + 2 * _BLOCK),
+        # Quantised along rows and along columns from 16 bit.
+        "mxfp8": Recipe("mxfp8", "float8_tensor", _MX, 2 + 2 * _MX, 2 + 2 * _MX),
+        # The largest entry; rows; columns after a Hadamard transform, which reads 16 bit again.
+        "nvfp4": Recipe("nvfp4", "float4_block", _NV, 6 + 2 * _NV, 4 + 2 * _NV),
+    }
+)

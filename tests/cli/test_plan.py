@@ -1,0 +1,103 @@
+"""`kernelcast plan`: its forms, its picture, sizes side by side, facts of one's own, and refusals."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.printed import printed
+
+RUN = (
+    "plan", "--hardware", "h100-sxm", "--model", "llama-3-8b", "--dp", 64, "--micro-batch", 1,
+    "--global-batch", 512, "--tokens", "1T",
+)  # fmt: skip
+
+
+def test_text_says_days_failures_and_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, *RUN, "--price", 2, "--walltime-limit", "48h", "--queue", "2h")
+    for words in (
+        "on the calendar",
+        "published sites",
+        "Where the time goes",
+        "queue",
+        "each halved alone",
+        "cost",
+    ):
+        assert words in text
+
+
+def test_json_is_the_form_that_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(printed(capsys, *RUN, "--json", "--failure-rate", 5))
+    assert found["format"] == "kernelcast.run-plan/1"
+    assert found["failures"]["per_1000_node_days"] == 5
+    again = json.loads(printed(capsys, RUN[0], "run", *RUN[1:], "--json", "--failure-rate", 5))
+    assert again == found
+
+
+def test_sizes_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "plan",
+        "--hardware",
+        "h100-sxm",
+        "--model",
+        "llama-3-8b",
+        "--tokens",
+        "1T",
+        "--global-batch",
+        64,
+    )
+    found = json.loads(printed(capsys, *words, "--gpus", "8,16", "--json"))
+    assert [one["gpus"] for one in found["plans"]] == [8, 16]
+    assert found["plans"][0]["days"]["p50"] > found["plans"][1]["days"]["p50"]
+
+
+@pytest.mark.parametrize("name", ["plan.png", "plan.svg"])
+def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    printed(capsys, *RUN, "--picture", path)
+    begin = path.read_bytes()[:8]
+    assert begin == b"\x89PNG\r\n\x1a\n" if name.endswith("png") else begin.startswith(b"<?xml")
+
+
+def test_own_failures_and_steps_change_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log, steps, database = tmp_path / "jobs.csv", tmp_path / "result.txt", tmp_path / "site.db"
+    days = [f"2026-01-{day:02}" for day in range(1, 21)]
+    log.write_text(
+        "start,end,nodes,outcome\n"
+        + "".join(
+            f"{one},{other},50,{'failed' if other.endswith('5') else 'ok'}\n"
+            for one, other in itertools.pairwise(days)
+        )
+    )
+    event = ':::MLLOG {{"time_ms": {}, "key": "tracked_stats", "value": {{"train_step_time": {}}}}}\n'
+    steps.write_text("".join(event.format(number, 2.0 if number % 10 == 9 else 1.0) for number in range(105)))
+    text = printed(capsys, "plan", "fit-failures", log, "--db", database)
+    assert "2 failures in 950 node-days" in text
+    assert "1 log added" in text
+    printed(capsys, "import", "mlperf", steps, "--db", database, "--gpus", 64)
+    own = json.loads(printed(capsys, *RUN, "--json", "--db", database))
+    usual = json.loads(printed(capsys, *RUN, "--json"))
+    assert own["failures"]["per_1000_node_days"] < usual["failures"]["per_1000_node_days"]
+    assert "2 failures in 950 node-days (csv)" in own["failures"]["origin"]
+    assert own["step"]["mean_s"] == pytest.approx(1.1 * own["step"]["p50_s"])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--failure-rate", "-1"), "--failure-rate is '-1', expected failures"),
+        (("--picture", "plan.pdf"), "expected a file that ends in .png or .svg"),
+        (("--gpus", "8,16", "--deadline", "10d"), "several --gpus are given with --deadline"),
+        (("--spares", "99"), "spares is 99, expected at most the 8 nodes"),
+        (("--checkpoint", "never"), "--checkpoint is 'never', expected async"),
+        (("--db", "nowhere.db"), "nowhere.db"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str
+) -> None:
+    status = 1 if "--db" in more else 2
+    text = printed(capsys, *RUN, *more, status=status)
+    assert message in text
+    assert text.count("\n") == 1

@@ -1,0 +1,131 @@
+"""Plans of predicted steps: bytes, defaults, refusals, and what options change."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from kernelcast.plan import Plan, plan
+from kernelcast.plan.checkpoint import checkpoint_bytes
+from kernelcast.runtime import Estimator, UsageError, predict
+
+LAYOUT = {"tp": 2, "dp": 32, "micro_batch": 1, "global_batch": 512}
+
+
+@pytest.fixture(scope="module")
+def h100() -> Estimator:
+    """Hardware that ships."""
+    return Estimator.load("h100-sxm")
+
+
+@pytest.fixture(scope="module")
+def usual(h100: Estimator) -> Plan:
+    """Two weeks on eight nodes."""
+    return plan(h100, "llama-3-8b", tokens="500B", **LAYOUT)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_checkpoints_have_the_bytes_of_the_states_whatever_is_sharded(h100: Estimator, zero: int) -> None:
+    estimate = predict(h100, "llama-3-8b", **{**LAYOUT, "zero": zero})
+    total, device = checkpoint_bytes(estimate)
+    parameters = 2 * sum(stage.parameters for stage in estimate.stages)  # tp 2
+    # Mixed precision has 16-bit weights next to fp32 ones and Adam's moments; FSDP keeps the fp32 ones alone.
+    assert total == pytest.approx((12 if zero == 3 else 14) * parameters, rel=0.01)
+    assert device == pytest.approx(total / 64, rel=0.01)
+
+
+def test_a_plan_is_made_of_the_step(usual: Plan) -> None:
+    found = usual.to_dict(with_fan=True)
+    assert usual.run.steps == math.ceil(500e9 / (512 * 8192))
+    assert found["days"]["productive"] == pytest.approx(usual.run.steps * usual.run.step_s / 86_400)
+    assert sum(found["lost_days"].values()) + found["days"]["productive"] == pytest.approx(
+        found["days"]["mean"]
+    )
+    assert found["days"]["p50"] <= found["days"]["p90"] <= found["days"]["p95"]
+    step = found["step"]
+    assert step["p50_s"] <= step["p90_s"] <= step["p99_s"]
+    assert found["gpu_hours"] == pytest.approx(64 * 24 * found["days"]["mean"])
+    shares = [point[0] for point in found["fan"]]
+    assert shares == sorted(shares)
+    assert found["fan"][-1][3] == pytest.approx(found["days"]["p50"], rel=0.05)
+    least = min(days for _, days in usual.intervals)
+    assert usual.expected.total_s / 86_400 <= least * (1 + 1e-3)
+
+
+def test_halved_causes_help_and_the_best_first(usual: Plan) -> None:
+    saved = list(usual.helps.values())
+    assert saved == sorted(saved, reverse=True)
+    assert usual.helps["failures"] > 0
+
+
+def test_modes_differ_in_what_training_waits_for(h100: Estimator) -> None:
+    found = {
+        mode: plan(h100, "llama-3-8b", tokens="500B", checkpoint=mode, **LAYOUT)
+        for mode in ("async", "sync", "memory")
+    }
+    waits = {mode: one.checkpoint.stall_s for mode, one in found.items()}
+    assert waits["sync"] > waits["async"] == waits["memory"]
+    assert found["sync"].checkpoint.write_s == 0
+    slow = plan(h100, "llama-3-8b", tokens="500B", storage_bandwidth="100MB/s", **LAYOUT)
+    assert slow.checkpoint.storage_s == pytest.approx(10 * found["async"].checkpoint.storage_s)
+    assert slow.expected.goodput < found["async"].expected.goodput
+    together = plan(h100, "llama-3-8b", tokens="500B", storage_total="1GB/s", **LAYOUT)
+    assert together.checkpoint.storage_s == pytest.approx(together.checkpoint.total_bytes / 1e9)
+
+
+def test_spares_shorten_and_cost(h100: Estimator) -> None:
+    few, many = (
+        plan(h100, "llama-3-8b", tokens="500B", failure_rate=50, spares=spares, price=2, **LAYOUT)
+        for spares in (0, 4)
+    )
+    assert few.run.short_probability == 1
+    assert many.run.short_probability < 0.01
+    assert many.expected.total_s < few.expected.total_s
+    assert many.gpus == few.gpus + 4 * 8
+    elastic = plan(h100, "llama-3-8b", tokens="500B", failure_rate=50, spares=0, elastic=True, **LAYOUT)
+    assert elastic.elastic_ratio is not None
+    assert 0.8 < elastic.elastic_ratio < 1
+    assert elastic.expected.total_s < few.expected.total_s
+
+
+def test_equal_seeds_give_equal_answers(h100: Estimator, usual: Plan) -> None:
+    assert plan(h100, "llama-3-8b", tokens="500B", **LAYOUT).to_dict() == usual.to_dict()
+
+
+@pytest.mark.slow
+def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
+    found = plan(h100, "llama-3-8b", tokens="1T", global_batch=512, deadline_s=40 * 86_400)
+    assert found.days[1] <= 40
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "neither of tokens and steps given, expected one of them"),
+        ({"tokens": 1, "steps": 1}, "both of tokens and steps given"),
+        ({"steps": 100, "failure_rate": -1}, "failure_rate is -1, expected failures per 1,000 days"),
+        ({"steps": 100, "spares": 9}, "spares is 9, expected at most the 8 nodes"),
+        ({"steps": 100, "elastic": True}, "elastic is given without spares"),
+        ({"steps": 100, "storage_bandwidth": "2"}, "storage_bandwidth is '2', expected a rate such as 2GB/s"),
+        ({"steps": 100, "failure_rate": 1e6}, "no progress is made"),
+        (
+            {"steps": 100, "checkpoint_every": 1, "storage_bandwidth": "1MB/s"},
+            "expected storage that is faster",
+        ),
+        ({"steps": 100, "walltime_limit": "30s"}, "walltime_limit is 30.00 s, expected more than start-up"),
+        ({"steps": 100, "tokns": 1}, "unknown"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    h100: Estimator, fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        plan(h100, "llama-3-8b", **LAYOUT, **fields)  # type: ignore[arg-type]
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_given_rate_has_no_uncertainty(h100: Estimator) -> None:
+    found = plan(h100, "llama-3-8b", tokens="500B", failure_rate=4, **LAYOUT)
+    assert found.rate.to_dict()["interval"] is None
+    assert replace(found, seed=1).expected == found.expected

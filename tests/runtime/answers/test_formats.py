@@ -1,0 +1,40 @@
+"""Formats that a device has no units for, and power limits."""
+
+import pytest
+
+from kernelcast.runtime import Estimator, Parallelism, UsageError, load_model
+from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.hardware.sustained import power_exponent, sustained_flops_per_s
+
+
+@pytest.mark.parametrize(
+    ("hardware", "recipe", "units"),
+    [("h100-sxm", "mxfp8", "mxfp8"), ("a100-sxm", "tensorwise", "float8"), ("mi355x", "nvfp4", "nvfp4")],
+)
+def test_a_format_without_units_is_refused_with_the_devices_that_have_them(
+    hardware: str, recipe: str, units: str
+) -> None:
+    layout = Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=1, fp8_recipe=recipe)  # type: ignore[arg-type]
+    with pytest.raises(
+        UsageError, match=rf"^fp8_recipe is '{recipe}', .* has no units for {units}; .*b200-sxm.* have$"
+    ):
+        Estimator.load(hardware).predict(model=load_model("llama-3-8b"), parallelism=layout)
+
+
+def test_a_power_limit_scales_what_is_sustained_by_the_measured_law() -> None:
+    of = device("h100-sxm")
+    usual, limited = (sustained_flops_per_s(of, "bfloat16", limit) for limit in (0.0, 500.0))
+    assert usual is not None
+    assert limited is not None
+    assert limited / usual == pytest.approx((500 / 700) ** power_exponent())
+    model = load_model("llama-3-8b")
+    times = [
+        Estimator.load("h100-sxm")
+        .predict(
+            model=model,
+            parallelism=Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=1, power_limit_w=limit),
+        )
+        .step_time_s
+        for limit in (0.0, 500.0)
+    ]
+    assert 1 < times[1] / times[0] <= usual / limited

@@ -1,0 +1,103 @@
+"""Published runs compared with their plans; a run's own failures are left out of the rate that predicts it."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from kernelcast.plan import Plan, plan_of, rate_of, read_plan
+from kernelcast.plan.fields import PLAN
+from kernelcast.plan.simulation import quantiles
+from kernelcast.runtime import Estimator, predict
+from kernelcast.runtime.dataclass import dataclass, field, replace
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.record import WITH_DEFAULT, Record, above, between, read_record
+
+PUBLISHED_RUNS = Path(__file__).resolve().parent.parent / "plan" / "published_runs.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRun(Record):
+    """A row of published_runs.toml."""
+
+    OPTIONAL = WITH_DEFAULT
+    hardware: str
+    model: str
+    ask: dict[str, Any] = field(default_factory=dict)
+    step_s: Annotated[float | None, above(0)] = None
+    without: tuple[str, ...] = ()
+    goodput: Annotated[float | None, between(0, 1)] = None
+    gpu_hours: Annotated[float | None, above(0)] = None
+    at_least: bool = False
+    vague: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """What was reported, and the mean and 90 % interval of the plan; goodput in shares, or GPU-hours."""
+
+    name: str
+    run: PublishedRun
+    plan: Plan
+    reported: float
+    predicted: float
+    interval: tuple[float, float]
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the report lies in the interval; of a bound, whether the interval reaches it."""
+        low, high = self.interval
+        return low <= self.reported <= high or (self.run.at_least and self.reported <= high)
+
+    @property
+    def error(self) -> float:
+        """Points of goodput as a share, or predicted / reported − 1 of GPU-hours; 0 above a bound."""
+        if self.run.goodput is None:
+            return self.predicted / self.reported - 1
+        error = self.predicted - self.reported
+        return min(0.0, error) if self.run.at_least else error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "quantity": "gpu_hours" if self.run.goodput is None else "goodput",
+            "reported": self.reported,
+            "at_least": self.run.at_least,
+            "predicted": self.predicted,
+            "interval": list(self.interval),
+            "within": self.is_within,
+            "error": self.error,
+            "days": list(self.plan.days),
+            "step_is_published": self.run.step_s is not None,
+            "left_out": list(self.run.without),
+            "vague": self.run.vague,
+            "source": self.run.source,
+        }
+
+
+def planned_runs(path: Path = PUBLISHED_RUNS) -> Iterator[PlannedRun]:
+    """Plan every published run."""
+    for name, row in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        run = read_record(PublishedRun, row)
+        estimator = Estimator.load(run.hardware)
+        own = read_plan({key: value for key, value in run.ask.items() if key in PLAN})
+        asked = {key: value for key, value in run.ask.items() if key not in PLAN}
+        estimate = predict(estimator, run.model, **asked)
+        if run.step_s is not None:
+            estimate = replace(estimate, step_time_s=run.step_s, interval_s=None)
+        device = None if estimate.peak is None else device_named(estimate.peak.device)
+        rate = rate_of(None if device is None else device.architecture, without=run.without)
+        found = plan_of(estimator, estimate, own, rate=rate)
+        hours = found.simulated.total_s / 3600 * found.gpus
+        is_goodput = run.goodput is not None
+        low, high = found.goodput_interval if is_goodput else quantiles(hours, (0.05, 0.95))
+        yield PlannedRun(
+            name=name,
+            run=run,
+            plan=found,
+            reported=run.goodput or run.gpu_hours or 0.0,
+            predicted=found.expected.goodput if is_goodput else found.gpu_hours,
+            interval=(low, high),
+        )
