@@ -17,8 +17,10 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Key
 if TYPE_CHECKING:
     from kernelcast.train.regressor import Candidate
 
-# How long an example takes is the machine's business: no test is a timed one.
-settings.register_profile("kernelcast", deadline=None)
+# No deadline: how long an example takes depends on the machine. Laws that need more examples set their own number;
+# `--hypothesis-profile=thorough` runs more of all others.
+settings.register_profile("kernelcast", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("kernelcast")
 
 

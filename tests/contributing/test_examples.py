@@ -21,7 +21,6 @@ PACKAGES = (
     "cli",
     "integrations",
 )
-NO_CACHE = shutil.ignore_patterns("__pycache__")
 
 # What every question begins with: a model of two layers, on two devices of one node.
 BEFORE = """
@@ -139,7 +138,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     package = folder / "kernelcast"
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, package / name, ignore=NO_CACHE)
+        shutil.copytree(
+            ROOT / name, package / name
+        )  # with its bytecode: otherwise every module is compiled again
     shutil.copy(ROOT / "schema.sql", package)
     return folder
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -155,6 +156,13 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def start(folder: Path, make_bundle: Callable[..., Path]) -> Iterator[Start]:
     """Starts servers, by default with a small bundle on a socket; ends those that still run."""
+    with starting(folder, make_bundle) as begin:
+        yield begin
+
+
+@contextmanager
+def starting(folder: Path, make_bundle: Callable[..., Path]) -> Iterator[Start]:
+    """What `start` gives, for sockets and logs in `folder`."""
     started: list[Server] = []
 
     def begin(
@@ -186,7 +194,10 @@ def start(folder: Path, make_bundle: Callable[..., Path]) -> Iterator[Start]:
         server.process.stdout.close()
 
 
-@pytest.fixture
-def server(start: Start) -> Server:
-    """A server with a small bundle."""
-    return start()
+@pytest.fixture(scope="module")
+def server(make_bundle_in: Callable[[Path], Callable[..., Path]]) -> Iterator[Server]:
+    """A server with a small bundle, shared by the tests of a file: what counts or limits requests takes `start`."""
+    folder = Path(tempfile.mkdtemp(prefix="kc"))
+    with starting(folder, make_bundle_in(folder)) as begin:
+        yield begin()
+    shutil.rmtree(folder)

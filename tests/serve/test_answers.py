@@ -203,7 +203,8 @@ def test_the_site_s_file_counts(start: Start, tmp_path: Path) -> None:
         assert str(tmp_path).encode() not in body
 
 
-def test_health_metrics_and_description(server: Server) -> None:
+def test_health_metrics_and_description(start: Start) -> None:
+    server = start()
     health = server.get("/health").json
     assert health["status"] == "ok"
     assert len(health["bundle_digest"]) == 64
@@ -248,7 +249,8 @@ def test_the_description_names_what_a_prediction_answers_first(server: Server) -
     assert set(content["required"]) == set(content["properties"])
 
 
-def test_no_answer_names_a_path_of_the_server(server: Server, folder: Path, tmp_path: Path) -> None:
+def test_no_answer_names_a_path_of_the_server(server: Server, tmp_path: Path) -> None:
+    folder = Path(server.where.removeprefix("unix:")).parent
     asked = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 1, "steps": 1}
     bodies = [server.get(path).body for path in ("/health", "/metrics", "/openapi.json", "/no/such/path")]
     bodies += [

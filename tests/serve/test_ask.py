@@ -14,6 +14,12 @@ ASK = Path(__file__).parent.parent.parent / "integrations" / "slurm" / "kernelca
 LINES = "#!/bin/bash\n#KERNELCAST model=llama-2-7b micro_batch=1\n#KERNELCAST micro_batches=3 steps=1e6\n"
 
 
+@pytest.fixture
+def folder(server: Server) -> Path:
+    """Where the server has its socket."""
+    return Path(server.where.removeprefix("unix:")).parent
+
+
 def ask(folder: Path, *words: str, script: str = LINES) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(ASK), *words], input=script, capture_output=True, text=True, check=False, timeout=300,
@@ -68,7 +74,7 @@ def test_hostile_scripts_are_only_texts(server: Server, folder: Path) -> None:
     assert ask(folder, "-", script="@/etc/passwd").stderr.startswith("kernelcast: error: model is not given")
 
 
-def test_nobody_answers(folder: Path) -> None:
-    done = ask(folder, "-")
+def test_nobody_answers(tmp_path: Path) -> None:
+    done = ask(tmp_path, "-")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"kernelcast: error: no answer from {folder}/s, expected kernelcast serve there\n"
+    assert done.stderr == f"kernelcast: error: no answer from {tmp_path}/s, expected kernelcast serve there\n"

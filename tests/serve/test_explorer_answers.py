@@ -169,7 +169,8 @@ def test_a_search_ends_when_its_client_leaves(
     until(lambda: counted in server.get("/metrics").body.decode().splitlines())
 
 
-def test_hardware_is_loaded_once_for_many(server: Server) -> None:
+def test_hardware_is_loaded_once_for_many(start: Start) -> None:
+    server = start()
     steps: list[float] = []
     asked = {**ASKED, "hardware": "gh200"}
     clients = [

@@ -72,7 +72,8 @@ def test_a_left_over_socket_is_replaced(start: Start, folder: Path) -> None:
     assert start().get("/health").status == 200
 
 
-def test_a_live_socket_is_not(server: Server, folder: Path, make_bundle: Callable[..., Path]) -> None:
+def test_a_live_socket_is_not(start: Start, folder: Path, make_bundle: Callable[..., Path]) -> None:
+    server = start()
     line = refused("--bundle", str(make_bundle()), "--socket", str(folder / "s"))
     assert line == f"--socket {folder}/s: another server answers there, expected none\n"
     assert server.get("/health").status == 200

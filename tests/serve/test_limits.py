@@ -89,7 +89,8 @@ def test_a_body_that_does_not_come(start: Start, until: Callable[..., None]) -> 
         assert b" 408 " in client.recv(4096).splitlines()[0]
 
 
-def test_clients_that_leave_are_no_trouble(server: Server, until: Callable[..., None]) -> None:
+def test_clients_that_leave_are_no_trouble(start: Start, until: Callable[..., None]) -> None:
+    server = start()
     before = server.open_files()
     body = b'{"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 4}'
     for length in (len(body), 1000):

@@ -135,6 +135,7 @@ def test_noise_is_not_followed(bundle: Bundle) -> None:
     assert found.helps is True
 
 
+@pytest.mark.slow
 @with_bundle
 @given(
     noise=st.lists(st.floats(-0.05, 0.05), min_size=5, max_size=5),
@@ -156,8 +157,9 @@ def test_whatever_the_steps_it_is_finite_shrunk_and_the_same_each_time(
 
 
 def test_steps_predicted_right_change_nothing(bundle: Bundle) -> None:
+    measured = runs(bundle, [0.0] * 4)
     for parameters in (1, 2, 3, 4):
-        found = fitted(bundle, runs(bundle, [0.0] * 4), parameters=parameters)
+        found = fitted(bundle, measured, parameters=parameters)
         assert found.log_factors == (0.0,) * 4
         assert found.mean_error_left_out == found.mean_error_before == 0.0
         assert found.helps is False

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from multiprocessing import active_children
 
 import pytest
+import torch
 
 from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
@@ -18,9 +19,10 @@ GELU = Point(operator="gelu", vector=(3, 10, 56))
 needs_two_cores = pytest.mark.skipif(available_cores() < 2, reason="one core: no companion fits")
 
 
-@pytest.fixture
-def companions(cpu: Place) -> Iterator[Companions]:
-    with Companions(2, cpu, threads=1, seed=20) as started:
+@pytest.fixture(scope="module")
+def companions() -> Iterator[Companions]:
+    """Shared by all tests: starting one imports torch."""
+    with Companions(2, Place(torch.device("cpu"), torch.float32), threads=1, seed=20) as started:
         yield started
     assert not active_children()
 

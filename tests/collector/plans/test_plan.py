@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -24,6 +25,15 @@ COMPUTE = [op.name for op in OPERATORS.values() if not (op.is_collective or op.i
 COLUMNS = [column for name in COMPUTE for column in columns_of(name, load_plan("quick"))]
 
 
+def distinct(plan: Plan, name: str) -> list[Point]:
+    return distinct_points(plan, planned_operators(plan, (name,)))[name]
+
+
+@cache
+def quick_points() -> list[Point]:
+    return compute_points(load_plan("quick"))
+
+
 def of_role(points: list[Point], operator: str, role: str = "") -> list[Point]:
     return [point for point in points if (point.operator, point.role) == (operator, role)]
 
@@ -31,7 +41,7 @@ def of_role(points: list[Point], operator: str, role: str = "") -> list[Point]:
 def test_the_quick_plan_samples_every_compute_operator() -> None:
     quick = load_plan("quick")
     assert quick.name == "quick"
-    counts = Counter((point.operator, point.role) for point in compute_points(quick))
+    counts = Counter((point.operator, point.role) for point in quick_points())
     assert set(counts) == set(COLUMNS)
     assert min(counts.values()) >= 8  # a regressor needs 8
     assert max(counts.values()) == quick.shapes_per_operator
@@ -67,7 +77,7 @@ def test_the_same_plan_means_the_same_points(plan: Plan) -> None:
 
 
 def test_a_workload_of_two_roles_is_measured_once() -> None:
-    points = compute_points(load_plan("quick"))
+    points = quick_points()
     keys = [(point.operator, point.vector) for point in points]
     assert len(set(keys)) == len(keys)
     for point in points:
@@ -104,13 +114,9 @@ def test_a_new_operator_leaves_the_points_of_the_others(plan: Plan, monkeypatch:
     assert set(added) <= widths
 
 
-def distinct(plan: Plan, name: str) -> list[Point]:
-    return distinct_points(plan, planned_operators(plan, (name,)))[name]
-
-
 def test_limits_hold() -> None:
     plan = load_plan("quick")
-    for point in compute_points(plan):
+    for point in quick_points():
         op = point.law
         if op.per_update:
             assert op.named(point.vector)["parameters"] <= plan.most_parameters
