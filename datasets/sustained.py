@@ -9,6 +9,7 @@ for 180 ms and more, one after the other: their rates no longer depend on how lo
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from build import Tables, write_or_check
@@ -16,6 +17,7 @@ from build import Tables, write_or_check
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import SUSTAINED
+from kernelcast.store import Sample
 
 _FOLDER = "aiconfigurator"
 _TRTLLM = {
@@ -64,15 +66,22 @@ PAIRS = (("b200-sxm", "gb200"), ("b300-sxm", "gb300"))
 _PEAKS = {"bfloat16": "bfloat16", "float8_e4m3fn": "float8", "float4_e2m1fn_x2": "nvfp4"}
 
 
+@cache
+def _products(paths: tuple[str, ...]) -> list[Sample]:
+    """The large products of some files, in all element types: each file is read once."""
+    samples = (one for batch in Tables(paths=paths).read().runs for one in batch.samples)
+    return [one for one in samples if one.operator.startswith("gemm") and min(one.vector) >= FEWEST_TOKENS]
+
+
 def lines() -> str:
     """The table."""
     text, rates = _HEADER, {}
     for name, tables in TABLES.items():
         peak = device(re.sub("-float[48]$", "", name)).flops_per_s[_PEAKS[tables.dtype]]
         by_law: dict[str, list[tuple[float, float]]] = {}
-        for one in (one for batch in tables.read().runs for one in batch.samples):
+        for one in _products(tables.paths):
             law = OPERATORS[one.operator]
-            if law.name.startswith("gemm") and one.time_us and min(one.vector) >= FEWEST_TOKENS:
+            if one.dtype == tables.dtype:
                 flops = law.flops(one.direction, one.vector)
                 by_law.setdefault(law.name, []).append((one.time_us, flops / one.time_us * 1e6 / peak))
         found = {law: _held(rows) for law, rows in by_law.items()}

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DATASETS = Path(__file__).parent.parent.parent / "datasets"
 
 
+@pytest.mark.slow
 def test_the_table_is_made_anew() -> None:
     done = subprocess.run(
         [sys.executable, str(DATASETS / "sustained.py"), "--check"],
