@@ -92,7 +92,7 @@ def run(
     run` may be written `plan`.
 
     \b
-    kernelcast plan --hardware h100-sxm --model llama-3-8b --gpus 256 --global-batch 1024 --tokens 15T --price 2.5
+    kernelcast plan run --hardware h100-sxm --model llama-3-8b --gpus 256 --global-batch 1024 --tokens 15T --price 2.5
     kernelcast plan --hardware h100-sxm --model llama-3-70b --gpus 1024,2048 --global-batch 2048 --tokens 15T
     kernelcast plan --hardware h100-sxm --model llama-3-8b --deadline 60d --global-batch 1024 --tokens 15T
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from kernelcast.cli.lazy import DefaultGroup
 from kernelcast.cli.main import kernelcast
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,6 +40,8 @@ def understand(arguments: list[str]) -> None:
     context = click.Context(kernelcast, info_name="kernelcast")
     command: click.Command = kernelcast
     while isinstance(command, click.Group):
+        if isinstance(command, DefaultGroup) and (not arguments or arguments[0].startswith("-")):
+            arguments = [command.default, *arguments]
         if not arguments or arguments[0].startswith("-"):
             break
         found = command.get_command(context, arguments[0])
