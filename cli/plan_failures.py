@@ -40,9 +40,9 @@ def fit_failures(
 ) -> Shown:
     """Fit how often nodes fail, from logs of jobs.
 
-    Reads `sacct --json`, CSV with start, end, nodes and outcome, or MLPerf logs. Of sacct, jobs that ended with NODE_FAIL
-    or BOOT_FAIL count as failures. --db keeps the logs, without names of nodes or users, and merges with other
-    databases; `plan --db` takes its rate from there.
+    Reads `sacct --json`, CSV with start, end, nodes and outcome, or MLPerf logs. Of sacct, jobs that ended with
+    NODE_FAIL or BOOT_FAIL count as failures. --db keeps the logs, without names of nodes or users, and merges with
+    other databases; `plan --db` takes its rate from there.
 
     \b
     sacct --json --allusers --starttime 2026-01-01 > jobs.json

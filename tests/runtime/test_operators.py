@@ -23,7 +23,7 @@ INPUT, WEIGHT = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
         ("grouped_gemm", FORWARD, (2, 3, 5, 7), 420, 30 + 70 + 42),
         ("grouped_gemm", INPUT, (2, 3, 5, 7), 420, 30 + 70 + 42),
         ("grouped_gemm", WEIGHT, (2, 3, 5, 7), 420, 30 + 3 * 70 + 42),
-        # In bytes: both inputs are read in 8 bits, 16 bits come out; weight gradients are read and written in 16 and 32.
+        # In bytes: both inputs are read in 8 bits, 16 bits come out, or are added to weight gradients.
         # Casts are calls of their own.
         ("gemm_float8_tensor", FORWARD, (2, 3, 5), 60, 6 + 15 + 2 * 10),
         ("gemm_float8_tensor", INPUT, (2, 3, 5), 60, 10 + 15 + 2 * 6),
