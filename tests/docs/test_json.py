@@ -36,6 +36,7 @@ def written(folder: Path, *documents: Mapping[str, Any], words: str = WORDS) -> 
     return generate_json.page(documents, path)
 
 
+@pytest.mark.slow
 def test_the_page_is_current() -> None:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     assert generate_json.page(json_examples.documents()) == page, "make docs"

@@ -58,7 +58,8 @@ def test_hardware_by_name_answers_instead_of_the_bundle(server: Server) -> None:
     assert refused.status == 422
     assert refused.error.startswith("hardware is 'h1000', expected one of ")
     job = server.post("/walltime", {**ASKED, "steps": 10}).json
-    assert job["step_time_s"] == expected["step_time_s"]
+    # The mean step of the run: steps scatter above the predicted one.
+    assert expected["step_time_s"] < job["step_time_s"] < 1.01 * expected["step_time_s"]
 
 
 def test_more_hardware_than_is_kept(server: Server) -> None:

@@ -16,7 +16,7 @@ SampleMaker = Callable[..., Sample]
 TABLES = {
     "hardware", "fabric", "software", "operator", "source", "run", "run_note", "sample", "sample_flag",
     "repetition", "trace", "unrecognised_kernel", "kernel_name", "kernel", "step", "prediction", "predictor",
-    "device_peak", "timeline", "traced_step", "traced_event", "event_kind", "event_scope",
+    "device_peak", "timeline", "traced_step", "traced_event", "event_kind", "event_scope", "failure_log", "step_times",
 }  # fmt: skip
 
 

@@ -171,6 +171,7 @@ def test_plain_values(make_bundle: Make) -> None:
         "components",
         "known",
         "energy",
+        "step_spread",
         "layer_counts",
         "stages",
         "memory",
