@@ -44,7 +44,7 @@ def test_the_file_itself_comments_every_table_and_column(database: Database) -> 
 
 
 def test_columns_that_hold_numbers_say_their_unit(database: Database) -> None:
-    units = ("_us", "_s", "_bytes", "_gib", "_mhz", "_w", "_c")
+    units = ("_us", "_s", "_days", "_bytes", "_gib", "_mhz", "_w", "_c")
     counts = {"flops", "spread", "validation_error"}
     for table in TABLES:
         for row in database.query("SELECT name, type FROM pragma_table_info(?)", [table]):
