@@ -97,7 +97,7 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
         (
             '"flash"',
             '"fused_softmax"',
-            "model small-gpt: attention is 'fused_softmax', real steps train 'flash'",
+            "model small-gpt: attention is fused_softmax, real steps train flash",
         ),
     ],
 )
