@@ -51,7 +51,8 @@ def called(found: Decomposition) -> dict[tuple[str, Direction, tuple[int, ...]],
 def test_which_are_optional() -> None:
     assert {
         "bias_add", "qkv_split", "embedding_mask", "dropout", "gradient_clip", "gradient_zero",
-        "gradient_scale", "copy", "unpermute", "float8_cast", "causal_convolution", "router", "permute", "attention_block",
+        "gradient_scale", "copy", "unpermute", "float8_cast", "causal_convolution", "router", "permute",
+        "attention_block",
     } == OPTIONAL  # fmt: skip
 
 
