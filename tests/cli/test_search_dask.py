@@ -39,7 +39,7 @@ def cluster() -> Iterator[LocalCluster]:
 def test_a_cluster_answers_the_same_in_the_same_order(
     cluster: LocalCluster, bundle: Path, model_file: Path
 ) -> None:
-    for more in (["--top", "50"], ["--timeline", "closed-form", "--gpu-memory", "1MB"]):
+    for more in (["--top", "50"], ["--timeline", "closed-form", "--gpu-memory", "72MB"]):
         here = document(bundle, model_file, *more)
         there = document(bundle, model_file, *more, "--dask", cluster.scheduler_address)
         for values in (here, there):
