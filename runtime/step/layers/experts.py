@@ -181,7 +181,8 @@ def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool
     device; probabilities go along.
     """
     group = s.expert_groups[0]
-    if s.layout.expert_dispatcher == "all_to_all":
+    forwards = s.layout.expert_dispatcher != "all_to_all"
+    if not forwards:
         probabilities = _whole(_PROBABILITY_ENTRIES * s.imbalance * s.sent_rows)
         whole = {name: (_sent_entries(s), group.nodes, group.gpus_per_node)}
         if with_probabilities:
@@ -199,7 +200,8 @@ def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool
             nodes,
             gpus,
             role="expert",
-            count=flag(s.ep > 1) * flag(nodes * gpus > 1),
+            # A token that is sent once to its node is forwarded only where the node has several devices.
+            count=flag(s.ep > 1) * (flag(nodes * gpus > 1) if forwards else 1),
             collective="both",
             overlaps=OTHER_MICRO_BATCH if s.overlaps_experts else None,
         )
