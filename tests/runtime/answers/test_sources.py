@@ -100,10 +100,15 @@ def test_sources_by_hand() -> None:
         ("gradient_zero", ONCE): alike,
         ("gradient_scale", ONCE): alike,
         ("float8_cast", F): alike,
+        ("float8_cast", B): alike,
+        ("causal_convolution", F): alike,
+        ("causal_convolution", B): alike,
+        ("state_space_scan", F): ("gated_delta_rule", 1.0, False, False, False),
+        ("state_space_scan", B): ("gated_delta_rule", 1.0, False, False, False),
         **{
-            (f"grouped_{name}", direction): (name, 1.0, False, False, False)
-            for name in ("gemm_float8_tensor", "gemm_float8_block")
-            for direction in (F, INPUT, WEIGHT)
+            (f"gemm_float8_{scaled}", way): ("gemm_float8_tensor", 1.0, False, False, False)
+            for scaled in ("row", "block")
+            for way in (F, INPUT, WEIGHT)
         },
         ("attention_block", F): ("flash_attention", 1.0, False, False, False),
         ("attention_block", B): ("flash_attention", 1.0, False, False, False),
@@ -111,8 +116,8 @@ def test_sources_by_hand() -> None:
         ("grouped_gemm", INPUT): ("gemm", 1.0, False, False, False),
         ("grouped_gemm", WEIGHT): ("gemm", 1.0, False, False, False),
         **{
-            (f"grouped_gemm_float8_{scaled}", way): (f"gemm_float8_{scaled}", 1.0, False, False, False)
-            for scaled in ("tensor", "block")
+            (f"grouped_gemm_{scaled}", way): (f"gemm_{scaled}", 1.0, False, False, False)
+            for scaled in ("float8_tensor", "float8_row", "float8_block", "float4_block")
             for way in (F, INPUT, WEIGHT)
         },
         ("all_gather", ONCE): ("all_reduce", 0.5, True, False, False),
