@@ -27,7 +27,7 @@ def test_the_page_is_what_the_databases_answer(traces: Path) -> None:
 
 
 def test_the_small_database_is_small_sound_and_anonymous() -> None:
-    assert SMALL.stat().st_size <= 360_000
+    assert SMALL.stat().st_size <= 350_000
     assert check_database(SMALL) == []
     with Database.open(SMALL, read_only=True) as database:
         assert database.row_counts()["run_note"] == 0
