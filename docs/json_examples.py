@@ -45,7 +45,16 @@ from kernelcast.validate.run_report import ComparedOperator
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 KEPT = (
-    *("calibration-simulate", "published", "published_vista", "run", "run_modern", "steps", "steps_options"),
+    *(
+        "calibration-simulate",
+        "memory",
+        "published",
+        "published_vista",
+        "run",
+        "run_modern",
+        "steps",
+        "steps_options",
+    ),
     *("scoreboard/fsdp-composer", "scoreboard/megatron-core"),
 )
 _H200, _A100 = (f"--hardware {name} --model llama-2-7b" for name in ("h200-sxm", "a100-sxm"))

@@ -64,10 +64,21 @@ class Question:
     @property
     def usable_bytes(self) -> int | None:
         """The most that a layout may be predicted to need on a device; None where nothing limits it."""
-        if self.gpu_memory_bytes is None:
-            return None
-        usable = max(0, self.gpu_memory_bytes - self.reserved_memory_bytes)
-        return usable if self.spread is None else self.spread.most_bytes(usable, self.fit_probability)
+        free = self.free_bytes
+        return (
+            free
+            if free is None or self.spread is None
+            else self.spread.most_bytes(free, self.fit_probability)
+        )
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Memory of a device without what is reserved; None where nothing limits it."""
+        return (
+            None
+            if self.gpu_memory_bytes is None
+            else max(0, self.gpu_memory_bytes - self.reserved_memory_bytes)
+        )
 
     @property
     def cluster(self) -> Cluster:

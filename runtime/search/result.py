@@ -100,7 +100,7 @@ class SearchResult:
         devices = " or ".join(map(str, question.space.gpus))
         if counts.unanswered:
             return f"every layout needs operators that the bundle cannot answer: {'; '.join(self.problems)}"
-        if self.smallest is not None and question.usable_bytes is not None:
+        if self.smallest is not None and question.free_bytes is not None:
             of = question.reserved_memory_bytes
             reserved = (
                 f" (of {shown_size(question.gpu_memory_bytes or 0)}, {shown_size(of)} reserved)" if of else ""
@@ -109,7 +109,7 @@ class SearchResult:
                 reserved += f" with a probability of {question.fit_probability:g}"
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
-                f"{shown_size(question.usable_bytes)}{reserved}: the smallest needs "
+                f"{shown_size(question.free_bytes)}{reserved}: the smallest needs "
                 f"{shown_size(self.smallest.memory_bytes)} ({layout_text(self.smallest.parallelism)})"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())

@@ -223,7 +223,7 @@ def test_nothing_fits(bundle: Path, model_file: Path) -> None:
     assert isinstance(result.exception, DataError)
     assert str(result.exception).startswith("none of ")
     assert re.search(
-        r"fits into 0\.9 KiB with a probability of 0\.95: the smallest needs [\d.]+ MiB ",
+        r"fits into 1\.0 KiB with a probability of 0\.95: the smallest needs [\d.]+ MiB ",
         str(result.exception),
     )
     result = run(bundle, model_file, "--gpu-memory", "1kB", "--json")
