@@ -14,14 +14,12 @@ from kernelcast.cli.terminal import is_quiet, print_json, warning
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import KernelcastError, UsageError, shown
-from kernelcast.runtime.request.field_types import FLAG, FieldType
+from kernelcast.runtime.request.field_types import FLAG, Field, FieldType, option_name
 from kernelcast.runtime.request.fields import (
     GPU_MEMORY,
     MEMORY,
     OPTIONS,
     REQUEST,
-    Field,
-    option_name,
     renamed,
 )
 from kernelcast.runtime.request.models import FoundModel

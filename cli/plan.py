@@ -28,8 +28,8 @@ from kernelcast.plan.planning import plan
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import needs_extra
 from kernelcast.runtime.estimate.step_spread import StepSpread
-from kernelcast.runtime.request.field_types import counts, whole
-from kernelcast.runtime.request.fields import MAX_SIZE, REQUEST, Field
+from kernelcast.runtime.request.field_types import Field, counts, whole
+from kernelcast.runtime.request.fields import MAX_SIZE, REQUEST
 from kernelcast.runtime.request.models import find_model
 
 PLANS_FORMAT = "kernelcast.run-plans/1"

@@ -41,6 +41,7 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import needs_extra, shown
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
+from kernelcast.runtime.request.field_types import option_name
 from kernelcast.runtime.request.fields import (
     DEGREES,
     EXPERT_DEGREES,
@@ -49,7 +50,6 @@ from kernelcast.runtime.request.fields import (
     SHARED,
     TOKENS,
     RankBy,
-    option_name,
 )
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search

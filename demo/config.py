@@ -9,7 +9,7 @@ from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import error_context, shown, shown_path
-from kernelcast.runtime.request.fields import require_integer
+from kernelcast.runtime.request.field_types import require_integer
 from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.toml_text import read_toml
 

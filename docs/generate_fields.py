@@ -5,7 +5,15 @@ from pathlib import Path
 
 from kernelcast.docs.markdown import table
 from kernelcast.plan.fields import PLAN
-from kernelcast.runtime.request.fields import LAYOUT, MEMORY, OPTIONS, SEARCH, SEQUENCE_LENGTH, WISHES, Field
+from kernelcast.runtime.request.field_types import Field
+from kernelcast.runtime.request.fields import (
+    LAYOUT,
+    MEMORY,
+    OPTIONS,
+    SEARCH,
+    SEQUENCE_LENGTH,
+    WISHES,
+)
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values
 
 PAGE = Path(__file__).resolve().parent / "fields.md"

@@ -3,8 +3,17 @@
 import re
 
 from kernelcast.runtime.dataclass import replace
-from kernelcast.runtime.request.field_types import FLAG, FieldType, choice, number, read_decimal, whole
-from kernelcast.runtime.request.fields import TOKENS, Field, table
+from kernelcast.runtime.request.field_types import (
+    FLAG,
+    Field,
+    FieldType,
+    choice,
+    number,
+    read_decimal,
+    table,
+    whole,
+)
+from kernelcast.runtime.request.fields import TOKENS
 from kernelcast.walltime.fields import SHARE, duration
 
 MODES = ("async", "sync", "memory")

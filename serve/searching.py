@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import shown
-from kernelcast.runtime.request.fields import require_integer
+from kernelcast.runtime.request.field_types import require_integer
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.search import Space, search
 from kernelcast.runtime.search.compact import compact_search

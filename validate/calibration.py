@@ -22,7 +22,8 @@ from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.runtime.request.fields import TimelineKind, require_integer
+from kernelcast.runtime.request.field_types import require_integer
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.validate.calibration_steps import Configuration
 from kernelcast.validate.reweighted import reweighted_step_s
 from kernelcast.validate.runs import MeasuredRun

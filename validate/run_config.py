@@ -8,7 +8,8 @@ from typing import Any, Self
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import error_context, shown, shown_path
-from kernelcast.runtime.request.fields import LAYOUT, require_integer
+from kernelcast.runtime.request.field_types import require_integer
+from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.toml_text import read_toml
 from kernelcast.validate.runs import RunModels, only_known, request_of, runs_and_defaults
 

@@ -5,7 +5,7 @@
 '01:01:00'
 """
 
-from kernelcast.runtime.request.fields import Field
+from kernelcast.runtime.request.field_types import Field
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.answer import Answer, answer
 from kernelcast.walltime.arithmetic import Overheads, Walltime

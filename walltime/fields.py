@@ -3,8 +3,8 @@
 The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the options of the command.
 """
 
-from kernelcast.runtime.request.field_types import FieldType, number, read_decimal, text, whole
-from kernelcast.runtime.request.fields import REQUEST, TOKENS, Field, table
+from kernelcast.runtime.request.field_types import Field, FieldType, number, read_decimal, table, text, whole
+from kernelcast.runtime.request.fields import REQUEST, TOKENS
 from kernelcast.walltime.durations import read_duration
 
 DEFAULT_MARGIN = 0.1

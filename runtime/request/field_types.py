@@ -1,12 +1,13 @@
-"""What a field of a request accepts: type and bounds, in words, as JSON Schema, and as checks."""
+"""A field of a request, and what it accepts: type and bounds, in words, as JSON Schema, and as checks."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.errors import UsageError, either
 
 Value = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
@@ -217,3 +218,77 @@ def read_decimal(value: object) -> Decimal | None:
         return Decimal(text.replace("_", ""))
     except InvalidOperation:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field. Its default is `default`; if that is None, `otherwise` describes the default in words.
+
+    `old` are former names (some of them the paper's), still accepted. `degree`: a parallel degree; `replicates`: its
+    devices hold the same parameters. `of_stack`: a field of the training software, the same in all layouts of a
+    search.
+    """
+
+    name: str
+    kind: FieldType
+    help: str
+    default: Any = None
+    otherwise: str = ""
+    unit: str = ""
+    old: tuple[str, ...] = ()
+    degree: bool = False
+    replicates: bool = False
+    of_stack: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is None and not self.otherwise
+
+    @property
+    def option(self) -> str:
+        """Its option on the command line."""
+        return option_name(self.name)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema with description and default."""
+        described = f"{self.help} Not given: {self.otherwise}." if self.otherwise else self.help
+        default = {} if self.default is None else {"default": self.default}
+        return {**self.kind.schema, "description": described, **default}
+
+    def check(self, value: object, name: str = "") -> None:
+        """Check a value of Python, TOML or JSON, reported as `name` if that is given.
+
+        Raises:
+            UsageError: the value is refused; names the field, what was found and what was expected.
+        """
+        self.kind.check(name or self.name, value)
+
+
+def option_name(name: str) -> str:
+    """`--micro-batch` of `micro_batch`."""
+    return "--" + name.replace("_", "-")
+
+
+def table(*rows: Field) -> Mapping[str, Field]:
+    """Fields by name."""
+    return MappingProxyType({row.name: row for row in rows})
+
+
+def stated(kind: FieldType, help: str, default: Any = None, *, required: bool = False, **others: Any) -> Any:
+    """A field of a dataclass with its row of the table, whose name is the field's.
+
+    `required`: in Python it has to be given, even where a request has a default.
+    """
+    own = {} if required else {"default": default}
+    return field(**own, metadata={"row": Field("", kind, help, default, **others)})
+
+
+def require_integer(name: str, value: object, *, low: int, high: int) -> None:
+    """Check that `value` is a whole number (not a bool) from `low` to `high`.
+
+    Raises:
+        UsageError: it is not; names the field, what was found and what was expected.
+    """
+    whole(low, high).check(name, value)

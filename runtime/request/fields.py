@@ -5,20 +5,21 @@ of a search follow from it. A new field is a row here and the code that computes
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from kernelcast.runtime.dataclass import dataclass, field, replace
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.dataclass import fields as dataclass_fields
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.field_types import (
     FLAG,
-    FieldType,
+    Field,
     choice,
     counted,
     counts,
     names,
     number,
+    stated,
+    table,
     text,
     watts,
     whole,
@@ -58,71 +59,6 @@ MAX_LAYERS = 10_000
 AS_MEASURED: AttentionKernel = "as-measured"
 DEFAULT_BUCKET_ENTRIES = 1_260_000_000
 """Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field. Its default is `default`; if that is None, `otherwise` describes the default in words.
-
-    `old` are former names (some of them the paper's), still accepted. `degree`: a parallel degree; `replicates`: its
-    devices hold the same parameters. `of_stack`: a field of the training software, the same in all layouts of a
-    search.
-    """
-
-    name: str
-    kind: FieldType
-    help: str
-    default: Any = None
-    otherwise: str = ""
-    unit: str = ""
-    old: tuple[str, ...] = ()
-    degree: bool = False
-    replicates: bool = False
-    of_stack: bool = False
-
-    @property
-    def is_required(self) -> bool:
-        """Whether it must be given."""
-        return self.default is None and not self.otherwise
-
-    @property
-    def option(self) -> str:
-        """Its option on the command line."""
-        return option_name(self.name)
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """JSON Schema with description and default."""
-        described = f"{self.help} Not given: {self.otherwise}." if self.otherwise else self.help
-        default = {} if self.default is None else {"default": self.default}
-        return {**self.kind.schema, "description": described, **default}
-
-    def check(self, value: object, name: str = "") -> None:
-        """Check a value of Python, TOML or JSON, reported as `name` if that is given.
-
-        Raises:
-            UsageError: the value is refused; names the field, what was found and what was expected.
-        """
-        self.kind.check(name or self.name, value)
-
-
-def option_name(name: str) -> str:
-    """`--micro-batch` of `micro_batch`."""
-    return "--" + name.replace("_", "-")
-
-
-def table(*rows: Field) -> Mapping[str, Field]:
-    """Fields by name."""
-    return MappingProxyType({row.name: row for row in rows})
-
-
-def stated(kind: FieldType, help: str, default: Any = None, *, required: bool = False, **others: Any) -> Any:
-    """A field of a dataclass with its row of the table, whose name is the field's.
-
-    `required`: in Python it has to be given, even where a request has a default.
-    """
-    own = {} if required else {"default": default}
-    return field(**own, metadata={"row": Field("", kind, help, default, **others)})
 
 
 _SIZE = whole(1, MAX_SIZE)
@@ -408,12 +344,3 @@ def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str,
     for name, value in values.items():
         found[now.get(name, name)] = value
     return found
-
-
-def require_integer(name: str, value: object, *, low: int, high: int) -> None:
-    """Check that `value` is a whole number (not a bool) from `low` to `high`.
-
-    Raises:
-        UsageError: it is not; names the field, what was found and what was expected.
-    """
-    whole(low, high).check(name, value)

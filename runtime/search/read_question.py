@@ -14,7 +14,13 @@ from kernelcast.runtime.estimate.defaults import (
 )
 from kernelcast.runtime.memory import on_cpu
 from kernelcast.runtime.memory.spread import memory_spread
-from kernelcast.runtime.request.fields import LAYOUT, SEARCH, SEARCHED, STACK, Field
+from kernelcast.runtime.request.field_types import Field
+from kernelcast.runtime.request.fields import (
+    LAYOUT,
+    SEARCH,
+    SEARCHED,
+    STACK,
+)
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import USUAL_SCHEDULES
 from kernelcast.runtime.search.number_set import NumberSet

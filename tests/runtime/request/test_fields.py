@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.request.field_types import FLAG
-from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST, SEARCH, Field, renamed
+from kernelcast.runtime.request.field_types import FLAG, Field
+from kernelcast.runtime.request.fields import (
+    LAYOUT,
+    MODEL,
+    REQUEST,
+    SEARCH,
+    renamed,
+)
 from kernelcast.runtime.request.reading import read_layout, read_request
 from kernelcast.runtime.spelling import unknown_field
 
