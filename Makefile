@@ -145,7 +145,7 @@ FABRICS ?= ../shared/data
 MEASURED ?= ../shared/data
 
 validate-memory: $(INSTALLED)
-	@if [ -d "$(MEASURED)" ]; then set -e; $(KEEP) memory validate memory "$(MEASURED)" --json; \
+	@if [ -d "$(MEASURED)" ]; then set -e; mkdir -p docs/validation/memory; $(KEEP) memory/cases validate memory "$(MEASURED)" --json; \
 	  $(BIN)/python docs/generate_memory_validation.py "$(MEASURED)"; \
 	else echo "$(MEASURED): no such folder, memory is not validated"; fi
 

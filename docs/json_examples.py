@@ -47,7 +47,7 @@ DATA = ROOT / "tests" / "data"
 KEPT = (
     *(
         "calibration-simulate",
-        "memory",
+        "memory/cases",
         "published",
         "published_vista",
         "run",
