@@ -41,7 +41,7 @@ _TIMED = {
     "`walltime` of a job script": "kernelcast walltime JOB",
     "`trace report` of a small trace": f"kernelcast trace report {ROOT}/tests/data/traces/cuda.json",
 }
-_JOB = f"""#!/bin/sh
+_JOB = """#!/bin/sh
 #SBATCH --nodes=128
 #KERNELCAST hardware=h100-sxm model=llama-3-70b pp=4 tp=4 dp=64 micro_batch=1 micro_batches=16 steps=1000
 srun python train.py
