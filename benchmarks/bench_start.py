@@ -3,7 +3,7 @@
     python benchmarks/bench_start.py [--repeat 5] [--base COMMIT] [--write [PAGE]]
 
 Every command is a new process; all take turns, so that other work on the machine slows all of them alike. Multiples
-are of CPU time, user and system. `--base` runs the same commands in a worktree of another commit as well.
+are of CPU time, user and system. `--base` runs the same commands in a worktree of another commit too.
 """
 
 import os
@@ -73,7 +73,7 @@ def measured(code: str, tree: Path, folder: Path) -> Measured:
 
 
 def rows(trees: list[Path], repeat: int, folder: Path) -> list[tuple[str, ...]]:
-    """The cells of each command, those of the first tree first."""
+    """The cells of each command, the first tree first."""
     rounds = [
         {(name, tree): measured(code, tree, folder) for name, code in _TIMED.items() for tree in trees}
         for _ in range(repeat + 1)
