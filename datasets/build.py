@@ -3,7 +3,7 @@
     python datasets/build.py [NAME...]            # bundles of the named hardware, or of all, for runtime/shipped
     python datasets/build.py --check NAME...      # makes them in a temporary folder, and compares
     python datasets/build.py --formats NAME...    # rebuilds only what joins their bundle (FORMATS)
-    python datasets/build.py --digests            # writes SHA256SUMS of the source tables
+    python datasets/build.py --digests            # writes SHA256SUMS of the source tables and of the bundles
 
 Needs no network and no GPU; up to ten minutes for each bundle. The same tables, code and libraries give the same bytes.
 """
@@ -25,7 +25,7 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.operators.float8 import FLOAT4, FLOAT8
-from kernelcast.runtime.shipped import FABRICS
+from kernelcast.runtime.shipped import FABRICS, SUMS
 from kernelcast.store import Database, Sample
 from kernelcast.store.importers import (
     Parsed,
@@ -38,7 +38,7 @@ from kernelcast.store.importers import (
 from kernelcast.train.fit import train_bundle
 
 ROOT = Path(__file__).resolve().parent
-SUMS = ROOT / "SHA256SUMS"
+SOURCE_SUMS = ROOT / "SHA256SUMS"
 COMMITS = {"aiconfigurator": "095f58a51", "simumax": "4dcaae51"}
 """Commits that tables were taken from, where they were recorded (NOTICE.md)."""
 
@@ -424,11 +424,15 @@ def _graph(bundle: Bundle, entry: RegressorEntry) -> bytes:
     return content
 
 
-def digests() -> str:
-    """Lines as sha256sum prints them, of all source tables."""
-    files = sorted(path for path in ROOT.rglob("*") if path.suffix in (".csv", ".json", ".parquet", ".log"))
+def digests(folder: Path = ROOT, *suffixes: str) -> str:
+    """Lines as sha256sum prints them, of all source tables, or of a folder's files with these suffixes."""
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in (suffixes or (".csv", ".json", ".parquet", ".log"))
+    )
     return "".join(
-        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(ROOT).as_posix()}\n" for path in files
+        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
     )
 
 
@@ -454,11 +458,13 @@ def _progress(name: str) -> Callable[[int, int, str], None]:
 def main(arguments: Sequence[str]) -> None:
     """See the module's docstring."""
     if arguments == ["--digests"]:
-        SUMS.write_text(digests(), encoding="utf-8")
+        SOURCE_SUMS.write_text(digests(), encoding="utf-8")
+        SUMS.write_text(digests(SUMS.parent, ".kcast"), encoding="utf-8")
         return
     if list(arguments[:1]) == ["--formats"]:
         for name in arguments[1:]:
             print(with_formats(name, bundle_file(hardware_named(name))))
+        SUMS.write_text(digests(SUMS.parent, ".kcast"), encoding="utf-8")
         return
     check = list(arguments[:1]) == ["--check"]
     for name in arguments[check:] or list(TABLES):
@@ -471,6 +477,8 @@ def main(arguments: Sequence[str]) -> None:
             if differing := differences(read_bundle(shipped), read_bundle(anew)):
                 sys.exit(f"{shipped}: differs from the rebuilt bundle: {', '.join(differing)}")
             print(f"{shipped}: rebuilt, the same regressors")
+    if not check:
+        SUMS.write_text(digests(SUMS.parent, ".kcast"), encoding="utf-8")
 
 
 if __name__ == "__main__":
