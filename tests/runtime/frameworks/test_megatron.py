@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks import Job, read_layout_text, write_layout
+from kernelcast.runtime.frameworks.facts import Job
+from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
 from kernelcast.runtime.request.fields import STACK
 
 MODEL = load_model("llama-3-8b")
@@ -37,7 +38,7 @@ def fields(text: str, model: ModelConfig = MODEL, **given: Any) -> dict[str, Any
 
 def test_a_script() -> None:
     file = read_layout_text(SCRIPT, "train.sh")
-    assert file.framework.name == "megatron-lm"
+    assert file.framework.title == "Megatron-LM"
     assert file.sequence_length() == 4096
     assert file.unread == ("--master-addr", "--lr")
     assert (
