@@ -23,7 +23,7 @@ from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind
 from kernelcast.runtime.spelling import unknown_field
-from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.stack.stack_file import find_stack
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.own_runs import add_runs, known_runs

@@ -11,8 +11,8 @@ import numpy as np
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.memory import StageMemory, stage_memory
 from kernelcast.runtime.memory.spread import MemorySpread
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 from kernelcast.validate.memory_cases import MEASURED, TITAN, AskedCase, asked_cases
 
 FORMAT = "kernelcast.memory-validation/1"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 
 # One layer: S = 64 tokens of 32, 4 query and 2 key-value heads of 8, MLP of 96, vocabulary of 256 on 2 devices.
 MODEL = ModelConfig(

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
 from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
