@@ -180,8 +180,9 @@ def test_shards_together_are_no_less_than_the_whole(
 def test_a_tensor_parallel_rank_is_a_narrower_model(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
-    # So what is measured on single devices holds for ranks too.
+    # So what is measured on single devices holds for ranks too; DTensor's loss over a cut vocabulary has a copy more.
     model, layout, options = question
+    assume(layout.kept_by != "torchtitan")
     tp = layout.tp
     layout = replace(layout, sequence_parallel=False, zero=0)
     multiple = layout.vocabulary_multiple
