@@ -29,8 +29,9 @@ class ComparedCase:
 
     @property
     def predicted_bytes(self) -> int:
-        """Of the stage that the source logged."""
-        return self.logged.total_bytes
+        """Of the stage that the source logged, as the source counts it."""
+        found = self.logged
+        return found.total_bytes + (found.fragments_bytes if self.case.source == TITAN else 0)
 
     @property
     def logged(self) -> StageMemory:
@@ -63,7 +64,6 @@ class ComparedCase:
             "predicted_bytes": self.predicted_bytes,
             "error": self.error,
             "fits": self.fits,
-            "notes": list(case.notes),
         }
 
 
