@@ -117,7 +117,7 @@ def bundle_content(bundle: Bundle) -> bytes:
 def read_bundle(path: str | os.PathLike[str], *, verified: Collection[str] = ()) -> Bundle:
     """Read a bundle and verify all of it: every byte of the file is accounted for.
 
-    A file whose SHA-256 is in `verified` was verified before: its content is not written anew to compare the bytes.
+    A file whose SHA-256 is in `verified` was verified before: its content is not written again to compare the bytes.
 
     Raises:
         DataError: the file is missing, cut, damaged, larger than 128 MiB, of an unknown format version, or does

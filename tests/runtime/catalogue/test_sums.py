@@ -1,4 +1,4 @@
-"""Bundles that ship are read without writing them anew: their digests are listed, and each is verified here."""
+"""Bundles that ship are read without writing them again: their digests are listed, and each is verified here."""
 
 from hashlib import sha256
 from pathlib import Path
