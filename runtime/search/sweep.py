@@ -179,7 +179,7 @@ class _Sweep:
         """Layouts by their engine: those with the same number of busy processes per node share one."""
         busy = np.minimum(layouts.devices, self.question.cluster.gpus_per_node)
         rows: dict[Predictor, NDArray[np.bool_]] = {}
-        for processes in np.unique(busy).tolist():
+        for processes in sorted(set(busy.tolist())):
             predictor, own = self.predictor.at(processes), busy == processes
             rows[predictor] = rows[predictor] | own if predictor in rows else own
         for predictor, own in rows.items():
