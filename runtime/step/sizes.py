@@ -97,7 +97,14 @@ class Sizes:
     def _hash(self) -> int:
         # Of the model what differs between the questions of one process: all of it takes longer than to look up.
         own = self.model
-        model = (own.name, own.sequence_length, own.hidden_size, own.attention_heads, own.kv_heads, own.mlp_size)
+        model = (
+            own.name,
+            own.sequence_length,
+            own.hidden_size,
+            own.attention_heads,
+            own.kv_heads,
+            own.mlp_size,
+        )
         return hash((*self._key[:-1], *model, own.layers, own.vocabulary_size))
 
     @property
