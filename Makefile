@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-plans validate-page step-errors step-spread scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-plans validate-page step-errors step-spread scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-start bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -239,6 +239,10 @@ bench-substitutes: $(INSTALLED)
 
 bench-runtime: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_runtime.py --write
+
+# From the start of each command; BASE=COMMIT measures that commit in the same run, REPEAT=N repetitions.
+bench-start: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_start.py --write $(if $(BASE),--base $(BASE)) $(if $(REPEAT),--repeat $(REPEAT))
 
 bench-footprint: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_footprint.py --write docs/deploy.md $(BENCH_FOOTPRINT)

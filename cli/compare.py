@@ -29,7 +29,7 @@ from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.reading import read_request
-from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.stack.stack_file import find_stack
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
 from kernelcast.validate.compare.rows import Row

@@ -14,7 +14,6 @@ from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.hardware.fabric_file import shipped_fabrics
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.models import built_in_names
-from kernelcast.runtime.stack.stack_file import shipped_stacks
 
 Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -48,10 +47,16 @@ def values(known: Sequence[str]) -> Complete:
     return names(lambda: known)
 
 
+def _stacks() -> Iterable[str]:
+    from kernelcast.runtime.stack.stack_file import shipped_stacks
+
+    return shipped_stacks()
+
+
 hardware_names = names(all_hardware)
 model_names = names_or_files(built_in_names)
 fabric_names = names_or_files(lambda: (*shipped_fabrics(), *measured_fabric_names()))
-stack_names = names_or_files(shipped_stacks)
+stack_names = names_or_files(_stacks)
 hardware_or_bundle = names_or_files(all_hardware)
 operator_names = names(lambda: OPERATORS)
 role_names = names(

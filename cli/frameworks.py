@@ -1,9 +1,11 @@
 """`--as FRAMEWORK` prints a layout as arguments of a training framework; `predict --layout FILE` reads them."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,12 +13,15 @@ from kernelcast.cli.options import print_notes
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import DataError, Estimate, UsageError
 from kernelcast.runtime.errors import shown_path
-from kernelcast.runtime.frameworks import FRAMEWORKS, Job, LayoutFile, read_layout_text, write_layout
+from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.models import FoundModel, find_model
 from kernelcast.runtime.small_file import read_small_file
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.frameworks.layout_files import LayoutFile
 
 STDIN = "-"
 _MOST_BYTES = 1 << 18
@@ -24,7 +29,7 @@ _MOST_BYTES = 1 << 18
 as_option = click.option(
     "--as",
     "framework",
-    type=click.Choice(list(FRAMEWORKS)),
+    type=click.Choice(NAMES),
     help="Print only the layout, as arguments of this framework.",
 )
 layout_option = click.option(
@@ -48,6 +53,9 @@ def check_alone(*others: str) -> None:
 
 def print_layout(framework: str, estimate: Estimate) -> None:
     """Print an estimate's layout; settings that the framework lacks are one line on standard error."""
+    from kernelcast.runtime.frameworks.facts import Job
+    from kernelcast.runtime.frameworks.layout_files import write_layout
+
     job = Job(
         model=estimate.model,
         parallelism=estimate.parallelism,
@@ -87,6 +95,8 @@ def open_layout(path: str) -> LayoutFile:
     else:
         where = f"layout file {shown_path(path)}"
         content = read_small_file(Path(path), where=where, most_bytes=_MOST_BYTES)
+    from kernelcast.runtime.frameworks.layout_files import read_layout_text
+
     return read_layout_text(content.decode(errors="replace"), where)
 
 

@@ -40,7 +40,7 @@ def mlperf(
         for path in paths
     ]
     with Database.open(database_path, create=True) as database:
-        added = database.add_operation(found)
+        added = database.add_all(found)
     rows = [_values(one) for one in found]
 
     def show() -> None:

@@ -1,17 +1,15 @@
 """Answers of open requests as text: searched layouts, days of training, compared hardware."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kernelcast.cli.estimate_text import Fact, render
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning
-from kernelcast.runtime.estimate.training import Training
 from kernelcast.runtime.intent.answer import IntentAnswer
-from kernelcast.runtime.intent.best import Best
-from kernelcast.runtime.intent.comparison import Compared, Comparison
-from kernelcast.runtime.intent.fewest_devices import Fewest
-from kernelcast.runtime.intent.largest import Largest
 from kernelcast.runtime.intent.network import RateSensitivity
 from kernelcast.runtime.request.field_types import with_unit
-from kernelcast.runtime.search.result import layout_text
 from kernelcast.runtime.views.formatting import (
     between,
     counted,
@@ -21,6 +19,13 @@ from kernelcast.runtime.views.formatting import (
     seconds,
     three_digits,
 )
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.estimate.training import Training
+    from kernelcast.runtime.intent.best import Best
+    from kernelcast.runtime.intent.comparison import Compared, Comparison
+    from kernelcast.runtime.intent.fewest_devices import Fewest
+    from kernelcast.runtime.intent.largest import Largest
 
 
 def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings: bool = False) -> str:
@@ -93,6 +98,8 @@ def _run_quantiles(found: IntentAnswer) -> str:
 
 
 def _fewest(found: Fewest) -> str:
+    from kernelcast.runtime.search.result import layout_text
+
     late = found.by_95th_percentile
     percentile = "none" if late is None else f"{late.parallelism.world_size:,}"
     other = "" if late in (None, found.by_median) else f" ({layout_text(late.parallelism)})" if late else ""
@@ -130,6 +137,8 @@ def _runners_up(best: Best) -> str:
 
 def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     """A table with a row per hardware, best first, and the layout of each."""
+    from kernelcast.runtime.search.result import layout_text
+
     first = found.compared[0].best
     like = None if first is None else first.estimate.step_time_s
     cells = [_cells(one, like) for one in found.compared]

@@ -1,14 +1,15 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
+from __future__ import annotations
+
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.estimate_text import headline
-from kernelcast.cli.explain import explain, render_explanations
 from kernelcast.cli.frameworks import (
     as_option,
     check_alone,
@@ -38,12 +39,12 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
-from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.goals import Wish
-from kernelcast.runtime.intent.open_request import read_open_request
 from kernelcast.runtime.request.fields import REQUEST, SAMPLES
 from kernelcast.runtime.request.models import FoundModel
-from kernelcast.runtime.stack import Stack, find_stack
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.stack.stack import Stack
 
 
 @click.command("predict")
@@ -123,6 +124,8 @@ def predict(
     explanations = None
     if explained is not None:
         path = None if database is None else Path(database)
+        from kernelcast.cli.explain import explain
+
         explanations = explain(estimate, estimator.bundle, explained, path)
     others = None if software is None else other_software(software, estimate.provenance)
 
@@ -138,6 +141,8 @@ def predict(
         if framework is not None:
             print_layout(framework, estimate)
         elif explanations is not None:
+            from kernelcast.cli.explain import render_explanations
+
             click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
         else:
             click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
@@ -161,7 +166,7 @@ class _Asked:
     @classmethod
     def read(
         cls, names: tuple[str, ...], model_name: str | None, layout: str | None, fields: dict[str, Any]
-    ) -> "_Asked":
+    ) -> _Asked:
         """The request that a command's options make.
 
         Raises:
@@ -179,8 +184,12 @@ class _Asked:
             given, wish = read_fields(file, model.model, given, wish.gpus), replace(wish, gpus=None)
         wish.check(given, names)
         fabric = find_fabric(given["fabric"]) if "fabric" in given else None
-        stack = find_stack(given.pop("stack")) if "stack" in given else None
-        given = given if stack is None else stack.fill(given)
+        stack = None
+        if "stack" in given:
+            from kernelcast.runtime.stack.stack_file import find_stack
+
+            stack = find_stack(given.pop("stack"))
+            given = stack.fill(given)
         return cls(model=model, given=given, wish=wish, fabric=fabric, stack=stack)
 
     def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
@@ -197,6 +206,9 @@ class _Asked:
 
 
 def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
+    from kernelcast.runtime.intent.comparison import compare
+    from kernelcast.runtime.intent.open_request import read_open_request
+
     values = {**asked.given, "gpus": asked.wish.gpus}
     requests = {
         name: read_open_request(values, model=asked.model.model, estimator=estimator, fabric=asked.fabric)

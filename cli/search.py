@@ -52,10 +52,12 @@ from kernelcast.runtime.request.fields import (
     RankBy,
 )
 from kernelcast.runtime.request.models import find_model
-from kernelcast.runtime.search import Answer, Question, SearchResult, search
+from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
+from kernelcast.runtime.search.result import Answer, SearchResult
+from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.stack.stack_file import find_stack
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import gibibytes, percent, rate, seconds, three_digits
 

@@ -12,11 +12,12 @@ from distributed.comm.registry import get_backend
 
 from kernelcast.runtime import DataError, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.bundle.file import bundle_content, verified_bundle
-from kernelcast.runtime.search import Question, SearchResult
 from kernelcast.runtime.search.partial_result import Found
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.result import SearchResult
 from kernelcast.runtime.search.search import answer
 from kernelcast.runtime.search.sweep import Report, sweep
-from kernelcast.runtime.stack import Stack
+from kernelcast.runtime.stack.stack import Stack
 
 SHARDS_PER_WORKER = 4
 """More parts than workers: they take unequally long."""

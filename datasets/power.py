@@ -8,9 +8,9 @@ squares.
 """
 
 import numpy as np
-from build import ROOT, write_or_check
 from scipy.optimize import nnls
 
+from kernelcast.datasets.tables import ROOT, write_or_check
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.shipped import POWER
 from kernelcast.store.importers.tables import ParquetTable, Skipped

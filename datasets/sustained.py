@@ -12,36 +12,14 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from build import Tables, write_or_check
 
+from kernelcast.datasets.tables import Tables, tables_for, write_or_check
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import SUSTAINED
 from kernelcast.store import Sample
 
-_FOLDER = "aiconfigurator"
-_TRTLLM = {
-    "b200-sxm": "b200_sxm/gemm/trtllm/1.3.0rc20",
-    "gb200": "gb200/gemm/trtllm/1.3.0rc17",
-    "b300-sxm": "b300_sxm/gemm/trtllm/1.3.0rc20",
-    "gb300": "gb300/gemm/trtllm/1.3.0rc20",
-}
-
-
-def _table(path: str, dtype: str) -> Tables:
-    return Tables(paths=(f"{_FOLDER}/{path}/gemm_perf.parquet",), dtype=dtype)
-
-
-TABLES = {
-    "a100-sxm": Tables(paths=(f"{_FOLDER}/a100_sxm/gemm/sglang/0.5.10/gemm_perf.parquet",), dtype="bfloat16"),
-    "a100-pcie": Tables(paths=("simumax/a100_pcie.json",), dtype="bfloat16"),
-    "h100-sxm": Tables(paths=(f"{_FOLDER}/h100_sxm/gemm/sglang/0.5.14/gemm_perf.parquet",), dtype="bfloat16"),
-    "b200-sxm": Tables(paths=("simumax/b200_bf16_ceperm.json",), dtype="bfloat16"),
-    **{name: _table(path, "bfloat16") for name, path in _TRTLLM.items() if name != "b200-sxm"},
-    "h100-sxm-float8": _table("h100_sxm/gemm/sglang/0.5.14", "float8_e4m3fn"),
-    **{f"{name}-float8": _table(path, "float8_e4m3fn") for name, path in _TRTLLM.items()},
-    **{f"{name}-float4": _table(path, "float4_e2m1fn_x2") for name, path in _TRTLLM.items()},
-}
+TABLES = tables_for("sustained")
 """Per device, the table whose long products are the slowest. Not Perlmutter's and Vista's, which pause between a few
 repetitions; nor vLLM's on H200, whose weights are uninitialized memory, which draws less power."""
 

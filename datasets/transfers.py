@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from build import TABLES, Tables, bundle_file, database_of, write_or_check
 from numpy.typing import NDArray
 
+from kernelcast.datasets.build import TABLES, bundle_file
+from kernelcast.datasets.tables import database_of, tables_for, write_or_check
 from kernelcast.runtime.answers.beyond_range import doublings_beyond
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import source_of
@@ -28,24 +29,7 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Key
 from kernelcast.runtime.shipped import TRANSFERS
 from kernelcast.store.doubts import NEVER_TRAIN
 
-CHECKS = {
-    "aiconfigurator": Tables(
-        paths=(
-            "aiconfigurator/a100_sxm/gemm/sglang/0.5.10/gemm_perf.parquet",
-            "aiconfigurator/a100_sxm/attention/vllm/0.14.0/context_attention_perf.parquet",
-        ),
-        dtype="bfloat16",
-    ),
-    "SimuMax": Tables(
-        paths=("simumax/b200_bf16_ceperm.json",),
-        variants={"flash_attention": "contiguous QKV"},
-    ),
-    "Liger-Kernel": Tables(
-        paths=("liger-kernel/all_benchmark_data_part.csv",),
-        dtype="bfloat16",
-        variants=dict.fromkeys(("rms_norm", "rope", "swiglu"), "liger"),
-    ),
-}
+CHECKS = tables_for("checks")
 """Tables to compare with, by who published them."""
 
 TRAINED_ON = {"b200-sxm": "SimuMax"}

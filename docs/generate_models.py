@@ -8,12 +8,12 @@ from pathlib import Path
 from kernelcast.docs.markdown import filled, table
 from kernelcast.runtime.request.fields import MODEL
 from kernelcast.runtime.request.models import built_in_names, load_model
-from kernelcast.runtime.request.models.families import FAMILIES, REFUSED, TEXT_PART
+from kernelcast.runtime.request.models.families import families
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 
 PAGE = Path(__file__).resolve().parent / "models.md"
-_OF_ALL = frozenset.intersection(*(frozenset(family.fields) for family in FAMILIES.values()))
+_OF_ALL = frozenset.intersection(*(frozenset(family.fields) for family in families().known.values()))
 
 
 def page(text: str) -> str:
@@ -67,16 +67,20 @@ def _fields() -> str:
 def _families() -> str:
     rows = [
         (f"`{name}`", ", ".join(f"`{field}`" for field in family.fields if field not in _OF_ALL))
-        for name, family in FAMILIES.items()
+        for name, family in families().known.items()
     ]
-    rows += [(f"`{name}`", f"its `text_config`, by default as `{kind}`") for name, kind in TEXT_PART.items()]
+    rows += [
+        (f"`{name}`", f"its `text_config`, by default as `{kind}`")
+        for name, kind in families().text_parts.items()
+    ]
     return _table(("model_type", "read in addition to the sizes"), rows)
 
 
 def _refused() -> str:
-    reasons = dict.fromkeys(REFUSED.values())
+    refused = families().refused
+    reasons = dict.fromkeys(refused.values())
     rows = [
-        (reason, ", ".join(f"`{name}`" for name, why in REFUSED.items() if why == reason))
+        (reason, ", ".join(f"`{name}`" for name, why in refused.items() if why == reason))
         for reason in reasons
     ]
     return _table(("reason", "model_type"), rows)

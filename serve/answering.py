@@ -15,7 +15,7 @@ from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_named, shipped_fabrics
 from kernelcast.runtime.request.models import FoundModel, built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
-from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
 from kernelcast.serve.bodies import require_field
 from kernelcast.serve.warm import Warm
 

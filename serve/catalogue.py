@@ -11,7 +11,7 @@ from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_named, shipped_fabrics
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 from kernelcast.serve.answering import model_of
 from kernelcast.serve.bodies import known_fields

@@ -8,11 +8,11 @@ from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.field_types import require_integer
 from kernelcast.runtime.request.models import FoundModel
-from kernelcast.runtime.search import Space, search
 from kernelcast.runtime.search.compact import compact_search
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import read_question
-from kernelcast.runtime.search.space import divisors
+from kernelcast.runtime.search.search import search
+from kernelcast.runtime.search.space import Space, divisors
 from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.bodies import known_fields
 from kernelcast.serve.limits import Limits

@@ -11,8 +11,8 @@ import numpy as np
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.memory import StageMemory, stage_memory
 from kernelcast.runtime.memory.spread import MemorySpread
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 from kernelcast.validate.memory_cases import MEASURED, TITAN, AskedCase, asked_cases
 
 FORMAT = "kernelcast.memory-validation/1"
@@ -29,8 +29,9 @@ class ComparedCase:
 
     @property
     def predicted_bytes(self) -> int:
-        """Of the stage that the source logged."""
-        return self.logged.total_bytes
+        """Of the stage that the source logged, as the source counts it."""
+        found = self.logged
+        return found.total_bytes + (found.fragments_bytes if self.case.source == TITAN else 0)
 
     @property
     def logged(self) -> StageMemory:
@@ -63,7 +64,6 @@ class ComparedCase:
             "predicted_bytes": self.predicted_bytes,
             "error": self.error,
             "fits": self.fits,
-            "notes": list(case.notes),
         }
 
 

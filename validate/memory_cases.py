@@ -9,7 +9,7 @@ from typing import Any, Literal
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError, load_model
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError, shown_path
-from kernelcast.runtime.frameworks import read_layout_text
+from kernelcast.runtime.frameworks.layout_files import read_layout_text
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.validate.runs import RunsFile
@@ -21,7 +21,7 @@ GOLDEN, MLPERF, TITAN, SIMUMAX = "Megatron-LM tests", "MLPerf", "torchtitan", "S
 MEASURED: Mapping[str, str] = {
     GOLDEN: "mem-max-allocated-bytes: torch's largest allocation, on the last rank",
     MLPERF: "max_memory in GiB: torch's largest allocation on the first rank, by the submission's own callback",
-    TITAN: "memory in GiB: torch's largest *reserved* memory, the largest over ranks",
+    TITAN: "memory in GiB: torch's largest *reserved* memory, the largest over ranks; fragments are added",
     SIMUMAX: "torch's largest allocation of every stage's ranks",
 }
 """What each source's number is."""
@@ -40,7 +40,6 @@ class AskedCase:
     measured_bytes: float | None
     logged_stage: LoggedStage = "fullest"
     workspace_bytes: int | None = None
-    notes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -132,7 +131,7 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
             file = read_layout_text(text, "")
             vocabulary = {} if "--vocab-size" in arguments else {"vocabulary_size": _vocabulary(arguments)}
             model = file.model(**vocabulary)
-            fields, notes = file.request(model, {}, devices)
+            fields, _ = file.request(model, {}, devices)
             asked = read_request(fields)
             asked["parallelism"].check(model)
         except UsageError as error:
@@ -150,7 +149,6 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
                 measured_bytes=float(row["max_allocated_bytes"]),
                 logged_stage="last",
                 workspace_bytes=_DETERMINISTIC if "CUBLAS_WORKSPACE_CONFIG" in row["env"] else None,
-                notes=notes,
             )
         )
 
@@ -255,6 +253,11 @@ def _titan(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
             "sequence_parallel": int(row["tp"]) > 1,
             "fp8_recipe": "none" if row["precision"] == "bf16" else "tensorwise",
             "recompute": row["activation_checkpointing"],
+            "recompute_modules": ("per_op",),
+            "kept_by": "torchtitan",
+            "tensor_overlap": "products" if "async TP" in row["precision"] else "weight_gradients",
+            # Its loss is compiled from 2025 on: logits and their gradient, both in the training's type.
+            "loss": "fused" if row["compile"] == "yes" and "2025" in row["source"] else "plain",
             "vocabulary_multiple": 1,
             "reduce_dtype": "float32",
             "zero": 3,
@@ -272,7 +275,7 @@ def _titan(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
                         row["activation_checkpointing"],
                     )
                 ),
-                device="h200-sxm" if "H200" in row["device"] else "h100-sxm",
+                device="h200-sxm" if "H200" in row["device"] else "h100-sxm-96gb",
                 model=model,
                 parallelism=asked["parallelism"],
                 dtype="bfloat16",

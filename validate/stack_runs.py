@@ -19,8 +19,17 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.stack import NAMES, FittedRuns, LeftOut, Stack, stack_named
-from kernelcast.runtime.stack.stack import DEFAULT_SHARE, LARGEST_FACTOR, OPTIONS, factor_index
+from kernelcast.runtime.stack.stack import (
+    DEFAULT_SHARE,
+    LARGEST_FACTOR,
+    NAMES,
+    OPTIONS,
+    FittedRuns,
+    LeftOut,
+    Stack,
+    factor_index,
+)
+from kernelcast.runtime.stack.stack_file import stack_named
 from kernelcast.validate.reweighted import reweighted_step_s
 from kernelcast.validate.runs import MeasuredRun
 from kernelcast.validate.steps import AskedFile, Score, ScoredStep, asked_files

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelcast.runtime.answers.step_errors import CarriedError, ErrorsOfSource, StepErrors, is_carried
 from kernelcast.runtime.request.fields import TimelineKind
-from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
 from kernelcast.runtime.toml_text import toml_document
 from kernelcast.validate.steps import AskedFile, ScoredStep, asked_files, shipped_runs
 

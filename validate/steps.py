@@ -14,7 +14,7 @@ from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import TimelineKind
-from kernelcast.runtime.stack import Stack
+from kernelcast.runtime.stack.stack import Stack
 from kernelcast.validate.comparison import mean_absolute
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 

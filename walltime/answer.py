@@ -1,10 +1,12 @@
 """From a job's settings to its predicted walltime, with its JSON form."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
@@ -22,7 +24,6 @@ from kernelcast.runtime.request.models import (
     unknown_model,
 )
 from kernelcast.runtime.request.reading import read_request
-from kernelcast.runtime.stack import Stack, find_stack
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
@@ -30,6 +31,9 @@ from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
 from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS
 from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
 from kernelcast.walltime.settings import Settings, is_path
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.stack.stack import Stack
 
 WALLTIME_FORMAT = "kernelcast.walltime/2"
 MAX_EXPECTED_S = 3_653 * 86_400.0
@@ -242,7 +246,11 @@ def _fabric(settings: Settings) -> FabricChoice | None:
 def _stack(settings: Settings) -> Stack | None:
     """The software stack by path or shipped name; None if not given."""
     wanted = settings.text("stack")
-    return None if wanted is None else find_stack(wanted)
+    if wanted is None:
+        return None
+    from kernelcast.runtime.stack.stack_file import find_stack
+
+    return find_stack(wanted)
 
 
 def _names_in(models: str | None) -> list[str]:

@@ -16,7 +16,6 @@ from kernelcast.runtime.hardware.attention_kernels import FUSED, TimeRatio, kern
 from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 from kernelcast.runtime.request.fields import AS_MEASURED
-from kernelcast.runtime.stack.stack import Stack
 
 KERNEL = "attention_kernel"
 """Kind of the warning about another kernel than the measured one."""
@@ -137,6 +136,10 @@ def _problem(asked: str, bundle: Bundle, device: Device | None) -> str:
 
 def _problem_of_stack(factors: Factors | None) -> str:
     """Why a stack's answers cannot be asked for another kernel: its factor was fitted to steps with one of its own."""
+    if factors is None:
+        return ""
+    from kernelcast.runtime.stack.stack import Stack
+
     if not isinstance(factors, Stack) or not factors.runs or "attention" in factors.fixed:
         return ""
     if "attention_kernel" in factors.options:

@@ -5,11 +5,13 @@ An interval is drawn from all sources, equally weighted, without the source that
 (docs/trust.md, A step).
 """
 
+from __future__ import annotations
+
 import math
 import tomllib
 from collections.abc import Sequence
 from functools import cache
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,9 @@ from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.hardware.devices import Device, device, device_named
 from kernelcast.runtime.shipped import STEP_ERRORS
-from kernelcast.runtime.stack import Stack
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.stack.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
 """Every warning about an answer: its cause, its text, and its values for JSON."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.ranges import LAYOUT_FEATURES, Exceeded, exceeded, is_unmeasured_layout
 from kernelcast.runtime.answers.sources import Source
@@ -13,8 +15,10 @@ from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.stack.stack import Stack
 from kernelcast.runtime.step.optimizers import MEASURED, moved_share
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.stack.stack import Stack
 
 LARGE_ERROR = 0.25
 """A mean error on held-out rows above this makes an answer doubtful, as a fraction."""

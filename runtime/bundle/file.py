@@ -21,7 +21,6 @@ from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest
 from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, error_context, one_line
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.small_file import open_regular
 
 __all__ = [
@@ -104,6 +103,8 @@ def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mappi
     """
     target = Path(path)
     content = _serialise(target, manifest, models)
+    from kernelcast.runtime.output_file import write_bytes
+
     write_bytes(target, content, f"bundle {target}")
     return sha256(content).hexdigest()
 

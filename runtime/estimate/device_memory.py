@@ -3,8 +3,8 @@
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
-from kernelcast.runtime.memory import StageMemory, architecture_of, on_cpu, stage_memory
 from kernelcast.runtime.memory.spread import MemorySpread, memory_spread
+from kernelcast.runtime.memory.stages import StageMemory, architecture_of, on_cpu, stage_memory
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 

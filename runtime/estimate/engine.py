@@ -25,7 +25,6 @@ from kernelcast.runtime.estimate.layout_pieces import (
     What,
     update_kind,
 )
-from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
 from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
 from kernelcast.runtime.pipeline.durations import Durations
@@ -278,6 +277,8 @@ class Engine:
         combines, gathers = layouts.like.overlap_gradients, layouts.like.overlap_parameters
         if not (combines or gathers):
             return None
+        from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
+
         distinct, whose = layouts.distinct(*OF_STAGES)
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():

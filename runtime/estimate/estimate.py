@@ -1,5 +1,7 @@
 """The answer of a prediction: the step time and its parts, with a documented JSON form."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -7,11 +9,9 @@ from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.catalogue.power import power_laws
-from kernelcast.runtime.data_frame import data_frame
 from kernelcast.runtime.dataclass import asdict, dataclass, field
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
-from kernelcast.runtime.estimate.energy import Energy, energy_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
 from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.step_spread import StepSpread, spread_of
@@ -29,6 +29,8 @@ from kernelcast.runtime.step.decomposition import Decomposition
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from kernelcast.runtime.estimate.energy import Energy
 
 ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6
@@ -208,6 +210,8 @@ class Estimate:
         law = None if of is None else power_laws().get(of.name)
         if of is None or law is None:
             return None
+        from kernelcast.runtime.estimate.energy import energy_of
+
         return energy_of(
             self.times_s(),
             answers=self.answers,
@@ -303,12 +307,14 @@ class Estimate:
                     total_s=call.count * time_us / _US_PER_S,
                 )
 
-    def to_pandas(self) -> "DataFrame":
+    def to_pandas(self) -> DataFrame:
         """The operators that every stage calls, a row each (`OperatorRow`; docs/python.md).
 
         Raises:
             UsageError: pandas is not installed.
         """
+        from kernelcast.runtime.data_frame import data_frame
+
         return data_frame(map(_row_values, self._rows()))
 
     def _repr_html_(self) -> str:

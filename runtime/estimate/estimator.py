@@ -1,12 +1,14 @@
 """From bundle, model and layout to an `Estimate`: a batch of one of the engine that `search` runs in bulk."""
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from collections.abc import Iterable
 from copy import copy
 from functools import partial
 from types import MappingProxyType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
 from kernelcast.runtime.answers.attention_kernel import kernel_change
@@ -43,7 +45,8 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
-from kernelcast.runtime.memory import on_cpu, precision_of
+from kernelcast.runtime.memory.stages import on_cpu
+from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
@@ -53,11 +56,13 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.stack import Stack, find_stack
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import Call
 from kernelcast.runtime.step.timeline_kinds import check_simulated
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.stack.stack import Stack
 
 _US_PER_S = 1e6
 REMEMBERED_BYTES = 128 << 20
@@ -116,8 +121,11 @@ class Estimator:
             UsageError: the hardware or the stack is unknown.
             DataError: the file is missing, damaged, or of another version.
         """
-        found = find_stack(stack) if isinstance(stack, str) else stack
-        return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=found)
+        if isinstance(stack, str):
+            from kernelcast.runtime.stack.stack_file import find_stack
+
+            stack = find_stack(stack)
+        return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=stack)
 
     def limited(self, most_chunks: int) -> Self:
         """The same for layouts of at most `most_chunks` chunks; caches are shared.

@@ -1,6 +1,9 @@
 """Random draws of a step over a stack's uncertain share of exposed collectives."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +13,10 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.stack import NAMES, Stack
 from kernelcast.runtime.step.layouts import Layouts
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.stack.stack import Stack
 
 _LOG_STEP = 0.1
 """Of the share, down, so that it stays below 1."""
@@ -30,7 +35,11 @@ def exposed_draws(
 
     `step_us` is the predicted step; a second step is predicted with a slightly smaller share. 1 without a stack.
     """
-    spread = () if stack is None else stack.spread[NAMES.index("exposed_share")]
+    if stack is None:
+        return np.ones(draws)
+    from kernelcast.runtime.stack.stack import NAMES
+
+    spread = stack.spread[NAMES.index("exposed_share")]
     if not any(spread) or not parallelism.exposed_share:
         return np.ones(draws)
     less = replace(parallelism, exposed_share=parallelism.exposed_share * math.exp(-_LOG_STEP))

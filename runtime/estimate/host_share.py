@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Rows, Times
-from kernelcast.runtime.memory import kept_by_layers
+from kernelcast.runtime.memory.stages import kept_by_layers
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us
 from kernelcast.runtime.step.decomposition import Decomposition

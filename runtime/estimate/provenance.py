@@ -1,13 +1,17 @@
 """Where an estimate's times come from."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.stack import Stack
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.stack.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,6 @@ _OFFLOAD = "zero_optimization.offload_optimizer"
 
 
 DEEPSPEED = Framework(
-    name="deepspeed",
     title="DeepSpeed",
     table="deepspeed.toml",
     own=(

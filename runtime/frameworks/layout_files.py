@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, error_context
+from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
 from kernelcast.runtime.frameworks.facts import Facts, Job
 from kernelcast.runtime.frameworks.megatron import MEGATRON
@@ -16,9 +17,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import partition
 
-FRAMEWORKS: Mapping[str, Framework] = {
-    framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)
-}
+FRAMEWORKS: Mapping[str, Framework] = dict(zip(NAMES, (MEGATRON, TORCHTITAN, DEEPSPEED), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,6 @@ def _parse(text: str) -> Settings:
 
 
 MEGATRON = Framework(
-    name="megatron-lm",
     title="Megatron-LM",
     table="megatron.toml",
     own=(

@@ -249,7 +249,7 @@ def _row(values: dict[str, Any], own: Mapping[str, Row]) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """`name` as on the command line, `title` as people write it. `table` is a file of this folder.
+    """`title` is its name as people write it. `table` is a file of this folder.
 
     A row of the table with `key` is `Same`, with `options` a `Choice`, with `lacks` or `lost` a loss; `own` names a row
     of its own kind by its class, and `beyond` the degree that a row counts above 1 of. Rows are written and read in
@@ -258,7 +258,6 @@ class Framework:
     reads, of the settings and what rows read; None where settings do not describe a model.
     """
 
-    name: str
     title: str
     table: str
     own: tuple[Row, ...]

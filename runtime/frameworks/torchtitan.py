@@ -231,7 +231,6 @@ class ExpertTensors(Row):
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
 TORCHTITAN = Framework(
-    name="torchtitan",
     title="torchtitan",
     table="torchtitan.toml",
     own=(

@@ -1,8 +1,10 @@
 """The answer to a wish over one hardware: an estimate, and how it was come by."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import dataclass
@@ -10,16 +12,18 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.defaults import chosen_gpus_per_node, usual_gpus_per_node
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
-from kernelcast.runtime.estimate.training import Training, training
-from kernelcast.runtime.intent.best import Best, find_best
-from kernelcast.runtime.intent.fewest_devices import Fewest, find_fewest
 from kernelcast.runtime.intent.goals import Wish
-from kernelcast.runtime.intent.largest import Largest, largest_global_batch, largest_sequence_length
 from kernelcast.runtime.intent.network import RateSensitivity, rate_sensitivity
-from kernelcast.runtime.intent.open_request import OpenRequest, read_open_request
 from kernelcast.runtime.request.fields import DEGREES, SAMPLES
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.reading import read_request
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.estimate.training import Training
+    from kernelcast.runtime.intent.best import Best
+    from kernelcast.runtime.intent.fewest_devices import Fewest
+    from kernelcast.runtime.intent.largest import Largest
+    from kernelcast.runtime.intent.open_request import OpenRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,9 @@ def answer(
     if not wish.is_open:
         estimate = estimator.predict(model=model, fabric=fabric, **read_request(values))
     else:
+        from kernelcast.runtime.intent.best import find_best
+        from kernelcast.runtime.intent.open_request import read_open_request
+
         if wish.days is not None:
             _require_nodes(estimator, values, fabric)
         # What is looked for is not known yet; any number that goes with the given ones will do.
@@ -98,6 +105,8 @@ def answer(
             fabric=fabric,
         )
         if wish.days is not None and wish.tokens is not None:
+            from kernelcast.runtime.intent.fewest_devices import find_fewest
+
             fewest = find_fewest(request, tokens=wish.tokens, days=wish.days)
             request = request.with_space(gpus=(fewest.by_median.parallelism.world_size,))
         elif wish.largest is not None:
@@ -105,12 +114,15 @@ def answer(
             request = largest.request
         best = find_best(request)
         estimate = best.estimate
+    run = None
+    if wish.tokens is not None:
+        from kernelcast.runtime.estimate.training import training
+
+        run = training(estimate, wish.tokens, price_per_gpu_hour=price_per_gpu_hour)
     return IntentAnswer(
         estimate=estimate,
         sensitivity=rate_sensitivity(estimator, estimate, fabric=fabric),
-        training=None
-        if wish.tokens is None
-        else training(estimate, wish.tokens, price_per_gpu_hour=price_per_gpu_hour),
+        training=run,
         best=best,
         fewest=fewest,
         largest=largest,
@@ -118,6 +130,8 @@ def answer(
 
 
 def _largest(request: OpenRequest, wish: Wish, values: Mapping[str, Any]) -> Largest:
+    from kernelcast.runtime.intent.largest import largest_global_batch, largest_sequence_length
+
     if wish.largest == "sequence-length":
         return largest_sequence_length(request)
     return largest_global_batch(

@@ -5,7 +5,6 @@ from typing import Any, Literal, get_args
 
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.intent.open_request import check_open_request
 from kernelcast.runtime.request.reading import read_request
 
 RankBy = Literal["time", "days", "cost", "energy"]
@@ -90,4 +89,6 @@ class Wish:
             raise UsageError("global_batch is not given, expected it with a search for a layout")
         if self.largest == "sequence-length" and "sequence_length" in values:
             raise UsageError("sequence_length is given, expected not with largest sequence-length")
+        from kernelcast.runtime.intent.open_request import check_open_request
+
         check_open_request(known)

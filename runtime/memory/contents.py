@@ -25,7 +25,7 @@ from kernelcast.runtime.step.layers.transformer_layer import (
 )
 from kernelcast.runtime.step.op import Number, Ops, saved_bytes
 from kernelcast.runtime.step.parameters import PartParameters, held_parameters
-from kernelcast.runtime.step.recomputation import with_parts
+from kernelcast.runtime.step.recomputation import PER_OP, saved_by_operator, with_parts
 from kernelcast.runtime.step.sizes import Sizes
 
 
@@ -33,7 +33,8 @@ class LayerContents(NamedTuple):
     """A transformer layer: bytes for one micro-batch, entries for weights, each float64 [rows] or a number.
 
     - `block_input`, and the other `kept` activations; selective checkpointing drops `dropped` of attention and of the
-      MLP's half; `mlp` is all that this half keeps; `late` is kept for late weight gradients;
+      MLP's half, or by operator of both; `mlp` is all that this half keeps; `late` is kept for late weight gradients;
+    - `freed`: what the forward pass of the MLP's half does not keep with selective and with full checkpointing;
     - gradients in use: of attention, at the MLP's projection down and at its activation;
     - `buffers` whatever the micro-batch;
     - `parameters`, of them in `adapters`; entries of weight `matrices`, of one expert's alone, and of
@@ -44,6 +45,7 @@ class LayerContents(NamedTuple):
     kept: Number
     dropped: tuple[Number, Number]
     mlp: Number
+    freed: tuple[Number, Number]
     late: Number
     attention_gradient: Number
     at_projection: Number
@@ -65,12 +67,22 @@ class LayerContents(NamedTuple):
         halves = others[:middle], others[middle:]
         modules = with_parts(s.layout.recompute_modules)
         of_attention, of_mlp = (saved_bytes(one for one in half if one.module in modules) for half in halves)
+        saves, freed = saved_bytes(halves[1]), of_mlp
+        # The sum before it is scattered; async tensor parallelism has it, and what is gathered, in symmetric memory.
+        output = s.element_bytes * s.tokens * s.hidden
+        is_outside = s.modules.keeps_gathered and s.layout.tensor_overlap == "products"
+        of_full = saves + (-output if is_outside else output)
+        if PER_OP in s.layout.recompute_modules:
+            listed = list(saved_by_operator(s, others))
+            freed = saves - _total(listed[middle:])
+            of_attention, of_mlp = 0 * saves, saved_bytes(others) - _total(listed)
         held = held_parameters(s, ops)
         return cls(
             block_input=input_op.saves,
             kept=saved_bytes(others),
             dropped=(of_attention, of_mlp),
-            mlp=saved_bytes(halves[1]),
+            mlp=saves,
+            freed=(freed, of_full),
             late=_total(one.late for one in others),
             attention_gradient=attention_gradient_bytes(s),
             at_projection=_total(one.gradients for one in others if one.weight is not None),

@@ -41,6 +41,8 @@ class StageMemory:
     - `working_bytes`: activation gradients in use, recomputed activations, whole weights and gradients of the
       blocks that ZeRO works on, tables;
     - `workspace_bytes`: of matrix products, whatever is trained;
+    - `fragments_bytes`: freed in blocks that are smaller than what is allocated later: not in the total, but in what
+      torch counts as reserved;
     - `host_bytes`: states of the optimizer and activations in the host's memory instead.
     """
 
@@ -54,6 +56,7 @@ class StageMemory:
     logits_bytes: int
     working_bytes: int
     workspace_bytes: int
+    fragments_bytes: int
     host_bytes: int
 
     @property
@@ -75,6 +78,7 @@ class Bytes:
     logits: Floats
     working: Floats
     workspace: int
+    fragments: Floats
     host: Floats
 
     @property
@@ -131,6 +135,7 @@ def stage_memory(
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
             workspace_bytes=found.workspace,
+            fragments_bytes=ceil(found.fragments[index]),
             host_bytes=ceil(found.host[index]),
         )
         for index, load in enumerate(stages)
@@ -188,7 +193,8 @@ def memory_of(
     # Late weight gradients wait with the gradients of the logits.
     logits = rows.live_last * loss.logits + rows.late * loss.late
     log_probabilities = rows.live_last * loss.log_probabilities
-    working = working_bytes(rows, contents) + _whole_blocks(rows, contents, precision)
+    moving, fragments = working_bytes(rows, contents)
+    working = moving + _whole_blocks(rows, contents, precision)
     # One layer's are on their way while another one computes.
     working = working + away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
     return Bytes(
@@ -201,6 +207,7 @@ def memory_of(
         logits=rows.last * (1 + model.extra_predictions) * (logits + log_probabilities),
         working=working,
         workspace=buffers,
+        fragments=fragments,
     )
 
 

@@ -12,8 +12,9 @@ from kernelcast.runtime.step.op import Number
 _TOKEN_ID_BYTES = 8
 
 
-def working_bytes(rows: Rows, contents: Contents) -> Floats:
-    """Bytes in use at a device's fullest moment beyond states, kept activations and logits, float64 [rows].
+def working_bytes(rows: Rows, contents: Contents) -> tuple[Floats, Floats]:
+    """Bytes in use at a device's fullest moment beyond states, kept activations and logits, and bytes in fragments,
+    each float64 [rows].
 
     The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
     moment is one of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
@@ -31,10 +32,13 @@ def working_bytes(rows: Rows, contents: Contents) -> Floats:
     Weight gradients are made whole and then added to the accumulated ones, as from the second micro-batch of
     an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
     Other buffers: rotary tables, the unfused softmax's mask, token ids.
+
+    Fragments are what a layer's forward pass freed in blocks that are smaller than a tensor of logits: where the loss
+    is the fullest moment torch's allocator has them reserved on top.
     """
     layers, loss, element = contents.layers, contents.loss, contents.sizes.element_bytes
     is_trained = not contents.parameters.are_frozen
-    gathered = contents.gathered
+    gathered, keeps = contents.gathered, contents.sizes.modules.keeps_gathered
     log_probabilities = rows.last * loss.log_probabilities
     moments = [_Moments.of(rows, layer, gathered) for layer in layers]
 
@@ -42,22 +46,22 @@ def working_bytes(rows: Rows, contents: Contents) -> Floats:
     loss_moment = 1.0 * rows.last * at_loss
     block_input = layers[0].block_input
     of_matrix = is_trained * element * loss.matrix
-    product = of_logits + of_matrix + block_input + 2 * gathered
+    product = of_logits + of_matrix + block_input + (1 if keeps else 2) * gathered
     output = rows.last * product - log_probabilities
     of_layer = largest_of(rows, [np.maximum(one.mlp, one.attention) for one in moments]) - log_probabilities
-    freed = sum(count * one.kept for count, one in zip(rows.layers, moments, strict=True))
+    kept = sum(count * one.kept for count, one in zip(rows.layers, moments, strict=True))
     in_chunk = rows.chunk_layers / np.maximum(1.0, sum(rows.layers))
-    embedding = rows.first * of_matrix + block_input - in_chunk * freed
+    embedding = rows.first * of_matrix + block_input - in_chunk * kept
 
     has_layers = rows.has_layers
-    peak = np.maximum(loss_moment, output)
-    peak = np.maximum(peak, np.where(has_layers, of_layer, 0.0))
+    at_end = np.maximum(loss_moment, output)
+    peak = np.maximum(np.maximum(at_end, np.where(has_layers, of_layer, 0.0)), embedding)
     ids = _TOKEN_ID_BYTES * contents.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
     accumulates = int(contents.sizes.modules.accumulates_in_products and is_trained)
     unused = accumulates * element * largest_of(rows, [layer.matrices for layer in layers])
     buffers = np.where(has_layers, layers[0].buffers + unused, 0.0) + ids
-    fullest: Floats = np.maximum(peak, embedding) + buffers
-    return fullest
+    freed = [np.select([rows.recompute == SELECTIVE, rows.recompute == FULL], one.freed) for one in layers]
+    return peak + buffers, np.where(rows.last * (at_end >= peak), largest_of(rows, freed), 0.0)
 
 
 class _Moments(NamedTuple):

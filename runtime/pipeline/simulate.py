@@ -7,9 +7,6 @@ from kernelcast.runtime.dataclass import dataclass, fields
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends
-from kernelcast.runtime.pipeline.gpipe import gpipe
-from kernelcast.runtime.pipeline.in_levels import in_levels
-from kernelcast.runtime.pipeline.interleaved import interleaved
 from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one_backward
 from kernelcast.runtime.pipeline.overlap import waiting_us
 from kernelcast.runtime.pipeline.schedules import check_shape
@@ -137,10 +134,16 @@ def _simulate(
 
 def _evaluate(schedule: Schedule, micro_batches: int, virtual_stages: int, durations: Durations) -> Ends:
     if schedule == "gpipe":
+        from kernelcast.runtime.pipeline.gpipe import gpipe
+
         return gpipe(durations, micro_batches)
     if schedule == "interleaved":
+        from kernelcast.runtime.pipeline.interleaved import interleaved
+
         return interleaved(durations, micro_batches, virtual_stages)
     if SCHEDULE_KINDS[schedule].is_v:
+        from kernelcast.runtime.pipeline.in_levels import in_levels
+
         return in_levels(schedule, durations, micro_batches, virtual_stages)
     return one_forward_one_backward(durations, micro_batches, zero_bubble=schedule == "zero_bubble")
 

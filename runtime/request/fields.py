@@ -49,7 +49,7 @@ TensorOverlap = Literal["none", "weight_gradients", "products"]
 Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"]
 LinearKind = Literal["attention", "mlp", "experts"]
 AdaptedKind = Literal["attention", "mlp"]
-ModuleKind = Literal["torch", "megatron", "megatron_local"]
+ModuleKind = Literal["torch", "torchtitan", "megatron", "megatron_local"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -183,7 +183,8 @@ class LayoutFields:
         "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
         AS_MEASURED, of_stack=True)
     kept_by: ModuleKind = stated(choice(get_args(ModuleKind)),
-        "Modules that save activations: PyTorch's, or Megatron-core's with TransformerEngine or without.", "torch",
+        "Modules that save activations: PyTorch's, also cut by torchtitan, or Megatron-core's with TransformerEngine"
+        " or without.", "torch",
         of_stack=True)
     exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
         "Fraction of the time of overlapped collectives that is exposed.", 0.25, of_stack=True)

@@ -80,8 +80,8 @@ class Parallelism(LayoutFields):
       does not run ahead of the device.
     - `attention_kernel`: the kernel of fused attention. If another one was measured, times are multiplied by a
       published ratio (docs/hardware.md, Attention's kernel).
-    - `kept_by`: modules that keep activations: PyTorch's ("torch"), or Megatron-core's with TransformerEngine
-      ("megatron"). Times do not depend on it.
+    - `kept_by`: modules that keep activations: PyTorch's ("torch"; cut by DTensor "torchtitan"), or Megatron-core's
+      with TransformerEngine ("megatron") or without. Times do not depend on it.
     - `exposed_share`: fraction of the time of overlapped collectives that is exposed.
     - `gradient_collective`: ZeRO-1 reduces gradients by an "all_reduce", or by a "reduce_scatter" as Megatron-LM's
       distributed optimizer does.

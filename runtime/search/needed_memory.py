@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.memory import architecture_of, largest_stage_bytes, on_cpu
+from kernelcast.runtime.memory.layouts import largest_stage_bytes
+from kernelcast.runtime.memory.stages import architecture_of, on_cpu
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question

@@ -12,8 +12,8 @@ from kernelcast.runtime.estimate.defaults import (
     usual_gpus_per_node,
     usual_reserved_bytes,
 )
-from kernelcast.runtime.memory import on_cpu
 from kernelcast.runtime.memory.spread import memory_spread
+from kernelcast.runtime.memory.stages import on_cpu
 from kernelcast.runtime.request.field_types import Field
 from kernelcast.runtime.request.fields import (
     LAYOUT,

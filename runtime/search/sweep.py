@@ -14,7 +14,7 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.memory import precision_of
+from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
 from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question

@@ -5,6 +5,9 @@ from pathlib import Path
 MODELS = Path(__file__).resolve().parent / "models"
 """A TOML file per built-in model, with its source."""
 
+FAMILIES = Path(__file__).resolve().parent / "families.toml"
+"""Which fields of Hugging Face's configurations give which fields of a model, by family."""
+
 DEVICES = Path(__file__).resolve().parent / "devices.toml"
 """Published peaks of devices, a source per row."""
 

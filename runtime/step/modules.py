@@ -22,6 +22,9 @@ class Modules:
     - `caches_float8`: linears in 8 bit save their inputs in 8 bit, and 8-bit copies of weights stay from update to
       update. Else inputs are saved as they come, and both are cast again where they are read.
     - `has_engine`: TransformerEngine has a cuBLAS workspace of its own.
+    - `keeps_gathered`: products whose input is gathered along the sequence keep it whole; else a shard of it, which is
+      gathered again.
+    - `sharded_loss_copies`: tensors in fp32 that a plain loss over a cut vocabulary has on top of what it keeps.
     - `separates_masters`: ZeRO-3 shards weights in the training's type next to fp32 masters; else the shards are the
       masters, and what is gathered is cast.
     """
@@ -33,6 +36,8 @@ class Modules:
     reuses_loss: bool = False
     caches_float8: bool = False
     has_engine: bool = False
+    keeps_gathered: bool = False
+    sharded_loss_copies: int = 2
     separates_masters: bool = False
 
 
@@ -41,6 +46,9 @@ MODULES: Mapping[ModuleKind, Modules] = {
     # A model written with torch's own modules, as those that `validate run` trains: autograd keeps all it can need,
     # of experts' results the factor of a product and the source of `index_add`.
     "torch": TORCH,
+    # The same cut by DTensor: autograd keeps what `PrepareModuleInput` gathers. The backward pass of `loss_parallel`
+    # holds (zeros + exp(x)) and both of its terms next to x (_nll_loss_and_log_softmax_backward).
+    "torchtitan": Modules(keeps_gathered=True, sharded_loss_copies=3),
     # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
     # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
     # VocabParallelCrossEntropy (docs/memory.md, Modules).

@@ -1,13 +1,15 @@
 """What activation checkpointing runs again in a backward pass of a layer, and in how many layers."""
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.step.op import Op, Ops, until_last_needed
+from kernelcast.runtime.step.op import Number, Op, Ops, until_last_needed
+from kernelcast.runtime.step.sizes import Sizes
 
 _PARTS = {"mlp": ("moe", "moe_act", "shared_experts"), "moe": ("moe_act", "shared_experts")}
 """Modules inside others."""
-PER_OP = "per_op"
+FUSED_ATTENTION, PER_OP = "attention", "per_op"
 """Not a module: every layer by torchtitan's list of saved operators."""
 
 
@@ -22,22 +24,49 @@ def kept_layers(layout: Parallelism, layers: int) -> int:
     return max(0, layers - some) if layout.recompute == "full" and some else 0
 
 
-def _unsaved(ops: Iterable[Op]) -> Iterator[Op]:
-    """What torchtitan's selective checkpointing per operator runs again: all but attention, sums that are scattered and
-    every second product. Products in 8 bit are not on its list (torchtitan's `_save_list`).
+def _listed(
+    ops: Iterable[Op], *, float8: bool
+) -> Iterator[tuple[Op, tuple[Number, ...], tuple[Number, ...]]]:
+    """Ops with the columns of their products that torchtitan's selective checkpointing per operator saves, and those
+    that it runs again: of its models' products every second one is saved (torchtitan's `_save_list`).
     """
     place = 0
     for one in ops:
-        call, weight = one.call, one.weight
+        weight = one.weight
+        columns: tuple[Number, ...] = ()
+        if weight is not None and one.call is not None and (float8 or "float8" not in one.call.operator):
+            columns = weight.columns or (weight.n,)
+        yield one, columns[place % 2 :: 2], columns[1 - place % 2 :: 2]
+        place += len(columns)
+
+
+def saved_by_operator(s: Sizes, ops: Iterable[Op]) -> Iterator[Number]:
+    """Bytes that each op leaves for the backward pass where operators are on torchtitan's list: every second product,
+    attention, sums that are scattered. A compiled product in 8 bit is listed as the product that it stands for.
+    """
+    for one, saved, _ in _listed(ops, float8=True):
+        kept: Number = 0
+        if saved and one.call is not None:
+            kept = s.element_bytes * sum(saved) * prod(one.call.shape[:-2])
+        elif one.name == FUSED_ATTENTION:
+            kept = one.saves + s.element_bytes * s.tokens * s.attention_width
+        elif one.call is not None and one.call.operator == "reduce_scatter" and one.collective == "forward":
+            kept = one.call.count * s.activation_bytes
+        yield kept
+
+
+def _unsaved(ops: Iterable[Op]) -> Iterator[Op]:
+    """What is run again then: all but attention, sums that are scattered and the products saved, which in times those
+    in 8 bit are not among.
+    """
+    for one, saved, again in _listed(ops, float8=False):
+        call = one.call
         if one.module == "core_attn" or call is None or call.operator == "reduce_scatter":
             continue
-        if weight is not None and "float8" not in call.operator:
-            columns = weight.columns or (weight.n,)
-            again = sum(width for index, width in enumerate(columns, place) if index % 2)
-            place += len(columns)
+        if saved:
             if not again:
                 continue
-            one = one._replace(call=call._replace(shape=(*call.shape[:-1], int(again))))
+            one = one._replace(call=call._replace(shape=(*call.shape[:-1], int(sum(again)))))
         yield one
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
-from kernelcast.runtime.pipeline import StepTimeline
+from kernelcast.runtime.pipeline.pass_times import StepTimeline
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.step.partition import counts_text

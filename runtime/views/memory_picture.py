@@ -1,7 +1,7 @@
 """Memory per device of every stage as SVG bars, with a device's memory as a line where it is known."""
 
 from kernelcast.runtime.estimate.device_memory import Memory
-from kernelcast.runtime.memory import StageMemory
+from kernelcast.runtime.memory.stages import StageMemory
 from kernelcast.runtime.views.formatting import gibibytes
 from kernelcast.runtime.views.page import Markup, drawn_stages, element, picture
 

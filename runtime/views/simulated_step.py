@@ -8,17 +8,12 @@ from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, step_timeline
+from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline, step_timeline
+from kernelcast.runtime.pipeline.passes import Kind
 from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.views.step_breakdown import NAMES, style_of
 
 _COMPONENTS = {Component.LAYER_FORWARD: Kind.FORWARD, Component.LAYER_BACKWARD: Kind.BACKWARD}
-_STYLES = {"expert": "expert", "expert_tensor": "expert", "context": "context"}
-NAMES = {
-    "expert": "expert all-to-all",
-    "context": "context-parallel exchange",
-    "tensor": "tensor-parallel collectives",
-}
-"""Names of collectives inside passes by style, in the order of the pages."""
 
 
 class Span(NamedTuple):
@@ -79,11 +74,6 @@ class PassCollectives:
             if time_us > 0:
                 yield Span(style, NAMES[style], start_us, start_us + time_us)
                 start_us += time_us
-
-
-def style_of(role: str) -> str:
-    """Style of the collectives of a role: tensor parallelism unless it is another one's."""
-    return _STYLES.get(role, "tensor")
 
 
 def simulated_step(estimate: Estimate) -> StepTimeline:

@@ -1,19 +1,23 @@
 """Where the time of a step goes: by part, which add up to the step (docs/timeline.md), and by operator."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
 from kernelcast.runtime.pipeline.durations import Times
-from kernelcast.runtime.pipeline.passes import Pass, units
+from kernelcast.runtime.pipeline.passes import Kind, Pass, units
 from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
+from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.schedule import chunks_on
 from kernelcast.runtime.step.component import Component
-from kernelcast.runtime.views.simulated_step import NAMES, style_of
+
+if TYPE_CHECKING:
+    from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline
 
 _PASS_PARTS = {  # name, colour's class
     Component.LAYER_FORWARD: ("layers forward", "forward"),
@@ -21,6 +25,13 @@ _PASS_PARTS = {  # name, colour's class
     Component.ENDS_FORWARD: ("embedding, logits and loss forward", "ends-forward"),
     Component.ENDS_BACKWARD: ("embedding, logits and loss backward", "ends-backward"),
 }
+_STYLES = {"expert": "expert", "expert_tensor": "expert", "context": "context"}
+NAMES = {
+    "expert": "expert all-to-all",
+    "context": "context-parallel exchange",
+    "tensor": "tensor-parallel collectives",
+}
+"""Names of collectives inside passes by style, in the order of the pages."""
 _US = 1e-6
 
 
@@ -31,6 +42,11 @@ class Share:
     name: str
     style: str
     time_s: float
+
+
+def style_of(role: str) -> str:
+    """Style of the collectives of a role: tensor parallelism unless it is another one's."""
+    return _STYLES.get(role, "tensor")
 
 
 def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Share, ...]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
+from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline
+from kernelcast.runtime.pipeline.passes import Kind
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, chunks_on
 from kernelcast.runtime.views.formatting import counted, round_step, seconds
 from kernelcast.runtime.views.page import (
@@ -19,12 +20,12 @@ from kernelcast.runtime.views.page import (
     rectangles,
 )
 from kernelcast.runtime.views.simulated_step import (
-    NAMES,
     PassCollectives,
     Span,
     stage_spans,
     transfers,
 )
+from kernelcast.runtime.views.step_breakdown import NAMES
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1188.0, 30.0
 _GAP = 44.0

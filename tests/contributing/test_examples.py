@@ -28,7 +28,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.step.decomposition import decompose
 
 bundle, folder = sys.argv[1:]

@@ -19,7 +19,7 @@ from kernelcast.runtime import (
     load_model,
     search_layouts,
 )
-from kernelcast.runtime.memory import architecture_of, stage_memory
+from kernelcast.runtime.memory.stages import architecture_of, stage_memory
 from tests.golden.files import Case, golden_models
 
 OPTIONS = ("timeline", "bucket_entries", "interval", "gpu_memory_bytes", "reserved_memory_bytes", "fabric")

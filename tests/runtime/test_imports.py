@@ -47,6 +47,33 @@ def test_a_prediction_loads_only_numpy_and_onnxruntime(
     assert set(found) <= {"kernelcast", "numpy", "onnxruntime"}
 
 
+COMMAND = """
+import sys
+from kernelcast.cli.main import main
+try:
+    main()
+finally:
+    print(*(name for name in sys.modules if name.partition(".")[0] == "kernelcast"), file=sys.stderr)
+"""
+
+
+def test_a_predicted_layout_imports_few_modules_and_none_of_a_search() -> None:
+    words = "predict --hardware h100-sxm --model llama-3-70b --pp 4 --tp 4 --dp 2 --micro-batch 1 --micro-batches 4"
+    command = [sys.executable, "-c", COMMAND, *words.split(), "--quiet"]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr.split()
+    assert "kernelcast.runtime.estimate.engine" in loaded
+    assert len(loaded) <= 175
+    unused = (
+        "runtime.search",
+        "runtime.stack",
+        "runtime.frameworks.rows",
+        "runtime.views.timeline",
+        "serve",
+        "store",
+    )
+    assert not [name for name in loaded if name.startswith(tuple(f"kernelcast.{one}" for one in unused))]
+
+
 def test_public_names() -> None:
     names = kernelcast.runtime.__all__
     assert len(names) <= 13

@@ -15,7 +15,8 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.explanation import explain_operator
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator, role_name
 from kernelcast.runtime.operators.elementwise import elementwise
-from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step import decomposition, passes, update
 from kernelcast.runtime.step.layers import attention, embedding, linear, loss, mlp, norm, transformer_layer

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kernelcast.cli.stack import fit as fit_command
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.stack import read_stack
+from kernelcast.runtime.stack.stack_file import read_stack
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.stack_runs import fit_stack
 from kernelcast.validate.steps import score_steps

@@ -3,7 +3,7 @@
 Every function here makes a reader: of a configuration and the model's fields that are known by then, the value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError, shown
@@ -112,7 +112,7 @@ def unless(name: str) -> Reader:
     return lambda config, _: not config.flag(name, default=False)
 
 
-def window(default: int = 0, *, names: tuple[str, ...] = ("sliding_window",), interval: int = 0) -> Reader:
+def window(default: int = 0, *, names: Sequence[str] = ("sliding_window",), interval: int = 0) -> Reader:
     """Tokens that attention looks back in those layers that look back less than all; 0 where none does."""
 
     def read(config: Config, given: Mapping[str, Any]) -> int:

@@ -13,15 +13,7 @@ from kernelcast.runtime.request.fields import MODEL
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.model_file import model_file
 from kernelcast.runtime.request.models.config_file import Config
-from kernelcast.runtime.request.models.families import (
-    FAMILIES,
-    NEEDED,
-    REFUSED,
-    TEXT_PART,
-    VISION,
-    Family,
-    Given,
-)
+from kernelcast.runtime.request.models.families import NEEDED, Family, Given, families
 from kernelcast.runtime.request.models.found_model import FoundModel
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -34,7 +26,7 @@ beginning: there the question is one too many."""
 
 
 def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
-    """The model of a Hugging Face configuration of one of `FAMILIES`, with notes.
+    """The model of a Hugging Face configuration of one of the `families`, with notes.
 
     - The sequence length is the longest that the model was pre-trained on, as far as the file tells: the smallest
       of `max_position_embeddings` and `original_max_position_embeddings`, where rotary scaling stretched it later.
@@ -65,12 +57,12 @@ def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:
 
 def _text_part(config: Config) -> tuple[Config, list[str]]:
     """The configuration of the text model, and a note about any other part."""
-    kind = config.values["model_type"]
-    if type(kind) is not str or kind not in TEXT_PART:
+    kind, parts = config.values["model_type"], families().text_parts
+    if type(kind) is not str or kind not in parts:
         return config, []
     # A file that was made by hand may have the text model's fields at the top.
     text = config.values if config.values.get("text_config") is None else config.table("text_config").values
-    own = text["model_type"] if text is not config.values and text.get("model_type") else TEXT_PART[kind]
+    own = text["model_type"] if text is not config.values and text.get("model_type") else parts[kind]
     note = f"the vision encoder of {kind} is left aside, the text model alone is predicted"
     return Config({**text, "model_type": own}), [note]
 
@@ -91,12 +83,15 @@ def _stored(config: Config) -> list[str]:
 
 
 def _family(config: Config) -> Family:
-    kind = config.values["model_type"]
-    if type(kind) is not str or (kind not in FAMILIES and kind not in REFUSED and not _has_vision(config)):
-        raise UsageError(field="model_type", found=kind, expected=", ".join((*FAMILIES, *TEXT_PART)))
-    if kind not in FAMILIES:
-        raise UsageError(f"model_type is {shown(kind)}: {REFUSED.get(kind, VISION)}")
-    family = FAMILIES[kind]
+    kind, table = config.values["model_type"], families()
+    has_vision = config.has("vision_config", "audio_config")
+    if type(kind) is not str or not (kind in table.known or kind in table.refused or has_vision):
+        raise UsageError(
+            field="model_type", found=kind, expected=", ".join((*table.known, *table.text_parts))
+        )
+    if kind not in table.known:
+        raise UsageError(f"model_type is {shown(kind)}: {table.refused.get(kind, table.vision)}")
+    family = table.known[kind]
     for name in _EXPERTS:
         if "experts" not in family.fields and config.size(name, default=1) > 1:
             raise UsageError(field=name, found=config.values[name], expected=f"none: {kind} has no experts")
@@ -104,10 +99,6 @@ def _family(config: Config) -> Family:
         if config.has(name) and config.values[name] != value:
             raise UsageError(field=name, found=config.values[name], expected=shown_value(value))
     return family
-
-
-def _has_vision(config: Config) -> bool:
-    return config.has("vision_config", "audio_config")
 
 
 def _fields(config: Config, family: Family) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.model_file import model_file, read_document
 from kernelcast.runtime.request.models.found_model import FoundModel
-from kernelcast.runtime.request.models.huggingface import from_huggingface
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.spelling import alternatives
 
@@ -113,6 +112,8 @@ def _find(name_or_path: str | os.PathLike[str]) -> FoundModel:
         )
     values = read_document(path)
     if "model_type" in values:
+        from kernelcast.runtime.request.models.huggingface import from_huggingface
+
         return from_huggingface(values, path)
     return FoundModel(model=ModelConfig.from_document(values, where=model_file(path), name=path.stem))
 

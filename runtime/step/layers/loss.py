@@ -9,7 +9,7 @@ does, as in Megatron-core, and its projection is column-parallel and gathered as
 from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
 from kernelcast.runtime.step.layers.linear import plain_linear
-from kernelcast.runtime.step.layers.norm import norm
+from kernelcast.runtime.step.layers.norm import norm, read_bytes
 from kernelcast.runtime.step.layers.tensor_parallel import (
     Products,
     all_reduce,
@@ -19,7 +19,7 @@ from kernelcast.runtime.step.layers.tensor_parallel import (
     scatter,
 )
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
-from kernelcast.runtime.step.op import Number, Ops, op
+from kernelcast.runtime.step.op import Number, Ops, flag, op
 from kernelcast.runtime.step.sizes import Sizes, remembered_ops
 
 _LOSS_SYNCS = 3
@@ -48,7 +48,7 @@ def _next_token(s: Sizes) -> Ops:
     table = (s.tokens, s.hidden, s.vocabulary)
     kept = {"parameters": vocabulary_matrix(s), "saves": logit_bytes(s), "gradients": after}
     return (
-        norm(s, "final_norm")._replace(saves=2 * s.activation_bytes, module=""),
+        norm(s, "final_norm")._replace(saves=s.activation_bytes + read_bytes(s), module=""),
         # The paper's composition has no collective of the logits' input in the backward pass.
         *enter_region(s, LOGITS, one, one, in_pieces=False),
         plain_linear(s, LOGITS, *table, **kept),
@@ -105,7 +105,8 @@ def log_probability_bytes(s: Sizes) -> Number:
 def _gradient_bytes(s: Sizes) -> tuple[Number, Number]:
     """Gradients of the logits at the loss, and after it at the output product.
 
-    A plain loss has two in fp32 (of the log-probabilities, then of the logits). One that reuses its memory has its
+    A plain loss has two in fp32 (of the log-probabilities, then of the logits), or more where tensor parallelism cuts
+    the vocabulary. One that reuses its memory has its
     gradient in the place of the probabilities, and a copy of it in the training's type unless that is fp32; compiled
     ("native"), it does not write over what it reads, and another copy in fp32 exists. A fused
     loss has only the gradient that the product takes, and in place that is written over the logits.
@@ -117,4 +118,5 @@ def _gradient_bytes(s: Sizes) -> tuple[Number, Number]:
     if s.modules.reuses_loss:
         another = log_probability_bytes(s) if s.layout.loss == "native" else 0
         return (0 if element == LOG_PROBABILITY_BYTES else 1) * own + another, own
-    return 2 * log_probability_bytes(s), own
+    copies = 2 + flag(s.tp > 1) * (s.modules.sharded_loss_copies - 2)
+    return copies * log_probability_bytes(s), own

@@ -1,7 +1,7 @@
 """LayerNorm and RMSNorm."""
 
 from kernelcast.runtime.request.fields import LinearKind
-from kernelcast.runtime.step.op import Op, op
+from kernelcast.runtime.step.op import Number, Op, op
 from kernelcast.runtime.step.sizes import Sizes
 
 STATISTIC_BYTES = 4
@@ -11,6 +11,12 @@ STATISTIC_BYTES = 4
 def norm_parameters(s: Sizes) -> int:
     """2d for LayerNorm (weight and bias), d for RMSNorm; whole on every device."""
     return (2 if s.model.norm == "layer_norm" else 1) * s.hidden
+
+
+def read_bytes(s: Sizes, read_by: LinearKind | None = None) -> Number:
+    """Bytes of a norm's output as the next products keep it: as it was gathered along the sequence, or a shard."""
+    rows = s.tokens if s.modules.keeps_gathered else s.local_tokens
+    return (s.element_bytes if read_by is None else s.input_bytes(read_by)) * rows * s.hidden
 
 
 def norm(s: Sizes, name: str, *, read_by: LinearKind | None = None) -> Op:
@@ -23,7 +29,7 @@ def norm(s: Sizes, name: str, *, read_by: LinearKind | None = None) -> Op:
     entries = s.local_tokens * s.hidden
     is_rms = s.model.norm == "rms_norm"
     own = STATISTIC_BYTES * (1 if is_rms else 2) * s.local_tokens
-    own = own + (s.element_bytes if read_by is None else s.input_bytes(read_by)) * entries
+    own = own + read_bytes(s, read_by)
     if s.is_cpu and is_rms:
         own = own + (4 if s.element_bytes == 4 else 8) * entries
     return op(

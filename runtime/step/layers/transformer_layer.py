@@ -1,6 +1,5 @@
 """One transformer layer as a list of ops: norm, attention, residual, norm, MLP or experts, residual."""
 
-from kernelcast.runtime.step.layers import experts as moe
 from kernelcast.runtime.step.layers import mlp as dense
 from kernelcast.runtime.step.layers.attention import OUTPUT, attention, column_products
 from kernelcast.runtime.step.layers.norm import norm
@@ -33,13 +32,19 @@ def transformer_layer(s: Sizes) -> Ops:
         # The router reads its norm's output in the training's type.
         norm(s, MLP_NORM, read_by=None if has_experts else "mlp"),
         *regions.enter("mlp"),
-        *(moe.experts(s) if has_experts else dense.mlp(s)),
+        *(_experts(s) if has_experts else dense.mlp(s)),
         *regions.leave("mlp"),
         *_post_norm(s, "post_mlp_norm"),
         *((residual,) if model.parallel_residual else ()),
         _residual_add(s, "mlp_residual"),
     )
     return tuple(one._replace(in_layer=True) for one in ops)
+
+
+def _experts(s: Sizes) -> Ops:
+    from kernelcast.runtime.step.layers.experts import experts
+
+    return experts(s)
 
 
 def _residual_add(s: Sizes, name: str) -> Op:
@@ -64,6 +69,8 @@ class _Regions:
         if not s.kind.has_experts:
             self.columns["mlp"], self.rows["mlp"] = (dense.up_product(s),), dense.DOWN
         elif model.shared_expert_size:
+            from kernelcast.runtime.step.layers import experts as moe
+
             self.columns["mlp"], self.rows["mlp"] = (moe.SHARED_UP,), moe.SHARED_DOWN
         fewer = int("mlp" not in self.rows)
         self.syncs = (max(0, model.forward_syncs - fewer), max(0, model.backward_syncs - fewer))

@@ -17,7 +17,7 @@ from kernelcast.collector.training.groups import Shard
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.model import Chunk
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
 from kernelcast.runtime.step.sizes import padded_vocabulary
 from tests.collector.training.plain_models import AnyStage

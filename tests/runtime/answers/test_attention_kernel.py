@@ -32,8 +32,11 @@ from kernelcast.runtime.hardware.attention_kernels import time_ratio
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.sustained import sustained_flops_per_s
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.search import Question, Space, search
-from kernelcast.runtime.stack import Stack, find_stack
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.search import search
+from kernelcast.runtime.search.space import Space
+from kernelcast.runtime.stack.stack import Stack
+from kernelcast.runtime.stack.stack_file import find_stack
 
 F, B = Direction.FORWARD, Direction.BACKWARD
 MODEL = ModelConfig(

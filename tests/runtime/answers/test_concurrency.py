@@ -17,7 +17,8 @@ from kernelcast.runtime.bundle.file import Bundle, nearest_level, read_bundle, w
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.estimate.explanation import explain_operator
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.search import Question, search
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.space import Space
 
 F = Direction.FORWARD

@@ -16,7 +16,9 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.hardware.collectives import Setting, collective_us, least_us
 from kernelcast.runtime.hardware.fabric_file import fabric_named, fabric_toml
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.search import Question, Space, search
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.search import search
+from kernelcast.runtime.search.space import Space
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(

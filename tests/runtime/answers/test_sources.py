@@ -14,7 +14,8 @@ from kernelcast.runtime.answers.sources import Source, is_answered, left_out, so
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.estimate.explanation import explain_operator
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
-from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.search.sweep import sweep
 
 Make = Callable[..., Path]

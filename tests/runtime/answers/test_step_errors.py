@@ -18,7 +18,7 @@ from kernelcast.runtime.answers.step_errors import (
 )
 from kernelcast.runtime.answers.uncertainty import STEP_LOG_SPREAD, unexplained
 from kernelcast.runtime.catalogue.composition import load_bundle
-from kernelcast.runtime.stack import FittedRuns, Stack
+from kernelcast.runtime.stack.stack import FittedRuns, Stack
 from kernelcast.validate.step_errors import quantiles_of, step_errors, step_errors_toml
 
 Make = Callable[..., Path]

@@ -19,7 +19,9 @@ from kernelcast.runtime.bundle.factors import factor_of
 from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.estimate.explanation import explain_operator
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.search import Question, Space, search
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.search import search
+from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.views.estimate_page import page
 
 Make = Callable[..., Path]

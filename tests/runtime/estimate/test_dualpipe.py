@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(

@@ -9,7 +9,7 @@ import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.hardware.device_links import host_link
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(

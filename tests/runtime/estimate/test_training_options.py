@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 
 MODEL = ModelConfig(
     name="gpt", hidden_size=64, sequence_length=8, attention_heads=8, layers=8, vocabulary_size=1000

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.runtime.frameworks import FRAMEWORKS, cut
+from kernelcast.runtime.frameworks import cut
+from kernelcast.runtime.frameworks.layout_files import FRAMEWORKS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "frameworks.md"
 

@@ -8,7 +8,7 @@ import pytest
 from kernelcast.runtime import DataError
 from kernelcast.runtime.intent.best import RUNNERS_UP, find_best, kind_of
 from kernelcast.runtime.intent.open_request import OpenRequest
-from kernelcast.runtime.search import search
+from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.sweep import sweep
 
 Ask = Callable[..., OpenRequest]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
-from kernelcast.runtime.memory import largest_stage_bytes, stage_memory
+from kernelcast.runtime.memory.layouts import largest_stage_bytes
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.step.layouts import RECOMPUTE, Layouts
 from tests.runtime.memory.shared_fields import SHARED_FIELDS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Parallelism
-from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 from kernelcast.runtime.request.models import load_model
 
 # A layer so narrow that the loss, or the output product after it, is the fullest moment: 8192 tokens of 4096.

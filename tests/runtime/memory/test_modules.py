@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 
 # One layer: S = 64 tokens of 32, 4 query and 2 key-value heads of 8, MLP of 96, vocabulary of 256 on 2 devices.
 MODEL = ModelConfig(
@@ -99,3 +99,42 @@ def test_a_gated_mlp_with_sequence_parallelism() -> None:
     at_projection = 2 * S * H // 2 + 2 * S * H + 2 * S * 16 // 2
     found = stage(narrow, sequence_parallel=True, **first).working_bytes
     assert found == at_projection + unused + ids + tables
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_what_torchtitans_list_of_operators_saves(tp: int) -> None:
+    cut = {"tp": tp, "sequence_parallel": tp > 1, "kept_by": "torchtitan"}
+    found = stage(**cut, recompute="selective", recompute_modules=("per_op",))
+    # The input, queries, values, attention's output and its log-sum-exp, the gate, and the projection down, which with
+    # tensor parallelism is whole and then summed and scattered, as attention's output is. The final norm's input and
+    # its gathered output.
+    kept = 2 * S * (H + A + K + A + F) // tp + 4 * S * 4 // tp + 2 * S * H
+    kept += 2 * 2 * S * H // tp if tp > 1 else 0
+    assert found.activations_bytes == kept + 2 * S * H // tp + 2 * S * H
+    # A layer's other activations come back at once, and the MLP's forward pass leaves the sum before its norm, the norm
+    # and its statistic, and what it makes but the gate and the projection down: fragments beneath the logits.
+    wide = replace(MODEL, vocabulary_size=4096)
+    found = stage(wide, **cut, loss="plain", recompute="selective", recompute_modules=("per_op",))
+    freed = 2 * S * (H // tp + 3 * F // tp) + 4 * S // tp - (tp > 1) * S * H
+    assert found.fragments_bytes == freed
+    assert stage(wide, **cut, loss="plain").fragments_bytes == 0
+
+
+def test_what_is_gathered_is_kept() -> None:
+    cut = {"tp": 2, "sequence_parallel": True}
+    torch, titan = stage(**cut), stage(**cut, kept_by="torchtitan")
+    # The other half of both norms' outputs and of the final norm's.
+    assert titan.activations_bytes - torch.activations_bytes == 3 * 2 * S * H // 2
+    # A loss over a cut vocabulary has another tensor in fp32.
+    wide = {**cut, "model": replace(MODEL, vocabulary_size=4096), "loss": "plain", "recompute": "full"}
+    assert (
+        stage(**wide, kept_by="torchtitan").working_bytes - stage(**wide).working_bytes == 4 * S * 4096 // 2
+    )
+
+
+def test_async_tensor_parallelism_has_its_buffers_elsewhere() -> None:
+    cut = {"tp": 2, "sequence_parallel": True, "kept_by": "torchtitan", "recompute": "full", "loss": "plain"}
+    model = replace(MODEL, vocabulary_size=4096)
+    usual, overlapped = stage(model, **cut), stage(model, **cut, tensor_overlap="products")
+    assert usual.fragments_bytes - overlapped.fragments_bytes == 2 * 2 * S * H
+    assert usual.total_bytes == overlapped.total_bytes

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.memory import StageMemory, stage_memory
 from kernelcast.runtime.memory.contents import LayerContents
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 from kernelcast.runtime.memory.states import model_states, precision_of
 from kernelcast.runtime.request.fields import ModuleKind, Recompute
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
 from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -145,7 +145,8 @@ def _never_grows(sizes: list[int]) -> None:
 @settings(max_examples=150)
 def test_megatrons_modules_keep_no_more(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
     model, layout, options = question
-    layout = replace(layout, fp8_recipe="none", fp8_dispatch=False, fp8_weights=False)
+    # Masters that torch shards in the weights' place stay where optimizer states leave the device.
+    layout = replace(layout, fp8_recipe="none", fp8_dispatch=False, fp8_weights=False, offload_optimizer=0.0)
     torch, megatron = (
         stage_memory(model, replace(layout, kept_by=modules), **options) for modules in ("torch", "megatron")
     )
@@ -179,8 +180,9 @@ def test_shards_together_are_no_less_than_the_whole(
 def test_a_tensor_parallel_rank_is_a_narrower_model(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
-    # So what is measured on single devices holds for ranks too.
+    # So what is measured on single devices holds for ranks too; DTensor's loss over a cut vocabulary has a copy more.
     model, layout, options = question
+    assume(layout.kept_by != "torchtitan")
     tp = layout.tp
     layout = replace(layout, sequence_parallel=False, zero=0)
     multiple = layout.vocabulary_multiple

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 
 # A vocabulary's matrix far larger than anything else: 4096 · 32 of 2 bytes; 16 tokens, an MLP of 8.
 MODEL = ModelConfig(

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.pipeline import Durations
+from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")

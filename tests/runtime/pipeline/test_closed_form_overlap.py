@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline import closed_forms
+from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.overlap import Overlap
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline import Durations
+from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
 
 

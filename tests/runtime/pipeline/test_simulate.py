@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime.pipeline import Simulated, simulate, step_timeline
+from kernelcast.runtime.pipeline.pass_times import step_timeline
+from kernelcast.runtime.pipeline.simulate import Simulated, simulate
 from tests.runtime.pipeline.questions import Question, few, questions, random_durations, relaxed, uniform
 
 Times = dict[tuple[str, int, int], tuple[float, float]]

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.pipeline import Durations, Kind, Pass, simulate, stage_orders, step_timeline
+from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
-from kernelcast.runtime.pipeline.passes import is_pair, units
-from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
+from kernelcast.runtime.pipeline.pass_times import step_timeline
+from kernelcast.runtime.pipeline.passes import Kind, Pass, is_pair, units
+from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us, stage_orders
+from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
 VIRTUAL_STAGES = {"zb_v": 2, "dualpipe": 1, "dualpipe_v": 2}

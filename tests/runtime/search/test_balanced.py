@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.search import Question, Space, search
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.search import search
+from kernelcast.runtime.search.space import Space
 
 MODEL = ModelConfig(
     name="deep", hidden_size=64, sequence_length=8, attention_heads=8, layers=16, vocabulary_size=100

@@ -5,9 +5,9 @@ import pytest
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.models import load_model
-from kernelcast.runtime.search import search
 from kernelcast.runtime.search.compact import COLUMNS, compact_search
 from kernelcast.runtime.search.read_question import read_question
+from kernelcast.runtime.search.search import search
 
 MODEL = load_model("llama-2-7b")
 

@@ -8,9 +8,10 @@ import pytest
 
 from kernelcast.runtime import ModelConfig, read_bundle
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.memory import stage_memory
-from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.space import Space
 
 MODEL = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=24, attention_heads=8, layers=12, vocabulary_size=100

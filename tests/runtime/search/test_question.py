@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 
 MODEL = ModelConfig(

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.partial_result import Counts, Found
+from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
+from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 
 # Few values, so that ties are common.

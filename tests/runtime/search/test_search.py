@@ -14,10 +14,14 @@ from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, TimelineKind
-from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
+from kernelcast.runtime.search.number_set import NumberSet
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.result import SearchResult
+from kernelcast.runtime.search.search import search
+from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.search.sweep import sweep
 
 _OF_MEMORY = (

@@ -12,10 +12,11 @@ from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.partial_result import Found
+from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
+from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step.layouts import SCHEDULES
 

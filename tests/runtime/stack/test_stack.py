@@ -10,7 +10,8 @@ import pytest
 
 from kernelcast.runtime import DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.request.reading import read_layout
-from kernelcast.runtime.stack import LeftOut, Stack, find_stack, read_stack, shipped_stacks, stack_toml
+from kernelcast.runtime.stack.stack import LeftOut, Stack
+from kernelcast.runtime.stack.stack_file import find_stack, read_stack, shipped_stacks, stack_toml
 
 ROOT = Path(__file__).resolve().parents[3]
 Make = Callable[..., Path]
@@ -146,7 +147,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
             TEXTS + "[options]\ntp = 2\n",
             "options: field 'tp' is unknown, known are layer_split, reduce_dtype",
         ),
-        (TEXTS + '[options]\nkept_by = "jax"\n', "options.kept_by is 'jax', expected torch, megatron or "),
+        (
+            TEXTS + '[options]\nkept_by = "jax"\n',
+            "options.kept_by is 'jax', expected torch, torchtitan, megatron or ",
+        ),
         (TEXTS + "runs = 3\n", "runs is 3, expected a list of tables"),
         (
             TEXTS + '[[left_out]]\nname = "a"\nsteps = 1.5\n',

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.step.expert_load import fullest, fullest_in_memory
 from kernelcast.runtime.step.kinds import LayerKind
 from kernelcast.runtime.step.layers.experts import experts

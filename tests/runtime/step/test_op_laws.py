@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.estimate.layout_pieces import MICRO_BATCH, What
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.op import Call, Ops

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.models import find_model, load_model
-from kernelcast.runtime.request.models.families import FAMILIES, REFUSED
+from kernelcast.runtime.request.models.families import families
 from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.attention_core import visible_keys
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
@@ -190,7 +190,7 @@ def test_every_family_is_read_by_a_test() -> None:
     values = [*BUILT_IN.values(), *(one for _, one in PUBLISHED.values())]
     read = {one.get("text_config", one).get("model_type") for one in values}
     # test_huggingface.py has the others.
-    assert read | {"gpt2"} >= set(FAMILIES)
+    assert read | {"gpt2"} >= set(families().known)
 
 
 def test_active_parameters_of_qwens_older_mixture(tmp_path: Path) -> None:
@@ -250,12 +250,12 @@ def test_other_parts_are_said(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("kind", families().refused)
 def test_another_mathematics_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path, {"model_type": kind, "hidden_size": 8})
     with pytest.raises(UsageError) as caught:
         load_model(path)
-    assert str(caught.value) == f"model file {path}: model_type is {kind!r}: {REFUSED[kind]}"
+    assert str(caught.value) == f"model file {path}: model_type is {kind!r}: {families().refused[kind]}"
 
 
 def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ _FIELDS = sorted({name for values in BUILT_IN.values() for name in values.get("t
 @settings(deadline=None)
 @given(
     base=st.sampled_from([values.get("text_config", values) for values in BUILT_IN.values()]),
-    kind=st.none() | st.sampled_from(sorted(FAMILIES)),
+    kind=st.none() | st.sampled_from(sorted(families().known)),
     change=st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=3),
 )
 def test_any_file_is_a_model_or_one_line(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.decomposition import LAST, Decomposition, decompose
 from kernelcast.runtime.step.op import Calls

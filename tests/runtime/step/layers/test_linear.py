@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
