@@ -14,7 +14,7 @@ from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.views.formatting import counted
 from kernelcast.store import Database
 from kernelcast.store.importers.job_logs import read_failure_log
-from kernelcast.store.operation import FailureLog, StepTimes
+from kernelcast.store.steps import FailureLog, StepTimes
 
 FORMAT = "kernelcast.failures/1"
 

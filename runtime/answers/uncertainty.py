@@ -91,7 +91,7 @@ def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple
 
 
 def quantile(ordered: Sequence[float], level: float) -> float:
-    """`np.quantile` of rising numbers, to the last bit: numpy's imports numpy.ma for it, which takes longer than a step.
+    """`np.quantile` of rising numbers, to the last bit: numpy's imports numpy.ma for it, for 12 ms.
 
     >>> quantile([1.0, 2.0, 4.0], 0.75)
     3.0

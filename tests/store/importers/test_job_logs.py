@@ -9,7 +9,7 @@ import pytest
 from kernelcast.runtime import DataError
 from kernelcast.store import Database
 from kernelcast.store.importers.job_logs import read_failure_log, read_mlperf_steps
-from kernelcast.store.operation import FailureLog
+from kernelcast.store.steps import FailureLog
 
 LOGS = Path(__file__).resolve().parents[4] / "shared" / "data" / "mlperf" / "logs"
 
