@@ -14,7 +14,7 @@ from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.views.formatting import counted
 from kernelcast.store import Database
 from kernelcast.store.importers.job_logs import read_failure_log
-from kernelcast.store.operation import FailureLog
+from kernelcast.store.steps import FailureLog, StepTimes
 
 FORMAT = "kernelcast.failures/1"
 
@@ -57,7 +57,7 @@ def fit_failures(
     added = None
     if database_path is not None:
         with Database.open(database_path, create=True) as database:
-            added = database.add_operation(logs)
+            added = database.add_all(logs)
     rate, found = rate_from(logs, device_name)
     alone = observed_rate(_failures(logs), _node_days(logs), gpus_per_node)
     document = {
@@ -99,8 +99,8 @@ def stored_facts(
     Logs of other devices do not count; those without a device do.
     """
     with Database.open(path, read_only=True) as database:
-        logs = [one for one in database.failure_logs() if one.device_name in ("", device_name)]
-        times = [one.times_s for one in database.step_times() if one.device_name in ("", device_name)]
+        logs = [one for one in database.records(FailureLog) if one.device_name in ("", device_name)]
+        times = [one.times_s for one in database.records(StepTimes) if one.device_name in ("", device_name)]
     return (
         rate_from(logs, device_name or "")[0] if logs else None,
         own_spread(times, gpus) if times else None,

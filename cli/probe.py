@@ -25,7 +25,7 @@ def probe(device: str, threads: int) -> Shown:
     """Show this machine's compute, fabric and software fingerprints, and the measured peaks of the device.
 
     Fingerprints are the keys of all measurements. They contain no host name, user name, serial number or address. The
-    peaks are measured in a second or two and are not part of a fingerprint.
+    peaks are measured in a few seconds and are not part of a fingerprint.
 
     \b
     kernelcast probe

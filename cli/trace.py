@@ -18,12 +18,12 @@ from kernelcast.store import Database
 from kernelcast.store.trace_export import write_trace
 from kernelcast.store.trace_page import PART_TITLES, write_trace_page
 from kernelcast.store.trace_report import (
-    TABLES,
     Change,
     Rows,
     TraceComparison,
     TraceReport,
     compare_traces,
+    report_tables,
     trace_report,
     traced_runs,
 )
@@ -144,7 +144,7 @@ def _document(one: TraceReport) -> dict[str, Any]:
     return {
         **values_of(one, "run_id", "hardware", "software"),
         "mean_step": one.parts_ms,
-        **values_of(one, *TABLES),
+        **values_of(one, *(table.name for table in report_tables())),
     }
 
 
@@ -162,9 +162,9 @@ def _show(one: TraceReport) -> None:
         return
     _print("steps", one.steps, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
                                 "idle_ms", "idle_host_ms", "overlapped_percent"))  # fmt: skip
-    for name, title in TABLES.items():
-        if name not in ("steps", "streams") and (name != "ranks" or len(one.ranks) > 1):
-            _print(title, getattr(one, name))
+    for table in report_tables():
+        if table.name not in ("steps", "streams") and (table.name != "ranks" or len(one.ranks) > 1):
+            _print(table.title, getattr(one, table.name))
     click.echo()
 
 

@@ -7,7 +7,7 @@ import click
 from kernelcast.cli.options import FILE, PATH, Shown, json_option
 from kernelcast.cli.tables import print_table, signed_percent
 from kernelcast.cli.terminal import is_quiet, say
-from kernelcast.runtime.errors import DataError, shown_path
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import gibibytes, percent
 from kernelcast.validate.memory import ComparedCase, MemoryValidation, covered, spreads_toml, validate_memory
 
@@ -30,10 +30,7 @@ def memory(directory: Path, each: bool, output: Path | None) -> Shown:
     """
     found = validate_memory(directory)
     if output is not None:
-        try:
-            output.write_text(spreads_toml(found), encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
+        write_pieces(output, [spreads_toml(found)])
     return Shown(found.to_dict(), lambda: _show(found, each))
 
 

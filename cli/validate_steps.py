@@ -20,7 +20,8 @@ from kernelcast.cli.tables import print_table, signed_percent, text_table
 from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.runtime.answers.step_errors import StepErrors
 from kernelcast.runtime.dataclass import asdict
-from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
+from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind
 from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.stack.stack_file import find_stack
@@ -277,10 +278,7 @@ def errors(output: Path | None) -> Shown:
     """
     found = step_errors()
     if output is not None:
-        try:
-            output.write_text(step_errors_toml(found), encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
+        write_pieces(output, [step_errors_toml(found)])
 
     def show() -> None:
         _show_errors(found)

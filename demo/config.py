@@ -3,18 +3,45 @@
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import error_context, shown, shown_path
-from kernelcast.runtime.request.field_types import require_integer
-from kernelcast.runtime.spelling import unknown_field
+from kernelcast.runtime.record import Check, Record, read_record
 from kernelcast.runtime.toml_text import read_toml
 
 # Splits and trees take seeds of 32 bits; more steps than that never end.
 _LARGEST = 2**32 - 1
+_FromZero = Annotated[int, Check(lambda number: 0 <= number <= _LARGEST, "a whole number from 0")]
+_FromOne = Annotated[int, Check(lambda number: 1 <= number <= _LARGEST, "a whole number from 1")]
+_Different = Check(lambda numbers: 0 < len(numbers) == len(set(numbers)), "a list of different whole numbers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job(Record):
+    micro_batch: int
+    micro_batches: int
+    pipeline_stages: Annotated[tuple[int, ...], _Different]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps(Record):
+    rounds: _FromOne
+    warm_up: _FromZero
+    timed: _FromOne
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File(Record):
+    """The file as it is written; demo.toml explains each field."""
+
+    plan: str
+    seed: _FromZero
+    model: dict[str, Any]
+    job: _Job
+    steps: _Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,27 +76,18 @@ class DemoConfig:
 
     @classmethod
     def _from(cls, document: dict[str, Any]) -> Self:
-        _only(document, "", {"plan": str, "seed": int, "model": dict, "job": dict, "steps": dict})
-        job, steps = document["job"], document["steps"]
-        _only(job, "job.", {"micro_batch": int, "micro_batches": int, "pipeline_stages": list})
-        _only(steps, "steps.", {"rounds": int, "warm_up": int, "timed": int})
-        _at_least(0, document, "", "seed")
-        _at_least(1, steps, "steps.", "rounds", "timed")
-        _at_least(0, steps, "steps.", "warm_up")
-        model = _model(document["model"])
-        stages = job["pipeline_stages"]
-        if not stages or not all(type(pp) is int for pp in stages) or len(set(stages)) != len(stages):
-            raise UsageError(
-                f"job.pipeline_stages is {shown(stages)}, expected a list of different whole numbers"
-            )
+        with error_context(kind=UsageError):
+            file = read_record(_File, document)
+        model = ModelConfig.from_document(file.model, where="model", name="model")
+        require_trainable(model)
         return cls(
-            plan=document["plan"],
-            seed=document["seed"],
+            plan=file.plan,
+            seed=file.seed,
             model=model,
-            layouts=tuple(_layout(model, pp, job) for pp in stages),
-            rounds=steps["rounds"],
-            warm_up_steps=steps["warm_up"],
-            timed_steps=steps["timed"],
+            layouts=tuple(_layout(model, pp, file.job) for pp in file.job.pipeline_stages),
+            rounds=file.steps.rounds,
+            warm_up_steps=file.steps.warm_up,
+            timed_steps=file.steps.timed,
         )
 
 
@@ -81,37 +99,9 @@ def _in_folder(folder: Path, plan: str) -> str:
         return plan
 
 
-def _model(values: dict[str, Any]) -> ModelConfig:
-    model = ModelConfig.from_document(values, where="model", name="model")
-    require_trainable(model)
-    return model
-
-
-def _layout(model: ModelConfig, pp: int, job: dict[str, Any]) -> Parallelism:
+def _layout(model: ModelConfig, pp: int, job: _Job) -> Parallelism:
     """One layout, checked before measuring, which takes minutes."""
     with error_context(f"job with {shown(pp)} pipeline stages"):
-        layout = Parallelism(
-            pp=pp, tp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
-        )
+        layout = Parallelism(pp=pp, tp=1, dp=1, micro_batch=job.micro_batch, micro_batches=job.micro_batches)
         TrainingJob(model=model, parallelism=layout)
     return layout
-
-
-_KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table"}
-
-
-def _only(table: dict[str, Any], prefix: str, expected: dict[str, type]) -> None:
-    """Exactly the expected fields, each of its type."""
-    for name in table:
-        if name not in expected:
-            raise unknown_field(name, expected, path=prefix)
-    for name, kind in expected.items():
-        if name not in table:
-            raise UsageError(f"{prefix}{name} is missing")
-        if type(table[name]) is not kind:
-            raise UsageError(f"{prefix}{name} is {shown(table[name])}, expected {_KINDS[kind]}")
-
-
-def _at_least(low: int, table: dict[str, Any], prefix: str, *names: str) -> None:
-    for name in names:
-        require_integer(f"{prefix}{name}", table[name], low=low, high=_LARGEST)

@@ -84,7 +84,7 @@ def store_comparisons(database: Database, keys: Fingerprints, comparisons: Seque
     database.add_run(run, keys.compute, keys.fabric, keys.software)
     for comparison in comparisons:
         step = _measured_step(run.id, comparison)
-        database.add_step(step)
+        database.add(step)
         store_predictions(database, step, [comparison.estimate])
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from kernelcast.docs.headless_explorer import FLAGS
-from kernelcast.store.querying import measurement_questions
+from kernelcast.store.querying import questions
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
@@ -87,7 +87,7 @@ def report(browser: Any, folder: Path) -> None:
 def datasette(browser: Any, folder: Path) -> None:
     """A question in SQL, asked in the browser."""
     shutil.copy(ROOT / "tests" / "data" / "small.db", folder / "small.db")
-    [name] = [one.name for one in measurement_questions() if one.title == UPGRADE]
+    [name] = [one.name for one in questions("questions.sql") if one.title == UPGRADE]
     with server("db", "serve", str(folder / "small.db"), "--port", "0") as line:
         page = browser.new_page(viewport={"width": 1100, "height": 830})
         page.goto(f"{line.split(': ', 1)[1].split(' ')[0]}small/{name}")

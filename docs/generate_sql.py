@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from kernelcast.cli.tables import text_table
 from kernelcast.docs import example_traces
-from kernelcast.store.querying import Question, answer, measurement_questions, trace_questions
+from kernelcast.store.querying import Question, answer, questions
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "tests" / "data" / "small.db"
@@ -64,11 +64,12 @@ _WIDTH = 1_000  # of a page, which scrolls
 def page(database: Path, traces: Path) -> str:
     """The whole page, from a database of measurements and one of traces."""
     contents = "".join(
-        f"- [{q.title}](#{_anchor(q.title)})\n" for q in (*measurement_questions(), *trace_questions())
+        f"- [{q.title}](#{_anchor(q.title)})\n"
+        for q in (*questions("questions.sql"), *questions("trace_questions.sql"))
     )
-    questions = "".join(_section(question, database) for question in measurement_questions())
-    of_traces = "".join(_section(question, traces) for question in trace_questions())
-    return f"{_BEGIN}{contents}\n{questions}{_TRACES}{of_traces}{_END}"
+    of_measurements = "".join(_section(question, database) for question in questions("questions.sql"))
+    of_traces = "".join(_section(question, traces) for question in questions("trace_questions.sql"))
+    return f"{_BEGIN}{contents}\n{of_measurements}{_TRACES}{of_traces}{_END}"
 
 
 def _anchor(title: str) -> str:
@@ -86,4 +87,5 @@ def _section(question: Question, database: Path) -> str:
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:
         PAGE.write_text(page(DATABASE, example_traces.database(Path(folder))), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {len(measurement_questions()) + len(trace_questions())} questions")
+    asked = (*questions("questions.sql"), *questions("trace_questions.sql"))
+    print(f"{PAGE.relative_to(ROOT)}: {len(asked)} questions")

@@ -26,9 +26,15 @@ from kernelcast.serve.catalogue import catalogue, model_fields
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.metrics import CLIENT_GONE, Metrics, RequestMetrics
 from kernelcast.serve.openapi import document
-from kernelcast.serve.planning import plan_run
 from kernelcast.serve.pools import Busy, Pool
-from kernelcast.serve.predicting import layout_choices, predict, predict_page, predict_pictures, predict_trace
+from kernelcast.serve.predicting import (
+    layout_choices,
+    plan_run,
+    predict,
+    predict_page,
+    predict_pictures,
+    predict_trace,
+)
 from kernelcast.serve.responses import (
     HTML,
     JSON,

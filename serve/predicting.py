@@ -1,7 +1,9 @@
-"""Questions about one layout: /predict, its pictures, page and trace, and /choices."""
+"""Questions about one layout: /predict, its pictures, page and trace, /choices, and /plan, the run on the calendar."""
 
 from typing import Any
 
+from kernelcast.plan.fields import PLAN
+from kernelcast.plan.planning import plan_of, read_plan
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
@@ -14,7 +16,7 @@ from kernelcast.runtime.views.estimate_page import page
 from kernelcast.runtime.views.pictures import pictures
 from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.bodies import known_fields
-from kernelcast.serve.schemas import PREDICT
+from kernelcast.serve.schemas import PREDICT, RUN_PLAN
 from kernelcast.serve.warm import Warm
 
 
@@ -85,3 +87,21 @@ def layout_choices(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
         "global_batch": asked["parallelism"].samples_per_update,
         "choices": {field: [one.to_dict() for one in several] for field, several in found.items()},
     }
+
+
+def plan_run(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
+    """Plan a run of the layout that `values` give; form `kernelcast.run-plan/1`.
+
+    Raises:
+        UsageError: a field is unknown, missing or wrong, or the run makes no progress.
+        DataError: the bundle lacks an operator that the model needs.
+    """
+    values = known_fields(values, RUN_PLAN)
+    own = read_plan({name: value for name, value in values.items() if name in PLAN})
+    values = {name: value for name, value in values.items() if name not in PLAN}
+    found = model_of(warm, values)
+    estimator, values = of_request(warm, values)
+    fabric = find_fabric(values.get("fabric"), warm.fabrics)
+    estimate = estimator.predict(model=found.model, fabric=fabric, **read_request(values))
+    planned = plan_of(estimator, estimate, own, fabric=fabric)
+    return found.with_notes(planned.to_dict(with_fan=True))

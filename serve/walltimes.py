@@ -31,6 +31,11 @@ from kernelcast.walltime.slurm import OPTIONS
 _REQUEST = "request"
 _NO_SITE_FILE = {SITE_VARIABLE: ""}
 _NOT_FIELDS = ("script", "slurm", "asked", "hardware")
+_NO_PATHS = {
+    "model": "a model's name or fields",
+    "fabric": "a fabric's name or fields",
+    "stack": "a stack's name",
+}
 # What a script may be cut to: it is read as far as a command reads one.
 _NOWHERE = Path("/")
 
@@ -101,28 +106,18 @@ def _script(values: dict[str, Any]) -> Job | None:
 def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | None]:
     """The request's fields, and its model if described by fields."""
     fields = {name: value for name, value in values.items() if name not in _NOT_FIELDS}
-    fabric = fields.get("fabric")
-    if isinstance(fabric, dict):
+    for name, expected in _NO_PATHS.items():
+        value = fields.get(name)
+        if isinstance(value, str) and is_path(value, name):
+            raise UsageError(field=name, found=value, expected=f"{expected}, not a path").within(_REQUEST)
+    if isinstance(fields.get("fabric"), dict):
         fields["fabric"] = "described"  # for the answer only
-    elif isinstance(fabric, str) and is_path(fabric, "fabric"):
-        raise UsageError(
-            field="fabric", found=fabric, expected="a fabric's name or fields, not a path"
-        ).within(_REQUEST)
-    asked_stack = fields.get("stack")
-    if isinstance(asked_stack, str) and is_path(asked_stack, "stack"):
-        raise UsageError(field="stack", found=asked_stack, expected="a stack's name, not a path").within(
-            _REQUEST
-        )
     model = fields.get("model")
     inline = model if isinstance(model, dict) else None
     if inline is not None:
         # For the answer only; the model itself is made from its fields.
         name = inline.get("name", "model")
         fields["model"] = name if isinstance(name, str) and not is_path(name) and name.strip() else "model"
-    elif isinstance(model, str) and is_path(model):
-        raise UsageError(field="model", found=model, expected="a model's name or fields, not a path").within(
-            _REQUEST
-        )
     return give(fields.items(), origin=_REQUEST, folder=_NOWHERE), inline
 
 

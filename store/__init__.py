@@ -1,59 +1,35 @@
 """The versioned SQLite store of measurements: records, their statistics, and `Database`."""
 
-from kernelcast.store.canonical import utc_now
-from kernelcast.store.check import check_database
-from kernelcast.store.copying import Merged, merge_databases
-from kernelcast.store.database import Database
-from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.read import FabricRow, HardwareRow, PointKey, SampleRow, SoftwareRow, dataset_digest
-from kernelcast.store.records import Kernel, Repetition, Sample, Status
-from kernelcast.store.runs import (
-    KERNELCAST_COLLECTOR,
-    EventKind,
-    IngestedTrace,
-    MeasuredRun,
-    Run,
-    Source,
-    Timeline,
-    TracedEvent,
-    TracedStep,
-    UnrecognisedKernels,
-)
-from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread
-from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-
-__all__ = [
-    "DEFAULT_MAX_SIZE_BYTES",
-    "KERNELCAST_COLLECTOR",
-    "Database",
-    "EventKind",
-    "FabricRow",
-    "HardwareRow",
-    "IngestedTrace",
-    "Kernel",
-    "MeasuredRun",
-    "MeasuredStep",
-    "Merged",
-    "PointKey",
-    "Prediction",
-    "PredictorRecord",
-    "Repetition",
-    "Run",
-    "Sample",
-    "SampleRow",
-    "SoftwareRow",
-    "Source",
-    "Status",
-    "Timeline",
-    "TracedEvent",
-    "TracedStep",
-    "UnrecognisedKernels",
-    "check_database",
-    "dataset_digest",
-    "merge_databases",
-    "middle_five_mean_us",
-    "percentile",
-    "quiet_us",
-    "spread",
-    "utc_now",
-]
+from kernelcast.store.canonical import utc_now as utc_now
+from kernelcast.store.check import check_database as check_database
+from kernelcast.store.copying import Merged as Merged
+from kernelcast.store.copying import merge_databases as merge_databases
+from kernelcast.store.database import Database as Database
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES as DEFAULT_MAX_SIZE_BYTES
+from kernelcast.store.read import FabricRow as FabricRow
+from kernelcast.store.read import HardwareRow as HardwareRow
+from kernelcast.store.read import PointKey as PointKey
+from kernelcast.store.read import SampleRow as SampleRow
+from kernelcast.store.read import SoftwareRow as SoftwareRow
+from kernelcast.store.read import dataset_digest as dataset_digest
+from kernelcast.store.records import Kernel as Kernel
+from kernelcast.store.records import Repetition as Repetition
+from kernelcast.store.records import Sample as Sample
+from kernelcast.store.records import Status as Status
+from kernelcast.store.runs import KERNELCAST_COLLECTOR as KERNELCAST_COLLECTOR
+from kernelcast.store.runs import EventKind as EventKind
+from kernelcast.store.runs import IngestedTrace as IngestedTrace
+from kernelcast.store.runs import MeasuredRun as MeasuredRun
+from kernelcast.store.runs import Run as Run
+from kernelcast.store.runs import Source as Source
+from kernelcast.store.runs import Timeline as Timeline
+from kernelcast.store.runs import TracedEvent as TracedEvent
+from kernelcast.store.runs import TracedStep as TracedStep
+from kernelcast.store.runs import UnrecognisedKernels as UnrecognisedKernels
+from kernelcast.store.statistics import middle_five_mean_us as middle_five_mean_us
+from kernelcast.store.statistics import percentile as percentile
+from kernelcast.store.statistics import quiet_us as quiet_us
+from kernelcast.store.statistics import spread as spread
+from kernelcast.store.steps import MeasuredStep as MeasuredStep
+from kernelcast.store.steps import Prediction as Prediction
+from kernelcast.store.steps import PredictorRecord as PredictorRecord

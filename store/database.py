@@ -7,23 +7,24 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import sqlite_utils
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import read, write
+from kernelcast.store.canonical import Record
 from kernelcast.store.connection import connect, snapshot, transaction
 from kernelcast.store.database_file import check_file, check_size, create_file
-from kernelcast.store.operation import FailureLog, StepTimes
 from kernelcast.store.records import Sample, Status
 from kernelcast.store.rows import FINGERPRINTS, content_tables_digest, record_of, row_counts, rows
-from kernelcast.store.runs import IngestedTrace, MeasuredRun, Run
+from kernelcast.store.runs import MeasuredRun, Run, Source
 from kernelcast.store.sample_rows import stored_samples
 from kernelcast.store.sqlite_errors import reading, reported
-from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.timelines import write_timeline
+
+R = TypeVar("R", bound=Record)
 
 _RUNS = (
     "SELECT run.*, coalesce(run_note.site, '') AS site, coalesce(run_note.note, '') AS note FROM run"
@@ -150,37 +151,18 @@ class Database:
         with self._transaction() as connection:
             return write.write_samples(connection, samples)
 
-    def add_step(self, step: MeasuredStep) -> str:
-        """Add a measured training step of a stored run; returns its id."""
+    def add(self, record: Record) -> str:
+        """Add a record, such as a measured step of a stored run or a prediction for it; returns its id."""
         with self._transaction() as connection:
-            return write.write_record(connection, step)
+            return write.write_record(connection, record)
 
-    def add_prediction(self, prediction: Prediction) -> str:
-        """Add a prediction for a stored step; returns its id."""
-        with self._transaction() as connection:
-            return write.write_record(connection, prediction)
-
-    def add_predictors(self, predictors: Iterable[PredictorRecord]) -> None:
-        """Add records of a bundle's regressors; their hardware, fabric and software are stored or None."""
-        with self._transaction() as connection:
-            for predictor in predictors:
-                write.write_record(connection, predictor)
-
-    def add_operation(self, records: Iterable[FailureLog | StepTimes]) -> int:
-        """Add logs of failures and times of steps; returns how many were new."""
+    def add_all(self, records: Iterable[Record]) -> int:
+        """Add records; returns how many rows were new."""
         with self._transaction() as connection:
             before = connection.total_changes
             for record in records:
                 write.write_record(connection, record)
             return connection.total_changes - before
-
-    def failure_logs(self) -> list[FailureLog]:
-        """Every log of failures, in the order of their ids."""
-        return self._records("failure_log")
-
-    def step_times(self) -> list[StepTimes]:
-        """Times of steps of every run that has them, in the order of their ids."""
-        return self._records("step_times")
 
     def add_runs(self, runs: Iterable[MeasuredRun]) -> int:
         """Add runs with everything that they measured; returns how many samples were new."""
@@ -236,7 +218,7 @@ class Database:
     def run_list(self) -> list[Run]:
         """Every run, in the order of their ids, with the first of its notes (merging can bring several)."""
         with reading(self.path):
-            sources = {source.id: source for source in self._records("source")}
+            sources = {source.id: source for source in self.records(Source)}
             runs = []
             for row in rows(self._connection, _RUNS):
                 row |= {"conditions": json.loads(row["conditions"]), "source": sources[row["source_id"]]}
@@ -255,21 +237,11 @@ class Database:
         """Every set of software versions in the database, most samples first."""
         return self._fingerprints("software")
 
-    def step_list(self) -> list[MeasuredStep]:
-        """Every measured training step, in the order of their ids."""
-        return self._records("step")
-
-    def trace_list(self) -> list[IngestedTrace]:
-        """Every trace of a real run, in the order of their ids."""
-        return self._records("trace")
-
-    def prediction_list(self) -> list[Prediction]:
-        """Every stored prediction, in the order of their ids."""
-        return self._records("prediction")
-
-    def predictor_list(self) -> list[PredictorRecord]:
-        """Every trained regressor's record, in the order of their ids."""
-        return self._records("predictor")
+    def records(self, kind: type[R]) -> list[R]:
+        """Every record of a kind (`MeasuredStep`, `Prediction`, `IngestedTrace` …), in the order of their ids."""
+        with reading(self.path):
+            found = rows(self._connection, f"SELECT * FROM {kind.table} ORDER BY id")
+            return [record_of(kind.table, row) for row in found]
 
     def _fingerprints(self, table: str) -> list[read.FingerprintRow[Any]]:
         with reading(self.path):
@@ -286,8 +258,3 @@ class Database:
                     )
                 )
             ]
-
-    def _records(self, table: str) -> list[Any]:
-        with reading(self.path):
-            found = rows(self._connection, f"SELECT * FROM {table} ORDER BY id")
-            return [record_of(table, row) for row in found]

@@ -144,19 +144,11 @@ class Question:
 
 
 @cache
-def measurement_questions() -> tuple[Question, ...]:
-    """Questions to measured operators, steps and regressors."""
-    return _questions("questions.sql")
+def questions(file: str) -> tuple[Question, ...]:
+    """The questions in a file of this folder, such as questions.sql and trace_questions.sql.
 
-
-@cache
-def trace_questions() -> tuple[Question, ...]:
-    """Questions to traces of real runs."""
-    return _questions("trace_questions.sql")
-
-
-def _questions(file: str) -> tuple[Question, ...]:
-    """Blocks that an empty line separates, after the first: `-- NAME: TITLE`, `-- EXPLANATION`, the query with `;`."""
+    Blocks that an empty line separates, after the first: `-- NAME: TITLE`, `-- EXPLANATION`, the query with `;`.
+    """
     found = []
     for block in (_FOLDER / file).read_text(encoding="utf-8").split("\n\n")[1:]:
         lines = block.strip().splitlines()

@@ -16,9 +16,8 @@ from kernelcast.runtime.bundle.fingerprint import (
 )
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.store.canonical import record_digest, utc_moment
-from kernelcast.store.operation import FailureLog, StepTimes
 from kernelcast.store.runs import IngestedTrace, Source, UnrecognisedKernels
-from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.steps import FailureLog, MeasuredStep, Prediction, PredictorRecord, StepTimes
 
 Row = dict[str, Any]
 

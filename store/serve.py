@@ -14,7 +14,7 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.host_header import names_this_machine
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.querying import measurement_questions, trace_questions
+from kernelcast.store.querying import questions
 from kernelcast.store.schema import documented, unit
 
 HOST = "127.0.0.1"  # this machine only: there are no passwords
@@ -129,7 +129,7 @@ def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict
             "description": question.explanation.replace("`", ""),  # shown as it is, not as Markdown
             "sql": question.sql,
         }
-        for question in (*measurement_questions(), *trace_questions())
+        for question in (*questions("questions.sql"), *questions("trace_questions.sql"))
     }
     about = {"title": f"kernelcast: {path.name}", "description": _ABOUT}
     return {**about, "databases": {path.stem: {**about, "tables": tables, "queries": queries}}}

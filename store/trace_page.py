@@ -4,7 +4,7 @@ The page of a database has coverage, noise, doubtful samples and hardware side b
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,8 @@ from kernelcast.runtime.views.page import (
     tile,
 )
 from kernelcast.store.database import Database
-from kernelcast.store.trace_report import TABLES, TraceReport
+from kernelcast.store.querying import Question, questions
+from kernelcast.store.trace_report import TraceReport, report_tables
 
 PART_TITLES = {
     "compute_ms": "compute",
@@ -80,12 +81,12 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
         yield section(
             "The first step, stream by stream", region("lanes of the first step", lanes), legend(_LEGEND)
         )
-    for name, title in TABLES.items():
-        if rows := getattr(report, name):
+    for table in report_tables():
+        if rows := getattr(report, table.name):
             shown = [
                 {k: v for k, v in row.items() if not k.endswith("_id") and k != "step_index"} for row in rows
             ]
-            yield section(title.capitalize(), rows_table(shown, caption=title.capitalize()))
+            yield section(table.title.capitalize(), rows_table(shown, caption=table.title.capitalize()))
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:
@@ -132,45 +133,6 @@ def _merged(spans: npt.NDArray[np.float64]) -> Iterator[tuple[float, float]]:
 
 _MOST_ROWS = 2000
 
-_TABLES: Mapping[str, tuple[str, str]] = {
-    "Coverage": (
-        "Workloads are distinct sizes; samples also count repeated measurements of the same size.",
-        """
-        SELECT operator, direction, dtype, load, hardware,
-            sum(CASE WHEN status = 'ok' THEN workloads ELSE 0 END) AS workloads, sum(samples) AS samples,
-            nullif(sum(CASE WHEN status = 'ok' THEN 0 ELSE samples END), 0) AS failures
-        FROM coverage GROUP BY operator, direction, dtype, load, hardware, compute_id
-        ORDER BY operator, direction, dtype, load, hardware
-        """,
-    ),
-    "Noise": (
-        "Spread of a sample's repetitions: (90th - 10th percentile) / median. Over quiet: excess of the paper's "
-        "statistic over the 10th percentile. Noisiest first.",
-        """
-        SELECT operator, direction, dtype, hardware, samples, mean_spread_percent, max_spread_percent,
-            mean_over_quiet_percent
-        FROM operator_noise ORDER BY mean_spread_percent DESC, operator, direction
-        """,
-    ),
-    "Doubtful samples": (
-        "Samples by flag.",
-        """
-        SELECT flag, min(detail) AS example, count(DISTINCT operator) AS operators, count(*) AS samples
-        FROM doubtful_sample GROUP BY flag ORDER BY samples DESC
-        """,
-    ),
-    "Hardware side by side": (
-        "Time on hardware one / time on hardware two at points measured on both: geometric mean, least and most.",
-        """
-        SELECT operator, direction, dtype, count(*) AS points, exp(avg(ln(speedup_of_two))) AS speedup_of_two_ratio,
-            min(speedup_of_two) AS least_ratio, max(speedup_of_two) AS most_ratio, hardware_one, hardware_two
-        FROM hardware_side_by_side WHERE speedup_of_two > 0
-        GROUP BY hardware_one, hardware_two, operator, direction, dtype
-        """,
-    ),
-}
-"""Caption and query by title, in the order of the page."""
-
 
 def database_page(database: Database, name: str) -> str:
     """The page of a database called `name`; a click on a heading sorts the table.
@@ -192,13 +154,15 @@ def database_page(database: Database, name: str) -> str:
     # SQLite has logarithms only where it was compiled with them.
     database.connection.create_function("ln", 1, math.log, deterministic=True)
     database.connection.create_function("exp", 1, math.exp, deterministic=True)
-    tables = (_table(database, title, caption, sql) for title, (caption, sql) in _TABLES.items())
+    tables = (_table(database, one) for one in questions("database_page.sql"))
     return document(f"Database {name}", _header(name, about, tiles), element("main", *tables), sorts=True)
 
 
-def _table(database: Database, title: str, caption: str, sql: str) -> Markup:
-    rows = database.query(f"{sql} LIMIT {_MOST_ROWS}")
+def _table(database: Database, asked: Question) -> Markup:
+    title, rows = asked.title, database.query(f"{asked.sql} LIMIT {_MOST_ROWS}")
     if not rows:
         return section(title, element("p", "No rows.", class_="soft"))
     cut = f" The first {_MOST_ROWS:,} rows." if len(rows) == _MOST_ROWS else ""
-    return section(title, rows_table(rows, caption=f"{caption}{cut} A heading sorts.", class_="sortable"))
+    return section(
+        title, rows_table(rows, caption=f"{asked.explanation}{cut} A heading sorts.", class_="sortable")
+    )

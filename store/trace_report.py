@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.database import Database
+from kernelcast.store.querying import Question, questions
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -22,52 +23,6 @@ PARTS = (
     "idle_unknown_ms",
 )
 """Columns of `step_time` that divide the time of a device without overlap."""
-
-_OF_RUN = "trace_id IN (SELECT id FROM trace WHERE run_id = :run)"
-_QUERIES: Mapping[str, str] = {
-    "steps": f"SELECT * FROM step_time WHERE {_OF_RUN} ORDER BY rank, trace_id, step_index IS NULL, step_index",
-    "kernels": f"""
-    SELECT kernel, class, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,
-        round(sum(total_us) / sum(launches), 3) AS mean_us, round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
-        round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (), 1) AS percent_of_busy
-    FROM kernel_time WHERE {_OF_RUN} GROUP BY kernel, class ORDER BY exposed_ms DESC, total_ms DESC, kernel LIMIT :top
-""",
-    "host_operators": f"""
-    SELECT host_operator, direction, class, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,
-        round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
-        round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (), 1) AS percent_of_busy
-    FROM host_operator_time WHERE {_OF_RUN} GROUP BY host_operator, direction, class
-    ORDER BY exposed_ms DESC, total_ms DESC, host_operator LIMIT :top
-""",
-    "products": f"""
-    SELECT rank, host_operator, batch, m, k, n, dtype, calls, mean_us, teraflops_per_s, percent_of_peak, bound,
-        percent_of_roofline
-    FROM product_rate WHERE {_OF_RUN} ORDER BY total_us DESC, m, k, n LIMIT :top
-""",
-    "collectives": f"""
-    SELECT rank, collective, group_size, message_bytes, dtype, calls, mean_us, bus_gb_per_s, min_us, best_bus_gb_per_s,
-        round(exposed_us / 1e3, 3) AS exposed_ms
-    FROM collective_rate WHERE {_OF_RUN} ORDER BY total_us DESC LIMIT :top
-""",
-    "ranks": f"""
-    SELECT rank, count(*) AS steps, round(avg(device_ms), 3) AS device_ms, round(avg(compute_ms), 3) AS compute_ms,
-        round(avg(behind_ms), 3) AS behind_ms, round(avg(communication_ms), 3) AS communication_ms,
-        round(avg(exposed_communication_ms), 3) AS exposed_communication_ms,
-        round(avg(idle_host_ms), 3) AS idle_host_ms, sum(is_straggler) AS times_slowest
-    FROM rank_time WHERE {_OF_RUN} AND step IS NOT NULL GROUP BY trace_id, rank ORDER BY rank
-""",
-    "streams": f"SELECT * FROM stream_idle WHERE {_OF_RUN} ORDER BY rank, device, busy_ms DESC LIMIT :top",
-}
-TABLES: Mapping[str, str] = {
-    "steps": "steps",
-    "ranks": "ranks",
-    "kernels": "kernels",
-    "host_operators": "operators of the host",
-    "products": "matrix products",
-    "collectives": "collectives",
-    "streams": "streams",
-}
-"""Titles of a report's tables by their names, in the order in which they are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +64,11 @@ def traced_runs(database: Database, run_id: str = "") -> list[str]:
     return [row["run_id"] for row in rows]
 
 
+def report_tables() -> tuple[Question, ...]:
+    """Tables of a report by the names of its fields, in the order in which they are shown."""
+    return questions("trace_report.sql")
+
+
 def trace_report(database: Database, run_id: str, *, top: int = 15) -> TraceReport:
     """The figures of a run; at most `top` rows of long tables."""
     [about] = database.query(
@@ -118,7 +78,7 @@ def trace_report(database: Database, run_id: str, *, top: int = 15) -> TraceRepo
     )
 
     tables: dict[str, Any] = {
-        name: database.query(sql, {"run": run_id, "top": top}) for name, sql in _QUERIES.items()
+        one.name: database.query(one.sql, {"run": run_id, "top": top}) for one in report_tables()
     }
     return TraceReport(run_id=run_id, **about, **tables)
 

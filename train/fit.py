@@ -333,7 +333,7 @@ def _record(database: Database, output: Path, manifest: Manifest, digest: str) -
         error_context(f"bundle {output} is written, but its errors are not recorded"),
         Database.open(database.path) as writable,
     ):
-        writable.add_predictors(_records(manifest, digest))
+        writable.add_all(_records(manifest, digest))
         # The reader's connection is still open, so closing this one leaves the rows in the -wal file, and a
         # copy of the database's file alone would lack them.
         writable.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -123,7 +123,7 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
     """
     with Database.open(path, read_only=True) as database:
         runs = {run.id: run for run in database.run_list()}
-        steps = database.step_list()
+        steps = database.records(MeasuredStep)
     reasons = [_why_left_out(step, runs.get(step.run_id), manifest) for step in steps]
     found = [step for step, reason in zip(steps, reasons, strict=True) if not reason]
     counts = Counter(filter(None, reasons))

@@ -177,6 +177,6 @@ class _Recorder:
         reference_us = times[len(times) // 10] if times else None
         step = step_of(run, measured, self._repetition, reference_us, finished=finished)
         self._database.add_run(run, keys.compute, keys.fabric, keys.software)
-        self._database.add_step(step)
+        self._database.add(step)
         if finished:
             self.steps[job, self._repetition] = step

@@ -105,7 +105,7 @@ def known_steps(
     }
     wanted = {job: _identity(asdict(job.model), job.dtype, _layout(job), _options(job)) for job in jobs}
     found: dict[tuple[TrainingJob, int], MeasuredStep] = {}
-    for step in sorted(database.step_list(), key=lambda one: one.measured_at or ""):
+    for step in sorted(database.records(MeasuredStep), key=lambda one: one.measured_at or ""):
         options = dict(step.options)
         if step.status is not Status.OK or len(step.repetitions_s) < least_steps or _UNFINISHED in options:
             continue
@@ -136,7 +136,7 @@ def _identity(
 def store_predictions(database: Database, step: MeasuredStep, estimates: Iterable[Estimate]) -> None:
     for estimate in estimates:
         low_s, high_s = estimate.interval_s or (None, None)
-        database.add_prediction(
+        database.add(
             Prediction(
                 step_id=step.id,
                 bundle_digest=estimate.provenance.bundle_digest,

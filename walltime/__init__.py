@@ -5,45 +5,25 @@
 '01:01:00'
 """
 
-from kernelcast.runtime.request.field_types import Field
-from kernelcast.walltime.allocation import Allocation
-from kernelcast.walltime.answer import Answer, answer
-from kernelcast.walltime.arithmetic import Overheads, Walltime
-from kernelcast.walltime.batch_script import BatchScript
-from kernelcast.walltime.durations import (
-    format_slurm,
-    format_time,
-    read_duration,
-    read_time_limit,
-    whole_seconds,
-)
-from kernelcast.walltime.fields import FIELDS
-from kernelcast.walltime.job import Job, annotated_job, find_job, script_job
-from kernelcast.walltime.kubernetes import KubernetesJob
-from kernelcast.walltime.settings import Settings, merge
-from kernelcast.walltime.slurm import slurm_allocation, slurm_environment
-
-__all__ = [
-    "FIELDS",
-    "Allocation",
-    "Answer",
-    "BatchScript",
-    "Field",
-    "Job",
-    "KubernetesJob",
-    "Overheads",
-    "Settings",
-    "Walltime",
-    "annotated_job",
-    "answer",
-    "find_job",
-    "format_slurm",
-    "format_time",
-    "merge",
-    "read_duration",
-    "read_time_limit",
-    "script_job",
-    "slurm_allocation",
-    "slurm_environment",
-    "whole_seconds",
-]
+from kernelcast.runtime.request.field_types import Field as Field
+from kernelcast.walltime.allocation import Allocation as Allocation
+from kernelcast.walltime.answer import Answer as Answer
+from kernelcast.walltime.answer import answer as answer
+from kernelcast.walltime.arithmetic import Overheads as Overheads
+from kernelcast.walltime.arithmetic import Walltime as Walltime
+from kernelcast.walltime.batch_script import BatchScript as BatchScript
+from kernelcast.walltime.durations import format_slurm as format_slurm
+from kernelcast.walltime.durations import format_time as format_time
+from kernelcast.walltime.durations import read_duration as read_duration
+from kernelcast.walltime.durations import read_time_limit as read_time_limit
+from kernelcast.walltime.durations import whole_seconds as whole_seconds
+from kernelcast.walltime.fields import FIELDS as FIELDS
+from kernelcast.walltime.job import Job as Job
+from kernelcast.walltime.job import annotated_job as annotated_job
+from kernelcast.walltime.job import find_job as find_job
+from kernelcast.walltime.job import script_job as script_job
+from kernelcast.walltime.kubernetes import KubernetesJob as KubernetesJob
+from kernelcast.walltime.settings import Settings as Settings
+from kernelcast.walltime.settings import merge as merge
+from kernelcast.walltime.slurm import slurm_allocation as slurm_allocation
+from kernelcast.walltime.slurm import slurm_environment as slurm_environment

@@ -120,7 +120,7 @@ def _known(database_path: Path) -> set[str]:
     if not database_path.exists():
         return set()
     with Database.open(database_path) as database:
-        return {trace.file_digest for trace in database.trace_list()}
+        return {trace.file_digest for trace in database.records(IngestedTrace)}
 
 
 def _digest(path: Path) -> str:

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from hashlib import sha256
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from kernelcast.collector.plans.model_workloads import model_columns, model_workloads, update_calls
 from kernelcast.collector.plans.plan_ranges import Plan
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import Activation, Attention, ContextExchange, Norm
 from kernelcast.runtime.request.model import ModelConfig
@@ -181,6 +182,67 @@ def _sources(axes: frozenset[str]) -> Mapping[Column, Sequence[_Source]]:
     return {column: tuple(dict.fromkeys(own.values())) for column, own in found.items()}
 
 
+class _Shapes:
+    """The shapes of columns at picked sizes; a layer is described once for all sizes that make no difference to a
+    column.
+    """
+
+    def __init__(self, axes: frozenset[str]) -> None:
+        self._axes = axes
+        self._known: dict[tuple[_Source, tuple[float, ...]], tuple[Vector, ...]] = {}
+
+    def of(self, picked: Picked, columns: Sequence[Column]) -> dict[Column, Sequence[Vector]]:
+        """Shapes by column.
+
+        Raises:
+            UsageError: a size that no model may have.
+        """
+        parts, sources = _part_calls(picked), _sources(self._axes)
+        return {
+            column: [shape for source in sources[column] for shape in self._at(picked, parts, source)]
+            for column in columns
+        }
+
+    def _at(self, picked: Picked, parts: Callable[[int, int], Calls], source: _Source) -> tuple[Vector, ...]:
+        if not _VARIANTS[source.variant].is_possible(picked):
+            return ()
+        axes = _axes_of(self._axes, source)
+        key = source, tuple(picked[axis] for axis in axes)
+        if key not in self._known:
+            self._known[key] = _listed(parts, source)
+        return self._known[key]
+
+
+@lru_cache(maxsize=2)
+def _shapes(axes: frozenset[str]) -> _Shapes:
+    return _Shapes(axes)
+
+
+def _listed(parts: Callable[[int, int], Calls], source: _Source) -> tuple[Vector, ...]:
+    calls = parts(source.variant, source.part)
+    return tuple(one.shape for one in calls if (one.operator, one.role) == source.listed)
+
+
+@cache
+def _axes_of(axes: frozenset[str], source: _Source) -> tuple[str, ...]:
+    """The axes that the shapes of a source depend on: other values of them change the shapes at the example."""
+    example = _EXAMPLE | ({"attention_heads": 32} if "attention_heads" in axes else {})
+
+    def shapes(**other: float) -> tuple[Vector, ...] | None:
+        picked = example | other
+        try:
+            return _listed(_part_calls(picked), source) if _divides(picked) else None
+        except UsageError:
+            return None
+
+    at_example = shapes()
+    return tuple(
+        axis
+        for axis in sorted(axes)
+        if any(shapes(**{axis: value}) != at_example for value in (1, 2 * example[axis]))
+    )
+
+
 def columns_of(operator: str, plan: Plan | None = None) -> list[Column]:
     """The operator in every role in which models of the plan's ranges (None: any ranges) call it; empty for an operator
     that is only imported.
@@ -212,7 +274,8 @@ def every_workload(plan: Plan, columns: Sequence[Column]) -> dict[Column, list[V
         own = [column for column in columns if OPERATORS[column[0]].per_update == per_update]
         axes = axes_of(plan, own[0]) if own else {"": ()}
         for values in product(*axes.values()):
-            for column, vectors in workloads(plan, dict(zip(axes, values, strict=True)), own).items():
+            picked = dict(zip(axes, values, strict=True))
+            for column, vectors in workloads(plan, picked, own).items():
                 found[column].update(dict.fromkeys(vectors))
     ordered = {column: sorted(vectors) for column, vectors in found.items()}
     for column, vectors in ordered.items():
@@ -230,22 +293,17 @@ def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Col
         UsageError: a size that no model may have.
     """
     tokens = picked["micro_batch"] * picked["sequence_length"]
-    listed: Callable[[Column], Iterable[Vector]]
+    found: Mapping[Column, Iterable[Vector]]
     if plan.models:
         found = model_workloads(plan, picked)
-        listed = lambda column: found.get(column, ())  # noqa: E731
     elif _divides(picked):
-        parts, sources = _part_calls(picked), _sources(frozenset(plan.axes()))
-        listed = lambda column: (  # noqa: E731
-            one.shape
-            for source in sources[column]
-            for one in parts(source.variant, source.part)
-            if (one.operator, one.role) == source.listed
-        )
+        found = _shapes(frozenset(plan.axes())).of(picked, columns)
     else:
         return {}
     return {
-        column: [shape for shape in dict.fromkeys(listed(column)) if _fits(plan, column[0], shape, tokens)]
+        column: [
+            shape for shape in dict.fromkeys(found.get(column, ())) if _fits(plan, column[0], shape, tokens)
+        ]
         for column in columns
     }
 

@@ -96,8 +96,16 @@ class Sizes:
     @cached_property
     def _hash(self) -> int:
         # Of the model what differs between the questions of one process: all of it takes longer than to look up.
-        model = (self.model.name, self.model.sequence_length, self.model.hidden_size)
-        return hash((*self._key[:-1], model))
+        own = self.model
+        model = (
+            own.name,
+            own.sequence_length,
+            own.hidden_size,
+            own.attention_heads,
+            own.kv_heads,
+            own.mlp_size,
+        )
+        return hash((*self._key[:-1], *model, own.layers, own.vocabulary_size))
 
     @property
     def tp(self) -> Number:

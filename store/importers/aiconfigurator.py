@@ -17,7 +17,6 @@ the same key. `op_name` selects the reader of a row; `latency` is in ms. Source:
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,12 +45,13 @@ _COLLECTIVES = {
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-_BURST: dict[str, Any] = {
+_Fields = dict[str, Any]
+_BURST: _Fields = {
     "repetition_count": 6,
     "load": Load.BURST,
     "statistic": "6 replays of a CUDA graph after 3 warm-ups",
 }
-_BURST_OF_ROUTINGS: dict[str, Any] = {
+_BURST_OF_ROUTINGS: _Fields = {
     "repetition_count": 1, "load": Load.BURST, "statistic": "1 replay of 5 routings after 1 warm-up"
 }  # fmt: skip
 _NCCL_LARGEST_OF_100 = 16 * 2**20
@@ -174,17 +174,17 @@ def _row(cells: Cells) -> TimedRow:
     op_name = cells.text("op_name")
     if op_name not in _READERS:
         raise LeftOut(f"of {op_name:.60}: no operator for it")
-    run = _Run(cells.text("device"), cells.text("framework"), op_name in _COLLECTIVES)
-    row = _READERS[op_name](
-        cells, {"line": cells.line, "time_us": cells.positive("latency") * 1e3, "of_run": run}
-    )
-    limit = ""
+    own = {"direction": Direction.FORWARD, **_BURST, **_READERS[op_name](cells)}
+    counted, limit = own.pop("statistic") or own["repetition_count"], ""
     if "power" in cells.cells and "power_limit" in cells.cells:
         limit = f", power limit {cells.positive('power_limit'):.4g} W"
-    return replace(
-        row,
-        statistic=f"mean of {row.statistic or row.repetition_count}{limit}",
+    return TimedRow(
+        line=cells.line,
+        time_us=cells.positive("latency") * 1e3,
+        of_run=_Run(cells.text("device"), cells.text("framework"), op_name in _COLLECTIVES),
+        statistic=f"mean of {counted}{limit}",
         power_w=float(f"{cells.positive('power'):.4g}") if "power" in cells.cells else None,
+        **own,
     )
 
 
@@ -195,21 +195,14 @@ def _dtype(name: str) -> str:
         raise LeftOut(f"of {name:.40}: a precision that no operator here has") from None
 
 
-def _gemm(cells: Cells, row: dict[str, Any]) -> TimedRow:
-    dtype = cells.text("gemm_dtype")
-    by_row = cells.text("kernel_source") == _ROW_KERNEL
-    return TimedRow(
-        **row,
-        operator="gemm_float8_row" if by_row else _LINEARS.get(dtype, "gemm"),
-        direction=Direction.FORWARD,
-        dtype=_dtype(dtype),
-        vector=cells.wholes("m", "k", "n"),
-        variant=cells.text("kernel_source"),
-        **_BURST,
-    )
+def _gemm(cells: Cells) -> _Fields:
+    dtype, kernel = cells.text("gemm_dtype"), cells.text("kernel_source")
+    operator = "gemm_float8_row" if kernel == _ROW_KERNEL else _LINEARS.get(dtype, "gemm")
+    shape = cells.wholes("m", "k", "n")
+    return {"operator": operator, "dtype": _dtype(dtype), "vector": shape, "variant": kernel}
 
 
-def _attention(cells: Cells, row: dict[str, Any]) -> TimedRow:
+def _attention(cells: Cells) -> _Fields:
     dtype, cache = cells.text("attn_dtype"), cells.text("kv_cache_dtype")
     if cache not in ("bfloat16", "float16"):
         raise LeftOut(f"of attention with a cache in {cache:.40}: training keeps none")
@@ -220,18 +213,12 @@ def _attention(cells: Cells, row: dict[str, Any]) -> TimedRow:
     if cells.cells.get("step", "0") not in ("0", "0.0"):
         raise LeftOut("of attention with a prefix cache: no operator for it")
     cells.multiple("num_heads", "num_key_value_heads")
-    return TimedRow(
-        **row,
-        operator="flash_attention",
-        direction=Direction.FORWARD,
-        dtype=dtype,
-        vector=cells.wholes("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"),
-        variant=cells.text("kernel_source"),
-        **_BURST,
-    )
+    shape = cells.wholes("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
+    kernel = cells.text("kernel_source")
+    return {"operator": "flash_attention", "dtype": dtype, "vector": shape, "variant": kernel}
 
 
-def _nccl(cells: Cells, row: dict[str, Any]) -> TimedRow:
+def _nccl(cells: Cells) -> _Fields:
     dtype, processes = cells.text("nccl_dtype"), cells.whole("num_gpus")
     if dtype not in ("half", "bfloat16"):
         raise LeftOut(f"of NCCL in {dtype:.40}: in-switch sums differ by type, and training sends floats")
@@ -244,30 +231,24 @@ def _nccl(cells: Cells, row: dict[str, Any]) -> TimedRow:
         if rest or not entries:
             found = cells.text("message_size")
             raise Malformed(f"message_size: found {found}, expected a multiple of num_gpus")
-    return TimedRow(
-        **row,
-        operator=operator,
-        dtype={"half": "float16"}.get(dtype, dtype),
-        vector=(entries, 1, processes),
-        variant="out-of-place",
-        repetition_count=100 if size_bytes <= _NCCL_LARGEST_OF_100 else 60,
-        statistic="",
-    )
+    return {
+        "operator": operator,
+        "direction": Direction.ONCE,
+        "dtype": {"half": "float16"}.get(dtype, dtype),
+        "vector": (entries, 1, processes),
+        "variant": "out-of-place",
+        "load": Load.NOT_STATED,
+        "repetition_count": 100 if size_bytes <= _NCCL_LARGEST_OF_100 else 60,
+        "statistic": "",
+    }
 
 
-def _cast(cells: Cells, row: dict[str, Any]) -> TimedRow:
-    return TimedRow(
-        **row,
-        operator="float8_cast",
-        direction=Direction.FORWARD,
-        dtype="bfloat16",
-        vector=cells.wholes("m", "k"),
-        variant=cells.text("op_name"),
-        **_BURST,
-    )
+def _cast(cells: Cells) -> _Fields:
+    shape, variant = cells.wholes("m", "k"), cells.text("op_name")
+    return {"operator": "float8_cast", "dtype": "bfloat16", "vector": shape, "variant": variant}
 
 
-def _recurrent(cells: Cells, row: dict[str, Any]) -> TimedRow:
+def _recurrent(cells: Cells) -> _Fields:
     if cells.text("phase") != "context":
         raise LeftOut("of generated tokens: training has none")
     kernel, shape = cells.text("kernel_source"), cells.wholes("batch_size", "seq_len")
@@ -281,18 +262,10 @@ def _recurrent(cells: Cells, row: dict[str, Any]) -> TimedRow:
             *(of_mamba if cells.text("op_name") == "mamba2" else of_delta_rule)
         )
         operator, shape = "causal_convolution", (*shape, 2 * keys * size + heads * width)
-    return TimedRow(
-        **row,
-        operator=operator,
-        direction=Direction.FORWARD,
-        dtype="bfloat16",
-        vector=shape,
-        variant=kernel,
-        **_BURST,
-    )
+    return {"operator": operator, "dtype": "bfloat16", "vector": shape, "variant": kernel}
 
 
-def _moe(cells: Cells, row: dict[str, Any]) -> TimedRow:
+def _moe(cells: Cells) -> _Fields:
     dtype, distribution = cells.text("moe_dtype"), cells.text("distribution")
     element_type, expert_parallel = _dtype(dtype), cells.whole("moe_ep_size")
     width = cells.multiple("inter_size", "moe_tp_size") // cells.whole("moe_tp_size")
@@ -303,18 +276,16 @@ def _moe(cells: Cells, row: dict[str, Any]) -> TimedRow:
     pairs = -(-tokens * cells.whole("topk") // expert_parallel)
     scaled = ("block-scaled",) if dtype == "fp8_block" else ()
     uneven = () if is_even else (distribution.replace("_", " "),)
-    return TimedRow(
-        **row,
-        operator="moe",
-        direction=Direction.FORWARD,
-        dtype=element_type,
-        vector=(tokens, pairs, cells.whole("hidden_size"), width, experts),
-        variant=", ".join((*scaled, cells.text("kernel_source"), *uneven)),
+    return {
+        "operator": "moe",
+        "dtype": element_type,
+        "vector": (tokens, pairs, cells.whole("hidden_size"), width, experts),
+        "variant": ", ".join((*scaled, cells.text("kernel_source"), *uneven)),
         **(_BURST if is_even else _BURST_OF_ROUTINGS),
-    )
+    }
 
 
-_READERS: Mapping[str, Callable[[Cells, dict[str, Any]], TimedRow]] = {
+_READERS: Mapping[str, Callable[[Cells], _Fields]] = {
     "gemm": _gemm,
     "context_attention": _attention,
     "moe": _moe,
@@ -322,4 +293,4 @@ _READERS: Mapping[str, Callable[[Cells, dict[str, Any]], TimedRow]] = {
     **dict.fromkeys(("mamba2", "gdn"), _recurrent),
     **dict.fromkeys(_COLLECTIVES, _nccl),
 }
-"""Readers of rows by `op_name`, given the fields of all rows."""
+"""Readers of rows by `op_name`: the fields of a `TimedRow` in which they differ from a forward pass in a burst."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from kernelcast.runtime.errors import DataError, shown_path
 from kernelcast.runtime.small_file import read_small_file
-from kernelcast.store.operation import FailureLog, StepTimes
+from kernelcast.store.steps import FailureLog, StepTimes
 
 MOST_BYTES = 256 << 20
 _FAILED = ("NODE_FAIL", "BOOT_FAIL")

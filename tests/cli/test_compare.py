@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.store import Database
+from kernelcast.store import Database, IngestedTrace, MeasuredStep, Prediction
 from kernelcast.validate.runs import RunsFile
 from tests.cli.printed import printed
 
@@ -132,16 +132,16 @@ def test_a_real_run_as_it_is_and_kept(
     [kept] = RunsFile.read(file).runs
     assert (kept.model.hidden_size, kept.parallelism.dp, kept.parallelism.zero) == (64, 2, 0)
     with Database.open(database, read_only=True) as stored:
-        [step] = stored.step_list()
-        [prediction] = stored.prediction_list()
-        assert len(stored.trace_list()) == 2
+        [step] = stored.records(MeasuredStep)
+        [prediction] = stored.records(Prediction)
+        assert len(stored.records(IngestedTrace)) == 2
     assert step.min_s == pytest.approx(kept.measured_s)
     assert prediction.step_id == step.id
     assert (step.options["profiled"], step.options["zero"], step.options["layer_split"]) == (True, 0, "even")
     again = run(capsys, database, *asked, "--db", database)
     assert again.splitlines()[:3] == text.splitlines()[:3]
     with Database.open(database, read_only=True) as stored:
-        assert len(stored.step_list()) == 1
+        assert len(stored.records(MeasuredStep)) == 1
 
 
 def log_of(path: Path, step_ms: float) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.store import Database
+from kernelcast.store import Database, MeasuredStep, Prediction
 from tests.cli.printed import ended, without_next
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
@@ -124,7 +124,7 @@ def test_the_whole_loop(config: Path, tmp_path: Path) -> None:
         assert re.search(rf"^{title}: (\d+) of \1$", done.stderr, re.MULTILINE)
 
     with Database.open(database, read_only=True) as opened:
-        steps, predictions = opened.step_list(), opened.prediction_list()
+        steps, predictions = opened.records(MeasuredStep), opened.records(Prediction)
         operators = {row.operator for row in opened.read_samples()}
     assert {(step.pp, len(step.repetitions_s)) for step in steps} == {(1, 3), (2, 3)}
     assert {prediction.step_id for prediction in predictions} == {step.id for step in steps}

@@ -14,7 +14,7 @@ from kernelcast.demo import loop
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import Comparison, predict_layouts, store_comparisons, train_layouts
 from kernelcast.runtime import Estimate
-from kernelcast.store import Database
+from kernelcast.store import Database, MeasuredStep, Prediction
 
 CONFIG = """
 plan = "quick"
@@ -115,7 +115,7 @@ def test_steps_and_predictions_are_stored(
     keys = probe(torch.device("cpu"), threads=1)
     with Database.open(tmp_path / "bench.db", create=True) as database:
         store_comparisons(database, keys, comparisons)
-        steps, predictions = database.step_list(), database.prediction_list()
+        steps, predictions = database.records(MeasuredStep), database.records(Prediction)
         (run,) = database.run_list()
     assert (run.command, run.compute_id, run.fabric_id) == ("demo", keys.compute.digest, keys.fabric.digest)
     assert {(s.pp, s.tp, s.dp, s.micro_batch, s.micro_batches) for s in steps} == {

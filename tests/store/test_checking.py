@@ -18,7 +18,7 @@ SampleMaker = Callable[..., Sample]
 @pytest.fixture
 def sound(database: Database, make_sample: SampleMaker, step: MeasuredStep) -> Path:
     database.add_samples([make_sample(rows=rows) for rows in range(1, 130)])
-    database.add_step(step)
+    database.add(step)
     database.close()
     return database.path
 

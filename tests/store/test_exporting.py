@@ -49,13 +49,13 @@ def filled(
         status="failed", reason="out of memory", measured_at="2026-01-31T08:16:00Z",
     )])  # fmt: skip
     prediction = Prediction(
-        step_id=database.add_step(step),
+        step_id=database.add(step),
         bundle_digest="b",
         timeline="closed form",
         statistic="time_us",
         predicted_s=0.61,
     )
-    database.add_prediction(prediction)
+    database.add(prediction)
     database.close()
     return database.path
 

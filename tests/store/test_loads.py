@@ -10,7 +10,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database, Run, Sample, check_database, merge_databases
 from kernelcast.store.export import Subset, export_database
-from kernelcast.store.querying import measurement_questions
+from kernelcast.store.querying import questions
 
 Maker = Callable[..., Sample]
 
@@ -83,7 +83,7 @@ def test_the_ratio_of_both(database: Database, make_sample: Maker) -> None:
     assert found["sustained_us"] == pytest.approx(1.25 * found["burst_us"])
     assert (found["burst_clock_mhz"], found["sustained_clock_mhz"]) == (None, 1200.0)
     assert (found["sustained_power_w"], found["sustained_temperature_c"]) == (399.5, 71.0)
-    [question] = [one for one in measurement_questions() if one.name == "sustained_slowdown"]
+    [question] = [one for one in questions("questions.sql") if one.name == "sustained_slowdown"]
     [answer] = database.query(question.sql)
     assert (answer["operator"], answer["workloads"], answer["ratio"]) == ("gemm", 1, 1.25)
     points = database.query("SELECT load, samples FROM point_time WHERE vector = '[64,512,1536]' ORDER BY 1")

@@ -89,7 +89,7 @@ def test_a_row_that_does_not_match_its_id_is_reported_and_nothing_merged(
     where: str,
 ) -> None:
     database.add_samples([replace(make_sample(), flags=(("unstable", "spread 31 %"),))])
-    database.add_step(step)
+    database.add(step)
     add_trace()
     database.close()
     sound = database.path.with_name("sound.db")

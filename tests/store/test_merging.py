@@ -104,9 +104,9 @@ def write(
             database.add_run(run, compute, None, software)
             database.add_samples(samples)
             for step in steps:
-                database.add_prediction(
+                database.add(
                     Prediction(
-                        step_id=database.add_step(step),
+                        step_id=database.add(step),
                         bundle_digest="b",
                         timeline="closed form",
                         statistic="time_us",
@@ -160,7 +160,7 @@ def test_added_rows_are_counted_per_table(
     other: Path,
 ) -> None:
     database.add_samples(make_sample(rows=rows) for rows in (1, 2, 3))
-    database.add_step(step)
+    database.add(step)
     add_trace(rank=0)
     add_trace(rank=1)
     database.close()

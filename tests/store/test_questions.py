@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.docs import example_traces, generate_sql
 from kernelcast.store import Database, check_database
-from kernelcast.store.querying import Question, measurement_questions, trace_questions
+from kernelcast.store.querying import Question, questions
 from kernelcast.store.schema import documented, unit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,7 +33,7 @@ def test_the_small_database_is_small_sound_and_anonymous() -> None:
         assert database.row_counts()["run_note"] == 0
 
 
-@pytest.mark.parametrize("question", measurement_questions(), ids=lambda question: question.name)
+@pytest.mark.parametrize("question", questions("questions.sql"), ids=lambda question: question.name)
 def test_every_question_has_an_answer_without_this_package(question: Question) -> None:
     plain = sqlite3.connect(f"{SMALL.as_uri()}?mode=ro", uri=True)
     plain.execute("PRAGMA trusted_schema = OFF")
@@ -42,7 +42,7 @@ def test_every_question_has_an_answer_without_this_package(question: Question) -
     plain.close()
 
 
-@pytest.mark.parametrize("question", trace_questions(), ids=lambda question: question.name)
+@pytest.mark.parametrize("question", questions("trace_questions.sql"), ids=lambda question: question.name)
 def test_every_question_to_traces_has_an_answer_without_this_package(
     question: Question, traces: Path
 ) -> None:
@@ -51,7 +51,9 @@ def test_every_question_to_traces_has_an_answer_without_this_package(
 
 
 def test_every_view_has_a_question() -> None:
-    asked = " ".join(question.sql for question in (*measurement_questions(), *trace_questions()))
+    asked = " ".join(
+        question.sql for question in (*questions("questions.sql"), *questions("trace_questions.sql"))
+    )
     with Database.open(SMALL, read_only=True) as database:
         views = [row["name"] for row in database.query("SELECT name FROM sqlite_master WHERE type = 'view'")]
     assert [view for view in views if view not in asked] == ["point_time"]  # a step of the two after it

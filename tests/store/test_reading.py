@@ -136,7 +136,7 @@ def test_traces_of_real_runs_come_back(
     database: Database, add_trace: Callable[..., IngestedTrace], run: Run
 ) -> None:
     traces = [add_trace(rank=0), add_trace(rank=1), add_trace(rank=1)]
-    assert database.trace_list() == sorted(traces[:2], key=lambda trace: trace.id)
+    assert database.records(IngestedTrace) == sorted(traces[:2], key=lambda trace: trace.id)
     rows = database.query(
         "SELECT rank, kernels, attributed_percent, recognised_percent FROM real_run ORDER BY rank"
     )
@@ -195,10 +195,10 @@ def test_predictors_come_back(database: Database, run: Run) -> None:
         compute_id=run.compute_id,
         software_id=run.software_id,
     )
-    database.add_predictors([record, record])
-    assert database.predictor_list() == [record]
+    database.add_all([record, record])
+    assert database.records(PredictorRecord) == [record]
     with pytest.raises(DataError, match="not in the database"):
-        database.add_predictors([replace(record, compute_id="f" * 32)])
+        database.add_all([replace(record, compute_id="f" * 32)])
 
 
 def test_the_operator_table_is_kernelcasts_own_and_keeps_others(database: Database) -> None:

@@ -92,14 +92,14 @@ def test_every_view_says_what_it_answers_and_answers(
         reason="CUDA kernel",
     )
     database.add_samples([replace(make_sample(), flags=(("unstable", "spread 31 %"),)), failed])
-    step_id = database.add_step(step)
+    step_id = database.add(step)
     for statistic in ("time_us", "quiet_us"):
-        database.add_prediction(
+        database.add(
             Prediction(
                 step_id=step_id, bundle_digest="b", timeline="schedule", statistic=statistic, predicted_s=0.66
             )
         )
-    database.add_predictors([predictor(compute.digest)])
+    database.add_all([predictor(compute.digest)])
     answers = {}
     for name, sql in statements(database, "view").items():
         assert re.search(r"-- \w.*[.?]$", sql.splitlines()[0]), f"{name} has no comment"
@@ -158,7 +158,7 @@ def test_a_written_database_is_sound(
     database: Database, make_sample: SampleMaker, step: MeasuredStep
 ) -> None:
     database.add_samples([make_sample(rows=rows) for rows in (1, 2, 3)])
-    database.add_step(step)
+    database.add(step)
     assert database.query("PRAGMA foreign_key_check") == []
     assert database.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.store.querying import measurement_questions
+from kernelcast.store.querying import questions
 
 SMALL = Path(__file__).parent.parent / "data" / "small.db"
 
@@ -50,7 +50,7 @@ def test_the_database_s_page_lists_tables_and_questions(address: str) -> None:
     html = page(f"{address}/small")
     assert "kernelcast: small.db" in html
     assert "operator_time" in html
-    assert all(question.name in html for question in measurement_questions())
+    assert all(question.name in html for question in questions("questions.sql"))
 
 
 def test_a_table_has_descriptions_and_units(address: str) -> None:

@@ -267,7 +267,7 @@ def test_a_killed_writer_leaves_what_it_had_stored(path: Path) -> None:
 
 def test_steps_predictions_and_predictors_come_back(database: Database, step: MeasuredStep) -> None:
     prediction = Prediction(
-        step_id=database.add_step(step),
+        step_id=database.add(step),
         bundle_digest="b",
         timeline="closed form",
         statistic="time_us",
@@ -275,13 +275,13 @@ def test_steps_predictions_and_predictors_come_back(database: Database, step: Me
         low_s=0.5,
         components_s={"update": 0.1, "pipeline": 0.51},
     )
-    assert database.add_prediction(prediction) == database.add_prediction(prediction) == prediction.id
-    assert database.add_step(step) == step.id
-    assert database.step_list() == [step]
-    assert database.prediction_list() == [prediction]
+    assert database.add(prediction) == database.add(prediction) == prediction.id
+    assert database.add(step) == step.id
+    assert database.records(MeasuredStep) == [step]
+    assert database.records(Prediction) == [prediction]
     assert database.query("SELECT model_name FROM step") == [{"model_name": "small-gpt"}]
     with pytest.raises(DataError, match="not in the database"):
-        database.add_prediction(replace(prediction, step_id="f" * 32))
+        database.add(replace(prediction, step_id="f" * 32))
 
 
 def test_a_step_that_failed_is_a_row_with_a_reason(database: Database, step: MeasuredStep) -> None:
@@ -294,8 +294,8 @@ def test_a_step_that_failed_is_a_row_with_a_reason(database: Database, step: Mea
         median_s=None,
         repetitions_s=(),
     )
-    database.add_step(failed)
-    assert database.step_list() == [failed]
+    database.add(failed)
+    assert database.records(MeasuredStep) == [failed]
 
 
 def test_a_copy_of_the_file_is_the_database(

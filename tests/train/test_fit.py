@@ -12,7 +12,7 @@ from kernelcast.runtime import Estimator, read_bundle
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import Database, Sample, dataset_digest
+from kernelcast.store import Database, PredictorRecord, Sample, dataset_digest
 from kernelcast.train import fit as training
 from kernelcast.train.dataset import Row, tables
 from kernelcast.train.fit import Trained, train_bundle
@@ -98,7 +98,7 @@ def test_the_database_keeps_the_errors(
     measure(database, "gelu", FORWARD, 8)
     trained = train_bundle(database, output)
     train_bundle(database, output)
-    [record] = database.predictor_list()
+    [record] = database.records(PredictorRecord)
     [entry] = trained.manifest.regressors
     assert (record.operator, record.direction, record.dtype) == ("gelu", FORWARD, "float32")
     assert (record.bundle_digest, record.dataset_digest) == (trained.digest, trained.manifest.dataset_digest)
@@ -113,7 +113,7 @@ def test_the_database_keeps_the_errors(
         None,
     )
     train_bundle(database, output, statistic="middle_five")
-    assert {record.statistic for record in database.predictor_list()} == {"quiet_us", "time_us"}
+    assert {record.statistic for record in database.records(PredictorRecord)} == {"quiet_us", "time_us"}
 
 
 def test_the_same_rows_and_seed_give_the_same_bytes(

@@ -12,7 +12,7 @@ import pytest
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import Database, Sample
+from kernelcast.store import Database, PredictorRecord, Sample
 from kernelcast.train import fit as training
 from kernelcast.train import fit_table
 from kernelcast.train.fit import open_measurements, train_bundle
@@ -44,7 +44,7 @@ def failing(
     assert "\n" not in str(caught.value)
     if output.parent.is_dir() and not output.is_dir():
         assert_untouched(output, before)
-    assert database.predictor_list() == []
+    assert database.records(PredictorRecord) == []
 
 
 def test_nothing_usable_is_one_line(database: Database, measure: Measure, output: Path) -> None:
@@ -234,7 +234,7 @@ def test_errors_are_recorded_though_the_database_is_read_only_until_then(
         trained = train_bundle(measurements, output, on_progress=lambda *_: seen.append(path.read_bytes()))
     assert seen == [before]
     with Database.open(path, read_only=True) as recorded:
-        assert [record.bundle_digest for record in recorded.predictor_list()] == [trained.digest]
+        assert [record.bundle_digest for record in recorded.records(PredictorRecord)] == [trained.digest]
 
 
 def test_errors_are_in_the_file_itself_while_it_is_read(
@@ -247,7 +247,7 @@ def test_errors_are_in_the_file_itself_while_it_is_read(
         alone = tmp_path / "alone.db"
         alone.write_bytes(database.path.read_bytes())  # without the -wal file
     with Database.open(alone, read_only=True) as copied:
-        assert [record.bundle_digest for record in copied.predictor_list()] == [trained.digest]
+        assert [record.bundle_digest for record in copied.records(PredictorRecord)] == [trained.digest]
 
 
 def test_an_older_database_is_migrated_before_it_trains(

@@ -61,9 +61,9 @@ def store(
             values = usual | step
             times = values.pop("times", (0.5, 0.6))
             if values.get("status") is Status.FAILED:
-                database.add_step(MeasuredStep(**values))
+                database.add(MeasuredStep(**values))
             else:
-                database.add_step(MeasuredStep.from_repetitions(repetitions_s=times, **values))
+                database.add(MeasuredStep.from_repetitions(repetitions_s=times, **values))
 
 
 def test_the_fastest_of_each_configuration(tmp_path: Path, of_here: Manifest) -> None:

@@ -15,7 +15,7 @@ from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.decomposition import decompose
-from kernelcast.store import Database
+from kernelcast.store import Database, MeasuredStep, Prediction
 from kernelcast.validate import run as run_module
 from kernelcast.validate.run import RunOptions, validate_run
 from kernelcast.validate.run_config import RunConfig
@@ -102,7 +102,7 @@ def test_steps_are_stored_and_found_again(
             lambda done, total, label: seen.append((done, total)),
         )
         assert seen == [(done, 8) for done in range(1, 9)]
-        steps, predictions = database.step_list(), database.prediction_list()
+        steps, predictions = database.records(MeasuredStep), database.records(Prediction)
         assert len(steps) == 4
         assert len(predictions) == 8
         assert all(len(step.repetitions_s) == 4 for step in steps)
@@ -161,7 +161,7 @@ def test_a_failure_keeps_what_was_measured(
             validate_run(
                 database, config, Estimator.load(make_bundle()), keys_of, RunOptions(repetitions=2, steps=2)
             )
-        assert len(database.step_list()) == 2
+        assert len(database.records(MeasuredStep)) == 2
         # Again: rows that exist already are stored as well.
         with pytest.raises(DataError, match=r"^worker: gone; 4 of 4 measurements are stored$"):
             validate_run(
@@ -197,13 +197,13 @@ def test_a_repetition_that_was_cut_short_is_measured_again(
     with Database.open(tmp_path / "bench.db", create=True) as database:
         with pytest.raises(DataError, match=r"^worker: gone; 0 of 2 measurements are stored$"):
             validate_run(database, config, estimator, keys_of, options)
-        kept = database.step_list()
+        kept = database.records(MeasuredStep)
         assert len(kept) == 2  # nothing that was measured is lost
         # Fewer steps asked for: there are enough, but of some rounds only, and the last one is traced.
         report = validate_run(database, config, estimator, keys_of, RunOptions(repetitions=1, steps=10))
         assert trained == [2, 2]
         assert {len(step.repetitions_s) for job in report.jobs for step in job.steps} <= {10, 12}
-        assert len(database.step_list()) == 4
+        assert len(database.records(MeasuredStep)) == 4
 
 
 def test_steps_are_stored_under_the_software_of_their_number_of_processes(

@@ -98,7 +98,7 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
             },
             components_s={f"part {row.name}": row.measured_s for row in compared.parts if row.measured_s},
         )
-        found = database.add_step(step)
+        found = database.add(step)
         store_predictions(database, step, [estimate])
     return found
 

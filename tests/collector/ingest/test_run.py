@@ -10,7 +10,7 @@ import pytest
 
 from kernelcast.collector.ingest import ingest_traces, operator_counts
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.store import Database, check_database
+from kernelcast.store import Database, IngestedTrace, check_database
 
 FileMaker = Callable[..., Path]
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
@@ -32,7 +32,7 @@ def test_a_trace_becomes_a_run_with_its_machine(make_file: FileMaker, db: Path) 
             database.hardware_list(), database.fabric_list(), database.software_list(),
         )  # fmt: skip
         samples = list(database.samples_in_full())
-        [trace] = database.trace_list()
+        [trace] = database.records(IngestedTrace)
         [row] = database.query("SELECT * FROM real_run")
     assert (run.command, run.site, run.source.kind) == ("ingest", "Example site", "trace")
     assert run.source.name == "PyTorch profiler"  # the file's name may be a host's
@@ -67,7 +67,9 @@ def test_ranks_of_a_job_are_one_run(make_file: FileMaker, db: Path) -> None:
     assert operator_counts(done)["layer_norm", "", "forward", "bfloat16"] == 2
     with Database.open(db, read_only=True) as database:
         assert len(database.run_list()) == 1
-        assert [trace.rank for trace in sorted(database.trace_list(), key=lambda t: t.rank or 0)] == [0, 1]
+        assert [
+            trace.rank for trace in sorted(database.records(IngestedTrace), key=lambda t: t.rank or 0)
+        ] == [0, 1]
 
 
 def test_the_same_rank_twice_or_another_device_is_another_run(make_file: FileMaker, db: Path) -> None:
@@ -103,7 +105,7 @@ def test_twice_is_as_once(make_file: FileMaker, db: Path) -> None:
     assert [(one.path, one.is_new) for one in done] == [(files[0], False), (extra, True)]
     with Database.open(db) as database:
         assert database.content_digest() != before
-        assert len(database.trace_list()) == 3
+        assert len(database.records(IngestedTrace)) == 3
 
 
 def test_stating_the_nodes_size_decides_the_layout(make_file: FileMaker, db: Path) -> None:

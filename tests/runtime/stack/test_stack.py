@@ -147,7 +147,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
             TEXTS + "[options]\ntp = 2\n",
             "options: field 'tp' is unknown, known are layer_split, reduce_dtype",
         ),
-        (TEXTS + '[options]\nkept_by = "jax"\n', "options.kept_by is 'jax', expected torch, megatron or "),
+        (
+            TEXTS + '[options]\nkept_by = "jax"\n',
+            "options.kept_by is 'jax', expected torch, torchtitan, megatron or ",
+        ),
         (TEXTS + "runs = 3\n", "runs is 3, expected a list of tables"),
         (
             TEXTS + '[[left_out]]\nname = "a"\nsteps = 1.5\n',

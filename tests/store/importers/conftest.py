@@ -14,7 +14,7 @@ def made() -> Path:
     return _TESTS / "data" / "importers"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def real() -> Path:
     """Folder of published measurements; they are not part of this project."""
     if not _REAL.is_dir():

@@ -221,9 +221,14 @@ def key(function: Function) -> tuple[str, str]:
     return function.operator, function.role
 
 
-def test_every_published_row_lands(real: Path) -> None:
+@pytest.fixture(scope="module")
+def perlmutter(real: Path) -> tuple[Path, Parsed]:
     site = real / "estimate-train-time" / "Perlmutter"
-    parsed = read_estimate_train_time([site], strict=True)
+    return site, read_estimate_train_time([site], strict=True)
+
+
+def test_every_published_row_lands(perlmutter: tuple[Path, Parsed]) -> None:
+    site, parsed = perlmutter
     expected: Counter[tuple[str, str]] = Counter()
     merged = older = 0
     for path in sorted(site.glob("*/*_*.csv")):
@@ -256,11 +261,10 @@ def test_every_published_row_lands(real: Path) -> None:
     }
 
 
-def test_all_gather_entries_are_one_process_s_shard(real: Path) -> None:
+def test_all_gather_entries_are_one_process_s_shard(perlmutter: tuple[Path, Parsed]) -> None:
     """The links between nodes carry the same bytes/s in every layout only if `shape` is read as the shard."""
-    parsed = read_estimate_train_time([real / "estimate-train-time" / "Perlmutter"])
     gathered: dict[tuple[int, int], list[float]] = {}
-    for batch in parsed.runs:
+    for batch in perlmutter[1].runs:
         for s in batch.samples:
             if s.operator == "all_gather" and s.time_us:
                 entries, nodes, gpus = s.vector

@@ -9,6 +9,7 @@ import pytest
 from kernelcast.runtime import DataError
 from kernelcast.store import Database
 from kernelcast.store.importers.job_logs import read_failure_log, read_mlperf_steps
+from kernelcast.store.steps import FailureLog
 
 LOGS = Path(__file__).resolve().parents[4] / "shared" / "data" / "mlperf" / "logs"
 
@@ -69,9 +70,9 @@ def test_logs_merge_like_other_rows(sacct: Path, tmp_path: Path) -> None:
     log = read_failure_log(sacct, device_name="NVIDIA H100")
     for name in ("one.db", "other.db"):
         with Database.open(tmp_path / name, create=True) as database:
-            assert database.add_operation([log, log]) == 1
-            assert database.add_operation([log]) == 0
-            assert database.failure_logs() == [log]
+            assert database.add_all([log, log]) == 1
+            assert database.add_all([log]) == 0
+            assert database.records(FailureLog) == [log]
     with Database.open(tmp_path / "one.db") as one, Database.open(tmp_path / "other.db") as other:
         assert one.content_digest() == other.content_digest()
 
