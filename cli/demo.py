@@ -1,6 +1,7 @@
 """`kernelcast demo`: measure, train, predict and compare on this machine."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import click
@@ -9,20 +10,22 @@ from kernelcast.cli.collect import measure_compute, show_collected
 from kernelcast.cli.measuring_options import again_option
 from kernelcast.cli.options import FILE
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import print_components, print_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
+from kernelcast.cli.terminal import command_line, is_quiet, print_next
 from kernelcast.cli.train import show_training
+from kernelcast.cli.validate_run import show_run
 from kernelcast.collector.launch import show_workers
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.settings import Again, Settings
 from kernelcast.demo.config import DemoConfig
-from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts
+from kernelcast.runtime import Estimator
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.estimate.doubts import warning_lines
-from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.train.fit import train_bundle
+from kernelcast.validate.run import RunOptions, validate_run
+
+THREADS = 1
+"""Of each process: a stage of the pipeline."""
 
 
 @click.command()
@@ -42,11 +45,13 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
     \b
     kernelcast demo
     """
-    chosen = DemoConfig.load(config)
-    plan, settings = load_plan(chosen.plan), Settings(device="cpu", threads=THREADS, again=again)
+    settings = Settings(device="cpu", threads=THREADS, again=again)
+    chosen = DemoConfig.load(config, dtype=settings.dtype)
+    plan, place = load_plan(chosen.plan), resolve_device("cpu")
     if not output.parent.is_dir():
         raise DataError(f"{output}: its folder does not exist")
-    keys = probe(resolve_device("cpu"), threads=THREADS)
+    keys_of = cache(lambda processes: probe(place, threads=THREADS, processes=processes))
+    keys = keys_of(1)
     _title(1, f"this machine: {keys.compute.description}; {keys.software.description}")
     _title(2, f"measure operators, forward and backward (plan {chosen.plan}) into {database_path}")
     show_collected(measure_compute(database_path, plan, settings), database_path)
@@ -62,20 +67,17 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
                 hardware=keys.compute.digest,
                 software=keys.software.digest,
                 fabric=keys.fabric.digest,
-                seed=chosen.seed,
+                seed=chosen.runs.seed,
                 jobs=0,
                 on_progress=report,
             )
         show_training(trained, is_brief=is_quiet())
-        _title(5, f"predict {chosen.model.name}, then train it for real")
-        estimates = predict_layouts(chosen, output)
+        models = dict.fromkeys(job.model.name for job in chosen.runs.jobs)
+        _title(5, f"predict {', '.join(models)}, then train it for real")
+        options = RunOptions(repetitions=1, steps=chosen.steps, threads=THREADS, again=again != "no")
         with progress("training") as report:
-            comparisons = train_layouts(chosen, estimates, report)
-        store_comparisons(database, keys, comparisons)
-    for comparison in comparisons:
-        if not is_quiet():
-            _show_components(comparison)
-    _show_steps(comparisons)
+            result = validate_run(database, chosen.runs, Estimator.load(output), keys_of, options, report)
+    show_run(result)
     print_next(
         (command_line("db", "info", database_path), "contents of the database"),
         (command_line("bundle", "info", output), "regressors and their errors"),
@@ -96,25 +98,3 @@ def _collect_comm(database_path: Path, plan: str, again: Again) -> None:
     status = show_workers("kernelcast.cli.main", arguments, processes=2, threads=THREADS)
     if status != 0:
         raise DataError(f"collect comm ended with exit status {status}; its own message is above")
-
-
-def _show_components(comparison: Comparison) -> None:
-    say(f"\n{comparison.label}: components, measured in traced steps (quiet)")
-    print_components(comparison.components())
-    for line in warning_lines(comparison.estimate.doubts, hint="predict --json has each"):
-        say(f"  note: {line}")
-
-
-def _show_steps(comparisons: list[Comparison]) -> None:
-    say("\nstep time, predicted from quiet operators against the quiet (10th percentile) real step")
-    print_table(
-        comparisons,
-        ("pp-tp-dp", lambda one: one.label),
-        ("predicted", lambda one: seconds(one.estimate.step_time_s)),
-        ("measured", lambda one: seconds(one.steps.quiet_s)),
-        ("error", lambda one: f"{one.error:+.1%}"),
-        ("minimum", lambda one: seconds(one.steps.minimum_s)),
-        ("median", lambda one: seconds(one.steps.median_s)),
-        ("steps", lambda one: str(len(one.steps.steps_s))),
-        indent="  ",
-    )

@@ -1,7 +1,7 @@
 """`kernelcast fabric`: list, show, new, add and attach."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,11 +178,28 @@ def _levels(fabric: Fabric) -> tuple[str, str]:
     )
 
 
-def _table_option(table: str, option: str, **more: Any) -> Callable[[F], F]:
-    """An option for a field of a description's table."""
-    return click.option(
-        f"--{option.replace('_', '-')}", f"{table}__{option.removeprefix(f'{table}_')}", **more
-    )
+_LINK_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
+    "inside_gb_per_s": ("inside", {"type": float}, "Rate of all links of a device, one direction."),
+    "inside_latency_us": ("inside", {"type": float}, "Latency of one step of a collective inside a node."),
+    "inside_efficiency": ("inside", {"type": float}, "Fraction of the rate that large messages reach."),
+    "in_switch_reduction": ("inside", {"is_flag": True, "default": None}, "The switch reduces (NVLS)."),
+    "between": ("between", {"type": click.Choice(BETWEEN_KINDS)}, "Network.  [default: InfiniBand]"),
+    "cards": ("between", {"type": int}, "Network cards per node."),
+    "gbit_per_s": ("between", {"type": float}, "Rate of a card, one direction."),
+    "between_latency_us": ("between", {"type": float}, "Latency of one step of a collective between nodes."),
+    "between_efficiency": ("between", {"type": float}, "Fraction of the rate that large messages reach."),
+    "topology": ("between", {"type": click.Choice(TOPOLOGIES)}, "Topology between cards.  [default: rails]"),
+    "in_network_reduction": ("between", {"is_flag": True, "default": None}, "The network reduces (SHARP)."),
+}
+"""Options of a description's tables `inside` and `between`; the option `between` is the field `kind` there."""
+
+
+def _link_options(function: F) -> F:
+    for option, (table, kind, text) in reversed(list(_LINK_OPTIONS.items())):
+        field = "kind" if option == table else option.removeprefix(f"{table}_")
+        name = f"--{option.replace('_', '-')}"
+        function = click.option(name, f"{table}__{field}", help=text, **kind)(function)
+    return function
 
 
 @fabric.command(short_help="Write a description from options.")
@@ -199,31 +216,7 @@ def _table_option(table: str, option: str, **more: Any) -> Callable[[F], F]:
     shell_complete=completion.hardware_names,
     help="Use the published link rate of this device.",
 )
-@_table_option("inside", "inside_gb_per_s", type=float, help="Rate of all links of a device, one direction.")
-@_table_option(
-    "inside", "inside_latency_us", type=float, help="Latency of one step of a collective inside a node."
-)
-@_table_option(
-    "inside", "inside_efficiency", type=float, help="Fraction of the rate that large messages reach."
-)
-@_table_option("inside", "in_switch_reduction", is_flag=True, default=None, help="The switch reduces (NVLS).")
-@click.option(
-    "--between", "between__kind", type=click.Choice(BETWEEN_KINDS), help="Network.  [default: InfiniBand]"
-)
-@_table_option("between", "cards", type=int, help="Network cards per node.")
-@_table_option("between", "gbit_per_s", type=float, help="Rate of a card, one direction.")
-@_table_option(
-    "between", "between_latency_us", type=float, help="Latency of one step of a collective between nodes."
-)
-@_table_option(
-    "between", "between_efficiency", type=float, help="Fraction of the rate that large messages reach."
-)
-@_table_option(
-    "between", "topology", type=click.Choice(TOPOLOGIES), help="Topology between cards.  [default: rails]"
-)
-@_table_option(
-    "between", "in_network_reduction", is_flag=True, default=None, help="The network reduces (SHARP)."
-)
+@_link_options
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="File to write.  [default: print it]")
 def new(
     *,

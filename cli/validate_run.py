@@ -96,15 +96,17 @@ def run(
     ):
         result = validate_run(database, config, estimator, keys_of, options, report)
 
-    def show() -> None:
-        for job in result.jobs:
-            if not is_quiet():
-                _show_components(job)
-            if with_operators:
-                _show_operators(job)
-        _show_summary(result)
+    return Shown(result.to_dict(), lambda: show_run(result, with_operators=with_operators))
 
-    return Shown(result.to_dict(), show)
+
+def show_run(result: RunReport, *, with_operators: bool = False) -> None:
+    """Show predicted and measured components of every configuration, unless quiet, and a table of their steps."""
+    for job in result.jobs:
+        if not is_quiet():
+            _show_components(job)
+        if with_operators:
+            _show_operators(job)
+    _show_summary(result)
 
 
 def _most_processes(device_type: str, asked: int | None, threads: int) -> tuple[int, str]:

@@ -43,10 +43,15 @@ class RunConfig:
             where = f"configuration {name}.toml"
         document = read_toml(source, where=where)
         with error_context(where):
-            return cls._from(document, folder=path.parent if path else Path(), dtype=dtype)
+            return cls.of(document, folder=path.parent if path else Path(), dtype=dtype)
 
     @classmethod
-    def _from(cls, document: dict[str, Any], *, folder: Path, dtype: str) -> Self:
+    def of(cls, document: dict[str, Any], *, folder: Path, dtype: str) -> Self:
+        """The configuration of a file's fields; models' files are relative to `folder`.
+
+        Raises:
+            DataError, UsageError: as `load`.
+        """
         only_known(document, _FIELDS)
         runs, defaults = runs_and_defaults(document, _RUN_FIELDS)
         require_integer("rounds", document.get("rounds", 2), low=1, high=_MOST)

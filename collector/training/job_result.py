@@ -63,21 +63,6 @@ class JobResult:
         return tuple(time for turn in self.turns for time in turn.reference_us)
 
     @property
-    def minimum_s(self) -> float:
-        """Fastest step."""
-        return min(self.steps_s)
-
-    @property
-    def quiet_s(self) -> float:
-        """10th percentile, the statistic of the operators' quiet times."""
-        return quiet_us([s * _US_PER_S for s in self.steps_s]) / _US_PER_S
-
-    @property
-    def median_s(self) -> float:
-        """Median step."""
-        return sorted(self.steps_s)[len(self.steps_s) // 2]
-
-    @property
     def traces(self) -> tuple[dict[str, Any], ...]:
         """Traces of the last traced turn by rank (see rank_trace); empty without one."""
         return next((turn.traces for turn in reversed(self.turns) if turn.traces), ())
@@ -91,12 +76,6 @@ class JobResult:
     def operator_times(self) -> list[OperatorTime]:
         """All operators of the traced steps and idle times of the main thread, the longest first."""
         return _Traces(self.job, self.traces).operator_times() if self.traces else []
-
-
-def job_results(jobs: Sequence[TrainingJob], turns: Sequence[Turn]) -> list[JobResult]:
-    """Results of all jobs with at least one turn."""
-    own = [tuple(turn for turn in turns if turn.job == number) for number in range(len(jobs))]
-    return [JobResult(job=job, turns=found) for job, found in zip(jobs, own, strict=True) if found]
 
 
 class _Traces:

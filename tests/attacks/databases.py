@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from kernelcast.store import Database
+from kernelcast.store import Database, IngestedTrace, MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.check import check_database
 from kernelcast.store.copying import merge_databases
 from kernelcast.store.difference import diff_databases
@@ -61,14 +61,8 @@ def readers(path: Path, sound: Path, folder: Path) -> dict[str, Callable[[], obj
             list(found.rows)
 
     methods = ["samples_in_full", "content_digest", "row_counts", "read_samples", "run_list", "hardware_list"]
-    methods += [
-        "fabric_list",
-        "software_list",
-        "step_list",
-        "trace_list",
-        "prediction_list",
-        "predictor_list",
-    ]
+    methods += ["fabric_list", "software_list"]
+    kinds = (MeasuredStep, IngestedTrace, Prediction, PredictorRecord)
     return {
         "check": lambda: check_database(path),
         "merge": lambda: merge_databases([path], into("merged.db")),
@@ -80,6 +74,7 @@ def readers(path: Path, sound: Path, folder: Path) -> dict[str, Callable[[], obj
         "query": asked,
         "doubts": opened(doubtful_samples),
         **{name: opened(lambda database, name=name: getattr(database, name)()) for name in methods},
+        **{kind.table: opened(lambda database, kind=kind: database.records(kind)) for kind in kinds},
     }
 
 

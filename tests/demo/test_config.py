@@ -15,89 +15,62 @@ TINY_PLAN = (Path(__file__).parent.parent / "data" / "plans" / "tiny.toml").read
 SHIPPED = (Path(module.__file__).parent / "demo.toml").read_text()
 
 
+def load(path: Path | None) -> DemoConfig:
+    return DemoConfig.load(path, dtype="float32")
+
+
 def test_the_one_that_ships() -> None:
-    config = DemoConfig.load(None)
+    config = load(None)
     assert load_plan(config.plan).name == "quick"
-    assert [(layout.pp, layout.tp, layout.dp) for layout in config.layouts] == [(1, 1, 1), (2, 1, 1)]
-    assert config.model.layers == 7
-    assert config.timed_steps * config.rounds >= 10
+    layouts = [job.parallelism for job in config.runs.jobs]
+    assert [(layout.pp, layout.tp, layout.dp) for layout in layouts] == [(1, 1, 1), (2, 1, 1)]
+    assert {job.model.layers for job in config.runs.jobs} == {7}
+    assert config.steps >= 10
 
 
 def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(SHIPPED)
-    assert DemoConfig.load(path) == DemoConfig.load(None)
+    assert load(path) == load(None)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "seed = 20",
-            "seed = 20\nspeed = 1",
-            "field 'speed' is unknown (did you mean seed?)",
-        ),
-        ("seed = 20", "", "seed is missing"),
-        ("seed = 20", "seed = -1", "seed is -1, expected a whole number from 0"),
-        ("seed = 20", "seed = 4294967296", "seed is 4294967296, expected a whole number from 0"),
-        ("seed = 20", f"seed = 0x{'9' * 5000}", "seed is a number too long to show, expected a whole number"),
-        (
-            "seed = 20",
-            f'seed = 20\n"{"a" * 5000}" = 1',
-            f"field '{'a' * 79} is unknown, known are plan, seed, model",
-        ),
-        ("rounds = 2", f"rounds = 0x{'9' * 5000}", "steps.rounds is a number too long to show, expected a"),
-        (
-            "pipeline_stages = [1, 2]",
-            f"pipeline_stages = [0x{'9' * 5000}]",
-            "job with a number too long to show pipeline stages: pp is a number too long to show, expected a",
-        ),
-        (
-            "pipeline_stages = [1, 2]",
-            f"pipeline_stages = [2, {'[' * 300}{']' * 300}]",
-            f"job.pipeline_stages[1] is {'[' * 80}, expected a whole number",
-        ),
-        ("seed = 20", "seed = 2.5", "seed is 2.5, expected a whole number"),
-        ("seed = 20", "seed = true", "seed is true, expected a whole number"),
+        ("seed = 20", "seed = 20\nspeed = 1", "field 'speed' is unknown"),
+        ("seed = 20", "seed = -1", "seed is -1, expected"),
+        ("seed = 20", "seed = 2.5", "seed is 2.5, expected"),
+        ("seed = 20", f"seed = 0x{'9' * 5000}", "seed is a number too long to show, expected"),
+        ("seed = 20", f'seed = 20\n"{"a" * 5000}" = 1', f"field '{'a' * 79} is unknown, known are"),
+        ("steps = 24", "", "steps is missing, expected a whole number"),
+        ("steps = 24", "steps = 0", "steps is 0, expected 1 to "),
+        ("steps = 24", "steps = true", "steps is true, expected a whole number"),
         ('plan = "quick"', "plan = 7", "plan is 7, expected a text"),
-        ("[job]", "[jobs]", "field 'jobs' is unknown (did you mean job?)"),
-        ("[steps]", "[steps]\nlast = 3", "steps: field 'last' is unknown, known are rounds, warm_up, timed"),
-        ("rounds = 2", "rounds = 0", "steps.rounds is 0, expected a whole number from 1"),
-        ("timed = 12", "timed = 0", "steps.timed is 0, expected a whole number from 1"),
-        ("warm_up = 3", "warm_up = -3", "steps.warm_up is -3, expected a whole number from 0"),
-        ("micro_batch = 2", 'micro_batch = "2"', "job.micro_batch is '2', expected a whole number"),
-        ("micro_batch = 2", "micro_batch = 0", "job with 1 pipeline stages: micro_batch is 0, expected"),
-        ("micro_batches = 4", "micro_batches = 1", "job with 2 pipeline stages: micro_batches is 1, real st"),
-        ("pipeline_stages = [1, 2]", "pipeline_stages = 2", "job.pipeline_stages is 2, expected a list"),
-        ("pipeline_stages = [1, 2]", "pipeline_stages = []", "job.pipeline_stages is (), expected a list of"),
-        ("pipeline_stages = [1, 2]", "pipeline_stages = [2, 2]", "job.pipeline_stages is (2, 2), expected a"),
+        ('plan = "quick"', "", "plan is missing, expected a text"),
+        ("[defaults]", "[default]", "field 'default' is unknown (did you mean defaults?)"),
+        ("rounds = 2", "rounds = 0", "rounds is 0, expected"),
+        ("warm_up_steps = 3", "warm_up_steps = -3", "warm_up_steps is -3, expected"),
+        ("micro_batch = 2", 'micro_batch = "2"', "run 1: micro_batch is '2', expected"),
+        ("micro_batches = 4", "micro_batches = 1", "run 2: micro_batches is 1, real steps over 2"),
+        ("pp = 1", "pp = 0", "run 1: pp is 0, expected"),
+        ("pp = 2", "pp = 1", "runs holds small-gpt (1-1-1) twice, expected each configuration once"),
+        ("pp = 2", "pp = 8", "run 2: pp is 8, expected from 1 to 7 for 7 layers"),
         (
-            "pipeline_stages = [1, 2]",
-            "pipeline_stages = [0]",
-            "job with 0 pipeline stages: pp is 0, expected",
+            "[[runs]]\npp = 1\n\n[[runs]]\npp = 2\n",
+            "",
+            "runs is missing, expected at least one table [[runs]]",
         ),
-        (
-            "pipeline_stages = [1, 2]",
-            "pipeline_stages = [1, 8]",
-            "job with 8 pipeline stages: pp is 8, expected from 1 to 7 for 7 layers",
-        ),
-        ("layers = 7", "", "model: field layers is missing"),
-        (
-            "layers = 7",
-            "layer = 7",
-            "model: field 'layer' is unknown (did you mean layers?)",
-        ),
-        ("layers = 7", 'layers = "7"', "model: layers is '7', expected"),
-        ("attention_heads = 4", "attention_heads = 3", "model: hidden_size is 256, expected a multiple of"),
+        ("layers = 7", "", "models.'small-gpt': field layers is missing"),
+        ("layers = 7", "layer = 7", "models.'small-gpt': field 'layer' is unknown (did you mean layers?)"),
         (
             "attention_heads = 4",
-            "attention_heads = 4\ntied_embeddings = true",
-            "model small-gpt: tied_embeddings",
+            "attention_heads = 3",
+            "models.'small-gpt': hidden_size is 256, expected a mul",
         ),
         (
             '"flash"',
             '"fused_softmax"',
-            "model small-gpt: attention is fused_softmax, real steps train flash",
+            "run 1: model small-gpt: attention is fused_softmax, real steps train",
         ),
     ],
 )
@@ -106,7 +79,7 @@ def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> No
     path = tmp_path / "mine.toml"
     path.write_text(SHIPPED.replace(old, new))
     with pytest.raises(UsageError) as caught:
-        DemoConfig.load(path)
+        load(path)
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 200 + sum(len(field) + 2 for field in REQUEST)
@@ -128,7 +101,7 @@ def test_what_is_no_toml(tmp_path: Path, content: bytes | None, message: str) ->
     with pytest.raises(
         DataError, match=rf"mine\.toml: {message}, expected a demo configuration \(TOML\)$"
     ) as caught:
-        DemoConfig.load(path)
+        load(path)
     assert "\n" not in str(caught.value)
 
 
@@ -152,17 +125,17 @@ def test_a_wrong_plan_names_the_configuration(tmp_path: Path, plan: str, message
     path = tmp_path / "mine.toml"
     path.write_text(SHIPPED.replace('"quick"', f'"{plan}"'))
     with pytest.raises(KernelcastError) as caught:
-        DemoConfig.load(path)
+        load(path)
     assert str(caught.value).startswith(f"{path}: {message.replace('{folder}', str(tmp_path))}")
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.toml: no such file, expected a demo configuration"):
-        DemoConfig.load(tmp_path / "none.toml")
+        load(tmp_path / "none.toml")
 
 
 def test_a_plan_beside_the_configuration_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(__file__).parent.parent.parent / "docs" / "small"
     monkeypatch.chdir(tmp_path)
-    assert DemoConfig.load(folder / "demo.toml").plan == str(folder / "tiny-plan.toml")
+    assert load(folder / "demo.toml").plan == str(folder / "tiny-plan.toml")

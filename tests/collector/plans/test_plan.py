@@ -10,13 +10,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernelcast.collector.benches import Point
 from kernelcast.collector.plans import workloads as module
 from kernelcast.collector.plans.plan import compute_points, distinct_points, planned_operators
 from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.collector.plans.plan_ranges import Messages, Plan
-from kernelcast.collector.plans.workloads import columns_of
+from kernelcast.collector.plans.workloads import columns_of, workloads
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.runtime.operators.elementwise import elementwise
@@ -55,6 +57,23 @@ def test_the_modern_plan_samples_all_that_todays_models_call() -> None:
     assert min(counts.values()) >= 8
     roles = {point.role for point in compute_points(modern, ("gemm",))}
     assert {"router", "shared_gate_up", "query_down", "query_up", "kv_down", "kv_up"} <= roles
+
+
+@given(st.sampled_from(["quick", "modern", "paper"]), st.data())
+def test_shapes_known_from_other_sizes_are_those_of_the_sizes(name: str, data: st.DataObject) -> None:
+    plan = load_plan(name)
+    columns = [column for op in planned_operators(plan) for column in columns_of(op.name, plan)]
+    before, then = (
+        {axis: data.draw(st.sampled_from(values), axis) for axis, values in plan.axes().items()}
+        for _ in range(2)
+    )
+    for axis in data.draw(st.sets(st.sampled_from(sorted(before)), min_size=len(before) - 2)):
+        then[axis] = before[axis]
+    workloads(plan, before, columns)
+    known = workloads(plan, then, columns)
+    module._shapes.cache_clear()
+    assert workloads(plan, then, columns) == known
+    module._shapes.cache_clear()
 
 
 def test_the_quick_plan_sends_from_4_kib_to_64_mib() -> None:
