@@ -58,7 +58,7 @@ finally:
 
 
 def test_a_predicted_layout_imports_few_modules_and_none_of_a_search() -> None:
-    words = "predict --hardware h100-sxm --model llama-3-70b --pp 4 --tp 4 --dp 2 --micro-batch 1 --micro-batches 4"
+    words = "predict --hardware h100-sxm --model llama-3-70b --pp 4 --tp 8 --dp 64 --micro-batch 1 --micro-batches 16"
     command = [sys.executable, "-c", COMMAND, *words.split(), "--quiet"]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr.split()
     assert "kernelcast.runtime.estimate.engine" in loaded
