@@ -60,7 +60,9 @@ stack_names = names_or_files(_stacks)
 hardware_or_bundle = names_or_files(all_hardware)
 operator_names = names(lambda: OPERATORS)
 role_names = names(
-    lambda: dict.fromkeys([*OPERATORS, *(role for row in OPERATORS.values() for role in row.roles if role)])
+    lambda: dict.fromkeys(
+        ["memory", *OPERATORS, *(role for row in OPERATORS.values() for role in row.roles if role)]
+    )
 )
 
 OF_FIELD = {

@@ -53,6 +53,10 @@ def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings
             sections.append(
                 title("Runners-up with other degrees, schedule or recomputation", _runners_up(found.best))
             )
+    if found.best is None and found.estimate.memory.fits is False:
+        from kernelcast.cli.explain_memory import render_changes
+
+        sections.append(render_changes(found.changes, found.estimate))
     return render(
         found.estimate,
         at_front=at_front,

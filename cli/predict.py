@@ -37,6 +37,7 @@ from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_ag
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.estimate.device_memory import stage_options
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.goals import Wish
@@ -60,9 +61,14 @@ if TYPE_CHECKING:
     "explained",
     metavar="OPERATOR",
     shell_complete=completion.role_names,
-    help="Explain the times of an operator, or of a role such as qkv.",
+    help="Explain the times of an operator, or of a role such as qkv; or memory by op.",
 )
 @click.option("--db", "database", metavar="FILE", help="Database of the nearest samples, for --explain.")
+@click.option(
+    "--memory-snapshot",
+    metavar="FILE",
+    help="Compare with a snapshot of torch's allocator (JSON, no pickle).",
+)
 @click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
 @click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")
 @click.option(
@@ -82,6 +88,7 @@ def predict(
     no_calibration: bool,
     explained: str | None,
     database: str | None,
+    memory_snapshot: str | None,
     trace: str | None,
     html: str | None,
     software: str | None,
@@ -108,8 +115,12 @@ def predict(
     asked = _Asked.read(names, model_name, layout, fields)
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
-    if len(names) > 1 and (trace or html or explained or framework):
-        raise UsageError("several hardware is given with --trace, --html, --explain or --as, expected one")
+    if database is not None and explained == "memory":
+        raise UsageError("--db is given with --explain memory, expected an operator's name")
+    if len(names) > 1 and (trace or html or explained or memory_snapshot or framework):
+        raise UsageError(
+            "several hardware is given with --trace, --html, --explain, --memory-snapshot or --as, expected one"
+        )
     _check_files(trace, html)
     estimators = {
         one: Estimator.load(path, calibrated=not no_calibration, stack=asked.stack)
@@ -121,8 +132,17 @@ def predict(
     found = asked.answer(name, estimator)
     estimate = found.estimate
     _write_files(estimate, trace, html)
-    explanations = None
-    if explained is not None:
+    explanations = breakdown = snapshot = None
+    if memory_snapshot is not None:
+        from kernelcast.runtime.memory.snapshot import read_snapshot
+
+        snapshot = read_snapshot(Path(memory_snapshot))
+    if explained == "memory":
+        from kernelcast.runtime.memory.breakdown import memory_breakdown
+
+        options = stage_options(estimator.bundle)
+        breakdown = memory_breakdown(estimate.model, estimate.parallelism, **options)
+    elif explained is not None:
         path = None if database is None else Path(database)
         from kernelcast.cli.explain import explain
 
@@ -135,11 +155,22 @@ def predict(
             values["other_software"] = list(others)
         if explanations is not None:
             values["explanations"] = [one.to_dict() for one in explanations]
+        if breakdown is not None:
+            values["memory_breakdown"] = [one.to_dict() for one in breakdown]
+        if snapshot is not None:
+            values["memory_snapshot"] = snapshot.to_dict()
         return values
 
     def show() -> None:
         if framework is not None:
             print_layout(framework, estimate)
+        elif breakdown is not None or snapshot is not None:
+            from kernelcast.cli.explain_memory import render_breakdown, render_snapshot
+
+            parts = [headline(estimate)]
+            parts += [] if breakdown is None else [render_breakdown(breakdown)]
+            parts += [] if snapshot is None else [render_snapshot(snapshot, estimate.memory)]
+            click.echo("\n\n".join(parts))
         elif explanations is not None:
             from kernelcast.cli.explain import render_explanations
 

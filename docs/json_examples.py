@@ -59,6 +59,9 @@ KEPT = (
 )
 _H200, _A100 = (f"--hardware {name} --model llama-2-7b" for name in ("h200-sxm", "a100-sxm"))
 _LAYOUT = "--pp 2 --tp 2 --dp 8 --micro-batch 1 --global-batch 64"
+_SNAPSHOT = {
+    "segments": [{"device": 0, "total_size": 2048, "blocks": [{"size": 1024, "state": "active_allocated"}]}]
+}
 _ONE_DEVICE = """
 site = "Example"
 device = "a100-sxm"
@@ -120,9 +123,8 @@ def _printed(*words: str | Path) -> dict[str, Any]:
 
 
 def _answers(folder: Path) -> Iterator[dict[str, Any]]:
-    calibrated, runs, config, samples = (
-        folder / name for name in ("calibrated.kcast", "runs.toml", "config.json", "published.db")
-    )
+    names = ("calibrated.kcast", "runs.toml", "config.json", "published.db", "snapshot.json")
+    calibrated, runs, config, samples, snapshot = (folder / name for name in names)
     runs.write_text(_ONE_DEVICE)
     config.write_text(json.dumps(_CONFIG))
     a100 = BUNDLES / "a100-sxm.kcast"
@@ -131,6 +133,9 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     yield _printed("import estimate-train-time", DATA / "importers" / "Example", "--db", samples)
     one = "predict --micro-batch 1 --micro-batches 4"
     yield _printed(one, "--bundle", calibrated, "--model", config, "--explain qkv --db", samples)
+    snapshot.write_text(json.dumps(_SNAPSHOT))
+    layout = "--tp 4 --dp 16 --micro-batch 4 --micro-batches 8 --explain memory --memory-snapshot"
+    yield _printed("predict --hardware h100-sxm --model llama-3.1-8b", layout, snapshot)
     yield _printed(one, _H200, "--explain swiglu --optimizer lion --attention-kernel flash-2")
     yield _printed(one, _H200, "--offload-optimizer 0.5 --host-memory-gb-per-s 200 --offload-activations 0.1")
     yield _printed(one, "--hardware h100-sxm --model mixtral-8x7b --ep 4 --cp 2 --dp 2")

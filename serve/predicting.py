@@ -4,8 +4,10 @@ from typing import Any
 
 from kernelcast.plan.fields import PLAN
 from kernelcast.plan.planning import plan_of, read_plan
-from kernelcast.runtime import Estimate
+from kernelcast.runtime import Estimate, Estimator
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
+from kernelcast.runtime.estimate.fitting_changes import fitting_changes
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.search.choices import choices
@@ -25,35 +27,35 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
         UsageError: a field is unknown, missing, wrong, or does not go with the others.
         DataError: the bundle lacks an operator that the model needs.
     """
-    found, estimate = _estimate(warm, values)
-    return found.with_notes(estimate.to_dict())
+    found, estimate, estimator, fabric = _asked(warm, values)
+    answer = estimate.to_dict()
+    if changes := fitting_changes(estimator, estimate, fabric=fabric):
+        answer["fitting_changes"] = [one.to_dict() for one in changes]
+    return found.with_notes(answer)
 
 
 def predict_pictures(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     """An answer's timeline and memory as SVG, and where its time goes; errors as `predict`."""
-    return pictures(_estimate(warm, values)[1])
+    return pictures(_asked(warm, values)[1])
 
 
 def predict_page(warm: Warm, values: dict[str, Any]) -> bytes:
     """The page of an answer, HTML in UTF-8; errors as `predict`."""
-    return page(_estimate(warm, values)[1]).encode()
+    return page(_asked(warm, values)[1]).encode()
 
 
 def predict_trace(warm: Warm, values: dict[str, Any]) -> bytes:
     """The Chrome trace of an answer, JSON; errors as `predict`, and UsageError for a step with too many passes."""
-    return "".join(trace_lines(_estimate(warm, values)[1])).encode()
+    return "".join(trace_lines(_asked(warm, values)[1])).encode()
 
 
-def _estimate(warm: Warm, values: dict[str, Any]) -> tuple[FoundModel, Estimate]:
+def _asked(warm: Warm, values: dict[str, Any]) -> tuple[FoundModel, Estimate, Estimator, FabricChoice | None]:
     values = known_fields(values, PREDICT)
     found = model_of(warm, values)
     estimator, values = of_request(warm, values)
-    estimate = estimator.predict(
-        model=found.model,
-        fabric=find_fabric(values.get("fabric"), warm.fabrics),
-        **read_request(values),
-    )
-    return found, estimate
+    fabric = find_fabric(values.get("fabric"), warm.fabrics)
+    estimate = estimator.predict(model=found.model, fabric=fabric, **read_request(values))
+    return found, estimate, estimator, fabric
 
 
 CHOICES_FORMAT = "kernelcast.choices/1"

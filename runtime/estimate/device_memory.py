@@ -1,5 +1,7 @@
 """Memory that each stage of a training step needs, and the memory of a device."""
 
+from typing import Any
+
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
@@ -73,15 +75,19 @@ def device_memory(
     source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
     manifest = bundle.manifest
     return Memory(
-        stages=stage_memory(
-            model,
-            parallelism,
-            dtype=manifest.dtype,
-            is_cpu=on_cpu(manifest.compute),
-            architecture=architecture_of(manifest.compute),
-        ),
+        stages=stage_memory(model, parallelism, **stage_options(bundle)),
         gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
         source=source,
         reserved_bytes=usual_reserved_bytes(bundle) if reserved_bytes is None else reserved_bytes,
         spread=None if on_cpu(manifest.compute) else memory_spread(model.experts > 0),
     )
+
+
+def stage_options(bundle: Bundle) -> dict[str, Any]:
+    """What `stage_memory` takes from a bundle."""
+    compute = bundle.manifest.compute
+    return {
+        "dtype": bundle.manifest.dtype,
+        "is_cpu": on_cpu(compute),
+        "architecture": architecture_of(compute),
+    }

@@ -19,6 +19,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.reading import read_request
 
 if TYPE_CHECKING:
+    from kernelcast.runtime.estimate.fitting_changes import FittingChange
     from kernelcast.runtime.estimate.training import Training
     from kernelcast.runtime.intent.best import Best
     from kernelcast.runtime.intent.fewest_devices import Fewest
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntentAnswer:
-    """An estimate; `best` where its layout was searched, and what was wished for. None is what was not."""
+    """An estimate; `best` where its layout was searched, and what was wished for. None is what was not.
+
+    `changes` would make a layout that was not searched fit, where it does not.
+    """
 
     estimate: Estimate
     sensitivity: RateSensitivity | None = None
@@ -36,6 +40,7 @@ class IntentAnswer:
     best: Best | None = None
     fewest: Fewest | None = None
     largest: Largest | None = None
+    changes: tuple[FittingChange, ...] = ()
 
     @property
     def run_days(self) -> dict[str, float] | None:
@@ -59,6 +64,8 @@ class IntentAnswer:
             values["fabric_rate_sensitivity"] = self.sensitivity.to_dict()
         if self.training is not None:
             values |= {**self.training.to_dict(), "run_days": self.run_days}
+        if self.changes:
+            values["fitting_changes"] = [one.to_dict() for one in self.changes]
         if self.best is not None:
             values["runners_up"] = [one.to_dict() for one in self.best.runners_up]
             values["search"] = self.best.counted()
@@ -119,6 +126,11 @@ def answer(
         from kernelcast.runtime.estimate.training import training
 
         run = training(estimate, wish.tokens, price_per_gpu_hour=price_per_gpu_hour)
+    changes: tuple[FittingChange, ...] = ()
+    if best is None and estimate.memory.fits is False:
+        from kernelcast.runtime.estimate.fitting_changes import fitting_changes
+
+        changes = fitting_changes(estimator, estimate, fabric=fabric)
     return IntentAnswer(
         estimate=estimate,
         sensitivity=rate_sensitivity(estimator, estimate, fabric=fabric),
@@ -126,6 +138,7 @@ def answer(
         best=best,
         fewest=fewest,
         largest=largest,
+        changes=changes,
     )
 
 

@@ -3,7 +3,7 @@
 Thousands of layouts have a few dozen sizes: stages, schedules and replicas do not change what a layer holds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,7 +23,7 @@ from kernelcast.runtime.step.layers.transformer_layer import (
     MLP_NORM,
     transformer_layer,
 )
-from kernelcast.runtime.step.op import Number, Ops, saved_bytes
+from kernelcast.runtime.step.op import Number, Op, Ops, saved_bytes
 from kernelcast.runtime.step.parameters import PartParameters, held_parameters
 from kernelcast.runtime.step.recomputation import PER_OP, saved_by_operator, with_parts
 from kernelcast.runtime.step.sizes import Sizes
@@ -57,33 +57,37 @@ class LayerContents(NamedTuple):
     cast: Number
 
     @classmethod
-    def of(cls, s: Sizes, ops: Ops) -> Self:
-        """Folds over the ops of a layer; selective checkpointing drops the layout's `recompute_modules`."""
+    def of(cls, s: Sizes, ops: Ops, only: str = "") -> Self:
+        """Folds over the ops of a layer, or over those named `only`; selective checkpointing drops the layout's
+        `recompute_modules`.
+        """
         input_op, *others = ops
         assert input_op.name == INPUT
         # The MLP's half begins with its norm, or the sum that this reads.
         names = [one.name for one in others]
         middle = min(names.index(ATTENTION_RESIDUAL), names.index(MLP_NORM))
-        halves = others[:middle], others[middle:]
-        modules = with_parts(s.layout.recompute_modules)
-        of_attention, of_mlp = (saved_bytes(one for one in half if one.module in modules) for half in halves)
-        saves, freed = saved_bytes(halves[1]), of_mlp
+        halves, mine = (slice(middle), slice(middle, None)), _named(ops, only)
+
+        def total(values: Iterable[Number], half: slice = slice(None)) -> Number:
+            pairs = [*zip(values, names, strict=True)][half]
+            return _total(value for value, name in pairs if only in ("", name))
+
+        saves, dropped = [one.saves for one in others], _dropped(s, others)
+        of_attention, of_mlp = (total(dropped, half) for half in halves)
+        freed, kept_by_mlp = of_mlp, total(saves, halves[1])
+        if PER_OP in s.layout.recompute_modules:
+            of_attention, of_mlp = 0, of_attention + of_mlp
         # The sum before it is scattered; async tensor parallelism has it, and what is gathered, in symmetric memory.
         output = s.element_bytes * s.tokens * s.hidden
         is_outside = s.modules.keeps_gathered and s.layout.tensor_overlap == "products"
-        of_full = saves + (-output if is_outside else output)
-        if PER_OP in s.layout.recompute_modules:
-            listed = list(saved_by_operator(s, others))
-            freed = saves - _total(listed[middle:])
-            of_attention, of_mlp = 0 * saves, saved_bytes(others) - _total(listed)
-        held = held_parameters(s, ops)
+        held = held_parameters(s, mine)
         return cls(
-            block_input=input_op.saves,
-            kept=saved_bytes(others),
+            block_input=input_op.saves if only in ("", INPUT) else 0,
+            kept=total(saves),
             dropped=(of_attention, of_mlp),
-            mlp=saves,
-            freed=(freed, of_full),
-            late=_total(one.late for one in others),
+            mlp=kept_by_mlp,
+            freed=(freed, kept_by_mlp + (-output if is_outside else output)),
+            late=total(one.late for one in others),
             attention_gradient=attention_gradient_bytes(s),
             at_projection=_total(one.gradients for one in others if one.weight is not None),
             at_activation=_total(one.gradients for one in others if one.weight is None),
@@ -91,7 +95,7 @@ class LayerContents(NamedTuple):
             parameters=held.frozen + held.frozen_experts if s.is_frozen else held.total,
             adapters=held.dense if s.is_frozen else 0,
             matrices=1.0 * _total(one.weight.k * one.weight.n for one in others if one.weight is not None),
-            cast=_cast_entries(s, ops),
+            cast=_cast_entries(s, mine),
         )
 
 
@@ -110,20 +114,23 @@ class LossContents(NamedTuple):
     cast: Number
 
     @classmethod
-    def of(cls, s: Sizes) -> Self:
+    def of(cls, s: Sizes, only: str = "") -> Self:
         """Folds over the ops of the last end; layers of further predictions are counted with the others."""
         ops = loss(s)
+        has_logits, has_loss = (int(only in ("", name)) for name in (LOGITS, CROSS_ENTROPY))
         by_name = {one.name: one for one in ops}
         logits, at_loss = by_name[LOGITS], by_name[CROSS_ENTROPY]
         of_loss = {prefix + one.name for one in (logits, at_loss) for prefix in ("", FURTHER)}
         return cls(
-            kept=saved_bytes(one for one in ops if not one.in_layer and one.name not in of_loss),
-            logits=logits.saves,
-            late=s.element_bytes * logit_entries(s),
-            log_probabilities=at_loss.saves,
+            kept=saved_bytes(
+                one for one in _named(ops, only) if not one.in_layer and one.name not in of_loss
+            ),
+            logits=has_logits * logits.saves,
+            late=has_logits * s.element_bytes * logit_entries(s),
+            log_probabilities=has_loss * at_loss.saves,
             gradients=(at_loss.gradients, logits.gradients),
             matrix=vocabulary_matrix(s),
-            cast=_cast_entries(s, ops),
+            cast=_cast_entries(s, _named(ops, only)),
         )
 
 
@@ -143,8 +150,12 @@ class Contents(NamedTuple):
     gathered: Number
 
     @classmethod
-    def of(cls, model: ModelConfig, layout: Parallelism, element_bytes: int, *, is_cpu: bool) -> "Contents":
-        """Contents of the devices of layouts, whose chosen fields are float64 [rows]."""
+    def of(
+        cls, model: ModelConfig, layout: Parallelism, element_bytes: int, *, is_cpu: bool, only: str = ""
+    ) -> "Contents":
+        """Contents of the devices of layouts, whose chosen fields are float64 [rows]; what is held and kept by ops of
+        one name alone where `only` is given.
+        """
         s = Sizes(
             model=model,
             layout=layout,
@@ -155,10 +166,10 @@ class Contents(NamedTuple):
         kinds = [s.of_kind(kind) for kind in kinds_of(model).distinct]
         return cls(
             sizes=s,
-            layers=tuple(LayerContents.of(one, transformer_layer(one)) for one in kinds),
-            loss=LossContents.of(s),
-            embedding=saved_bytes(embedding(s)),
-            parameters=PartParameters.of(s),
+            layers=tuple(LayerContents.of(one, transformer_layer(one), only) for one in kinds),
+            loss=LossContents.of(s, only),
+            embedding=saved_bytes(_named(embedding(s), only)),
+            parameters=PartParameters.of(s, only),
             tokens=s.tokens,
             gathered=s.sequence_parallel * s.element_bytes * s.tokens * s.hidden,
         )
@@ -167,6 +178,25 @@ class Contents(NamedTuple):
         """Contents at `rows`."""
         found: Contents = _at(self, rows)
         return found
+
+
+def op_names(model: ModelConfig, layout: Parallelism) -> tuple[str, ...]:
+    """Names of the ops of a model, in its order."""
+    s = Sizes(model=model, layout=layout)
+    layers = (transformer_layer(s.of_kind(kind)) for kind in kinds_of(model).distinct)
+    return tuple(dict.fromkeys(one.name for ops in (embedding(s), *layers, loss(s)) for one in ops))
+
+
+def _named(ops: Ops, only: str) -> Ops:
+    return tuple(one for one in ops if one.name == only) if only else ops
+
+
+def _dropped(s: Sizes, ops: Sequence[Op]) -> list[Number]:
+    """What each op keeps less with selective checkpointing; by operator some keep more."""
+    if PER_OP in s.layout.recompute_modules:
+        return [one.saves - kept for one, kept in zip(ops, saved_by_operator(s, ops), strict=True)]
+    modules = with_parts(s.layout.recompute_modules)
+    return [one.saves if one.module in modules else 0 for one in ops]
 
 
 def _cast_entries(s: Sizes, ops: Ops) -> Number:

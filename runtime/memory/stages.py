@@ -68,7 +68,11 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """The parts of `StageMemory` as arrays, float64 [rows], and the parameters on a device."""
+    """The parts of `StageMemory` as arrays, float64 [rows], and the parameters on a device.
+
+    `in_use` are the parts of `working`: its fullest moment (the largest of `Working.moments`), buffers, whole blocks
+    that ZeRO gathers, activations on their way from and to the host.
+    """
 
     parameters: Number
     weights: Floats
@@ -80,6 +84,8 @@ class Bytes:
     workspace: int
     fragments: Floats
     host: Floats
+    moments: tuple[Floats, ...]
+    in_use: tuple[Floats, ...]
 
     @property
     def total(self) -> Floats:
@@ -117,12 +123,9 @@ def stage_memory(
     Raises:
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
     """
-    parallelism.check(model)
-    stages = _loads(model, parallelism)
-    precision = precision_of(dtype, parallelism.reduce_dtype)
-    rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu)
-    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
-    found = memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
+    stages, found = bytes_by_stage(
+        model, parallelism, dtype=dtype, is_cpu=is_cpu, architecture=architecture, workspace=workspace
+    )
     return tuple(
         StageMemory(
             stage=index,
@@ -139,6 +142,30 @@ def stage_memory(
             host_bytes=ceil(found.host[index]),
         )
         for index, load in enumerate(stages)
+    )
+
+
+def bytes_by_stage(
+    model: ModelConfig,
+    parallelism: Parallelism,
+    *,
+    dtype: str = "float16",
+    is_cpu: bool = False,
+    architecture: str = "",
+    workspace: int | None = None,
+    only: str = "",
+) -> tuple[tuple[Load, ...], Bytes]:
+    """The stages at their fullest, and their bytes; arguments and errors as of `stage_memory`.
+
+    With `only`, model states, activations and logits are the share of the ops of that name.
+    """
+    parallelism.check(model)
+    stages = _loads(model, parallelism)
+    precision = precision_of(dtype, parallelism.reduce_dtype)
+    rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
+    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
+    return stages, memory_of(
+        model, rows, contents, precision=precision, architecture=architecture, buffers=buffers
     )
 
 
@@ -193,10 +220,10 @@ def memory_of(
     # Late weight gradients wait with the gradients of the logits.
     logits = rows.live_last * loss.logits + rows.late * loss.late
     log_probabilities = rows.live_last * loss.log_probabilities
-    moving, fragments = working_bytes(rows, contents)
-    working = moving + _whole_blocks(rows, contents, precision)
+    working = working_bytes(rows, contents)
     # One layer's are on their way while another one computes.
-    working = working + away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
+    on_their_way = away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
+    in_use = (working.peak, working.buffers, _whole_blocks(rows, contents, precision), on_their_way)
     return Bytes(
         parameters=held.total,
         weights=weights,
@@ -205,9 +232,11 @@ def memory_of(
         host=(1 - of_device) * states.optimizer + away * in_flight,
         activations=activations,
         logits=rows.last * (1 + model.extra_predictions) * (logits + log_probabilities),
-        working=working,
+        working=sum(in_use, np.zeros(1)),
         workspace=buffers,
-        fragments=fragments,
+        fragments=working.fragments,
+        moments=working.moments,
+        in_use=in_use,
     )
 
 
@@ -263,8 +292,9 @@ def _rows(
     element_bytes: int,
     *,
     is_cpu: bool = False,
+    only: str = "",
 ) -> tuple[Rows, Contents]:
     """The stages of one layout, and what they are put together from."""
     own, whose = Layouts.of(layout), np.zeros(len(stages), dtype=np.intp)
     rows = Rows.of_loads(np.array([load.numbers for load in stages], dtype=np.float64), own.take(whose))
-    return rows, Contents.of(model, own.as_one, element_bytes, is_cpu=is_cpu).at(whose)
+    return rows, Contents.of(model, own.as_one, element_bytes, is_cpu=is_cpu, only=only).at(whose)

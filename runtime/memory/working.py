@@ -12,9 +12,24 @@ from kernelcast.runtime.step.op import Number
 _TOKEN_ID_BYTES = 8
 
 
-def working_bytes(rows: Rows, contents: Contents) -> tuple[Floats, Floats]:
-    """Bytes in use at a device's fullest moment beyond states, kept activations and logits, and bytes in fragments,
-    each float64 [rows].
+class Working(NamedTuple):
+    """Bytes in use beyond states, kept activations and logits at moments of a backward pass (loss, output product, MLP,
+    attention, embedding), in buffers, and in fragments, each float64 [rows].
+    """
+
+    moments: tuple[Floats, Floats, Floats, Floats, Floats]
+    buffers: Floats
+    fragments: Floats
+
+    @property
+    def peak(self) -> Floats:
+        """Of the fullest moment."""
+        found: Floats = np.max(np.broadcast_arrays(*self.moments), axis=0)
+        return found
+
+
+def working_bytes(rows: Rows, contents: Contents) -> Working:
+    """Bytes in use at a device's fullest moment beyond states, kept activations and logits, and in fragments.
 
     The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
     moment is one of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
@@ -48,20 +63,27 @@ def working_bytes(rows: Rows, contents: Contents) -> tuple[Floats, Floats]:
     of_matrix = is_trained * element * loss.matrix
     product = of_logits + of_matrix + block_input + (1 if keeps else 2) * gathered
     output = rows.last * product - log_probabilities
-    of_layer = largest_of(rows, [np.maximum(one.mlp, one.attention) for one in moments]) - log_probabilities
+    has_layers = rows.has_layers
+    mlp, attention = (
+        np.where(has_layers, largest_of(rows, each) - log_probabilities, 0.0)
+        for each in ([one.mlp for one in moments], [one.attention for one in moments])
+    )
     kept = sum(count * one.kept for count, one in zip(rows.layers, moments, strict=True))
     in_chunk = rows.chunk_layers / np.maximum(1.0, sum(rows.layers))
     embedding = rows.first * of_matrix + block_input - in_chunk * kept
 
-    has_layers = rows.has_layers
-    at_end = np.maximum(loss_moment, output)
-    peak = np.maximum(np.maximum(at_end, np.where(has_layers, of_layer, 0.0)), embedding)
     ids = _TOKEN_ID_BYTES * contents.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
     accumulates = int(contents.sizes.modules.accumulates_in_products and is_trained)
     unused = accumulates * element * largest_of(rows, [layer.matrices for layer in layers])
     buffers = np.where(has_layers, layers[0].buffers + unused, 0.0) + ids
     freed = [np.select([rows.recompute == SELECTIVE, rows.recompute == FULL], one.freed) for one in layers]
-    return peak + buffers, np.where(rows.last * (at_end >= peak), largest_of(rows, freed), 0.0)
+    at_end = np.maximum(loss_moment, output)
+    is_end = rows.last * (at_end >= np.maximum(np.maximum(mlp, attention), embedding))
+    return Working(
+        moments=(loss_moment, output, mlp, attention, embedding),
+        buffers=buffers,
+        fragments=np.where(is_end, largest_of(rows, freed), 0.0),
+    )
 
 
 class _Moments(NamedTuple):

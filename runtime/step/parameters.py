@@ -7,7 +7,7 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.loss import LOGITS, loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Number, Ops
 from kernelcast.runtime.step.sizes import Sizes
@@ -66,16 +66,21 @@ class PartParameters(NamedTuple):
     are_frozen: bool
 
     @classmethod
-    def of(cls, s: Sizes) -> "PartParameters":
-        """Parameters of the model that `s` are sizes of."""
+    def of(cls, s: Sizes, only: str = "") -> "PartParameters":
+        """Parameters of the model that `s` are sizes of, or of its ops named `only`."""
         model, matrix = s.model, vocabulary_matrix(s)
         layers = (transformer_layer(s.of_kind(kind)) for kind in kinds_of(model).distinct)
+
+        def held(ops: Ops) -> HeldParameters:
+            return held_parameters(s, tuple(one for one in ops if only in ("", one.name)))
+
+        is_copied = model.extra_predictions and not model.tied_embeddings and only in ("", "embedding")
         return cls(
-            first=held_parameters(s, embedding(s)),
-            last=held_parameters(s, loss(s)),
-            layers=tuple(held_parameters(s, ops) for ops in layers),
-            tied=matrix if model.tied_embeddings else 0,
-            copied=matrix if model.extra_predictions and not model.tied_embeddings else 0,
+            first=held(embedding(s)),
+            last=held(loss(s)),
+            layers=tuple(map(held, layers)),
+            tied=matrix if model.tied_embeddings and only in ("", LOGITS) else 0,
+            copied=matrix if is_copied else 0,
             are_frozen=s.is_frozen,
         )
 

@@ -12,6 +12,7 @@ from click.testing import Result
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.views.formatting import gibibytes
 from kernelcast.store import Database, Repetition, Run, Sample
 
 Make = Callable[..., Path]
@@ -82,6 +83,30 @@ def test_explained_by_operator_or_by_the_paper_s_name(
     error = run(make_bundle(), model_file, "--explain", "qkv_linear").exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("operator qkv_linear is unknown; of this step ")
+
+
+def test_memory_by_op_and_next_to_a_snapshot(
+    make_bundle: Make, model_file: Path, run: Predict, tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "snapshot.json"
+    blocks = [{"size": 10**6, "state": "active_allocated"}, {"size": 10**6, "state": "inactive"}]
+    snapshot.write_text(json.dumps({"segments": [{"device": 0, "total_size": 2 * 10**6, "blocks": blocks}]}))
+    arguments = ["--pp", "2", "--explain", "memory", "--memory-snapshot", str(snapshot)]
+    values = json.loads(run(make_bundle(), model_file, *arguments, "--json").output)
+    stages = values["memory"]["stages"]
+    for stage, found in zip(stages, values["memory_breakdown"], strict=True):
+        assert sum(one["size_bytes"] for one in found["ops"]) == stage["total_bytes"]
+        assert found["stage"] == stage["stage"]
+    measured = {"device": 0, "allocated_bytes": 10**6, "largest_bytes": 10**6, "reserved_bytes": 2 * 10**6}
+    assert values["memory_snapshot"] == measured
+    lines = [line.split() for line in run(make_bundle(), model_file, *arguments).output.splitlines()]
+    [total] = [line for line in lines if line[:1] == ["total"]]
+    [allocated] = [line for line in lines if line[:3] == ["allocated", "at", "most"]]
+    fullest = max(stage["total_bytes"] for stage in stages)
+    assert total[-2:] == allocated[-4:-2] == gibibytes(fullest).split()
+    assert [line for line in lines if line[:1] == ["reserved"]]
+    error = run(make_bundle(), model_file, "--explain", "memory", "--db", "bench.db").exception
+    assert str(error) == "--db is given with --explain memory, expected an operator's name"
 
 
 def test_explained_with_the_nearest_samples(

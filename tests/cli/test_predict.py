@@ -129,6 +129,17 @@ def test_a_built_in_model(make_bundle: Make) -> None:
     assert "model     llama-2-7b: 32 layers, hidden 4096, sequence 2048, vocabulary 32000" in result.output
 
 
+def test_what_would_make_it_fit() -> None:
+    layout = ["--tp", "4", "--dp", "16", "--micro-batch", "4", "--micro-batches", "8"]
+    arguments = ["--hardware", "h100-sxm", "--model", "llama-3.1-8b", *layout]
+    text = CliRunner().invoke(predict, arguments, env={"COLUMNS": "120"}).output
+    assert "What would make it fit\n  change " in text
+    assert "\n  recompute full " in text
+    one = CliRunner().invoke(predict, [*arguments, "--tp", "1", "--dp", "1", "--gpu-memory", "1GB"]).output
+    assert "  no single change, also not with full recomputation\n" in one
+    assert "What would" not in CliRunner().invoke(predict, [*arguments, "--recompute", "full"]).output
+
+
 @pytest.mark.parametrize(
     ("size", "heading", "verdict"),
     [

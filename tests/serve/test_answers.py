@@ -44,6 +44,10 @@ def bundle(make_bundle: Callable[..., Path]) -> Path:
     [
         ({"micro_batches": 8}, "--micro-batches 8"),
         (
+            {"micro_batches": 8, "gpu_memory_bytes": 80_000_000_000},  # it does not fit, but would
+            "--micro-batches 8 --gpu-memory 80GB",
+        ),
+        (
             {"global_batch": 32, "dp": 2, "tp": 2, "pp": 2, "schedule": "zero_bubble", "zero": 3, "gpus_per_node": 4},
             "--global-batch 32 --dp 2 --tp 2 --pp 2 --schedule zero_bubble --zero 3 --gpus-per-node 4",
         ),

@@ -1,0 +1,83 @@
+"""Memory by op, next to what torch allocated, and what would make a step fit, as text."""
+
+from collections.abc import Sequence
+
+from kernelcast.cli.tables import signed_percent, text_table
+from kernelcast.cli.terminal import title
+from kernelcast.runtime import Estimate
+from kernelcast.runtime.estimate.device_memory import Memory
+from kernelcast.runtime.estimate.fitting_changes import FittingChange
+from kernelcast.runtime.memory.breakdown import PARTS, StageBreakdown
+from kernelcast.runtime.memory.snapshot import Snapshot
+from kernelcast.runtime.views.formatting import gibibytes, percent, seconds
+
+_LEAST_SHARE = 0.001
+
+
+def render_breakdown(found: Sequence[StageBreakdown]) -> str:
+    """The fullest stage: a row per op, a column per part."""
+    fullest = max(found, key=lambda one: sum(op.size_bytes for op in one.ops))
+    sizes: dict[str, dict[str, int]] = {}
+    for op in fullest.ops:
+        sizes.setdefault(op.op, {})[op.part] = op.size_bytes
+    total = sum(op.size_bytes for op in fullest.ops)
+    parts = [part for part in PARTS if any(part in of_op for of_op in sizes.values())]
+    rows = sorted(sizes.items(), key=lambda one: -sum(one[1].values()))
+    shown = [(name, of_op) for name, of_op in rows if sum(of_op.values()) >= _LEAST_SHARE * total]
+    rest = {part: sum(of_op.get(part, 0) for _, of_op in rows[len(shown) :]) for part in parts}
+    sums = {part: sum(of_op.get(part, 0) for of_op in sizes.values()) for part in parts}
+    table = text_table(
+        ("op", *parts, "sum", "share"),
+        [
+            (
+                name,
+                *(gibibytes(of_op[part]) if of_op.get(part) else "-" for part in parts),
+                gibibytes(sum(of_op.values())),
+                percent(sum(of_op.values()) / total),
+            )
+            for name, of_op in (
+                *shown,
+                *([("smaller ones", rest)] if any(rest.values()) else []),
+                ("total", sums),
+            )
+        ],
+        indent="  ",
+        optional=("share", "workspace", "logits", "working"),
+    )
+    where = (
+        f"at the {fullest.moment} of the first backward pass, micro-batches in flight: {fullest.in_flight:g}"
+    )
+    return title(f"Memory of a device of stage {fullest.stage} by op, at its fullest: {where}", table)
+
+
+def render_snapshot(snapshot: Snapshot, memory: Memory) -> str:
+    """Allocated and reserved memory next to the prediction of the fullest stage."""
+    stage = max(memory.stages, key=lambda one: one.total_bytes)
+    reserved = stage.total_bytes + stage.fragments_bytes
+    rows = [
+        (name, gibibytes(measured), gibibytes(predicted), signed_percent(predicted / max(1, measured) - 1))
+        for name, measured, predicted in (
+            ("allocated at most", snapshot.largest_bytes, stage.total_bytes),
+            ("reserved", snapshot.reserved_bytes, reserved),
+        )
+    ]
+    table = text_table(("", "snapshot", "predicted", "error"), rows, indent="  ")
+    return title(f"Snapshot of device {snapshot.device} next to stage {stage.stage}, the fullest", table)
+
+
+def render_changes(changes: Sequence[FittingChange], estimate: Estimate) -> str:
+    """What would make the step fit, with its times."""
+    if not changes:
+        return title("What would make it fit", "  no single change, also not with full recomputation")
+    rows = [
+        (
+            ", ".join(f"{name} {'even' if value is None else value}" for name, value in one.fields.items()),
+            seconds(one.step_time_s, like=estimate.step_time_s),
+            signed_percent(one.step_time_s / estimate.step_time_s - 1),
+            gibibytes(one.memory_bytes),
+        )
+        for one in changes
+    ]
+    return title(
+        "What would make it fit", text_table(("change", "step", "longer", "memory"), rows, indent="  ")
+    )

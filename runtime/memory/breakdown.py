@@ -1,0 +1,102 @@
+"""Memory of every stage by op: the shares that ops have in the parts of `StageMemory`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.memory.contents import op_names
+from kernelcast.runtime.memory.stages import bytes_by_stage, stage_memory
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working", "workspace")
+_OF_OPS = PARTS[:5]
+"""Parts that are sums over ops."""
+MOMENTS = ("loss", "output projection", "MLP", "attention", "embedding")
+"""Whose backward pass is the fullest moment, in the order of `Bytes.moments`."""
+_IN_USE = (
+    "gradients in use, recomputed activations",
+    "tables, token ids, unused gradients",
+    "gathered blocks",
+    "offload",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpMemory:
+    """Bytes of one `part` of a stage's memory that belong to an op, over all of its layers and micro-batches."""
+
+    part: str
+    op: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBreakdown:
+    """Memory of a device of a stage by op, the largest first; sizes sum to its `total_bytes`.
+
+    The fullest moment is in the first backward pass, in that of `moment`, with `in_flight` micro-batches whose
+    activations are kept; with several chunks per stage as the mean over its layers.
+    """
+
+    stage: int
+    moment: str
+    in_flight: float
+    ops: tuple[OpMemory, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        ops = [values_of(one, "part", "op", "size_bytes") for one in self.ops]
+        return {**values_of(self, "stage", "moment", "in_flight"), "ops": ops}
+
+
+def memory_breakdown(
+    model: ModelConfig, parallelism: Parallelism, **options: Any
+) -> tuple[StageBreakdown, ...]:
+    """The memory of `stage_memory` by op, stages in order; arguments and errors as there."""
+    stages = stage_memory(model, parallelism, **options)
+    loads, whole = bytes_by_stage(model, parallelism, **options)
+    alone = {
+        name: bytes_by_stage(model, parallelism, only=name, **options)[1]
+        for name in op_names(model, parallelism)
+    }
+    found = []
+    for stage, load in zip(stages, loads, strict=True):
+        moment = MOMENTS[int(np.argmax([_at(one, stage.stage) for one in whole.moments]))]
+        shares = {
+            part: {name: _at(getattr(one, part), stage.stage) for name, one in alone.items()}
+            for part in _OF_OPS
+        }
+        in_use = [_at(one, stage.stage) for one in whole.in_use]
+        shares["working"] = dict(zip((f"{moment}: {_IN_USE[0]}", *_IN_USE[1:]), in_use, strict=True))
+        shares["workspace"] = {"cuBLAS": float(stage.workspace_bytes)}
+        ops = [
+            OpMemory(part=part, op=name, size_bytes=size)
+            for part in PARTS
+            for name, size in _whole_bytes(shares[part], getattr(stage, f"{part}_bytes")).items()
+            if size
+        ]
+        found.append(
+            StageBreakdown(
+                stage=stage.stage,
+                moment=moment,
+                in_flight=sum(load.live_layers) / max(1, sum(load.layers)),
+                ops=tuple(sorted(ops, key=lambda one: -one.size_bytes)),
+            )
+        )
+    return tuple(found)
+
+
+def _at(value: Any, stage: int) -> float:
+    return float(np.broadcast_to(value, (stage + 1,))[stage] if np.ndim(value) == 0 else value[stage])
+
+
+def _whole_bytes(shares: Mapping[str, float], total: int) -> dict[str, int]:
+    """Shares as whole bytes that sum to the total, which is rounded up: the ends of their running sum, rounded."""
+    ends = np.cumsum(list(shares.values()))
+    scale = total / ends[-1] if ends[-1] else 0.0
+    rounded = [0, *(round(end * scale) for end in ends.tolist())]
+    return {name: rounded[place + 1] - rounded[place] for place, name in enumerate(shares)}
