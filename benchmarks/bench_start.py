@@ -17,7 +17,7 @@ from pathlib import Path
 from kernelcast.benchmarks.harness import ROOT, Bench
 from kernelcast.docs.markdown import table
 
-_LAYOUT = "--pp 4 --tp 4 --dp 64 --micro-batch 1 --micro-batches 16"
+_LAYOUT = "--pp 4 --tp 8 --dp 64 --micro-batch 1 --micro-batches 16"
 _IMPORT = "import numpy, onnxruntime"
 # What is timed by the name of its row: `kernelcast` and words, or a statement.
 _TIMED = {
@@ -42,8 +42,8 @@ _TIMED = {
     "`trace report` of a small trace": f"kernelcast trace report {ROOT}/tests/data/traces/cuda.json",
 }
 _JOB = """#!/bin/sh
-#SBATCH --nodes=128
-#KERNELCAST hardware=h100-sxm model=llama-3-70b pp=4 tp=4 dp=64 micro_batch=1 micro_batches=16 steps=1000
+#SBATCH --nodes=256
+#KERNELCAST hardware=h100-sxm model=llama-3-70b pp=4 tp=8 dp=64 micro_batch=1 micro_batches=16 steps=1000
 srun python train.py
 """
 Measured = tuple[float, float, float]

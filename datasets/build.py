@@ -3,7 +3,7 @@
     python datasets/build.py [NAME...]            # bundles of the named hardware, or of all, for runtime/shipped
     python datasets/build.py --check NAME...      # makes them in a temporary folder, and compares
     python datasets/build.py --formats NAME...    # rebuilds only what joins their bundle (FORMATS)
-    python datasets/build.py --digests            # writes SHA256SUMS of the source tables
+    python datasets/build.py --digests            # writes SHA256SUMS of the source tables and of the bundles
 
 Needs no network and no GPU; up to ten minutes for each bundle. The same tables, code and libraries give the same bytes.
 """
@@ -23,10 +23,10 @@ from kernelcast.runtime.bundle.file import Bundle, read_bundle, write_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.shipped import FABRICS
+from kernelcast.runtime.shipped import FABRICS, SUMS
 from kernelcast.train.fit import train_bundle
 
-SUMS = ROOT / "SHA256SUMS"
+SOURCE_SUMS = ROOT / "SHA256SUMS"
 TABLES, REFINED, FORMATS = (tables_for(purpose) for purpose in ("own", "refined", "formats"))
 PRIORS = {"a100-pcie": "a100-sxm"}
 """Hardware with few rows, and whose operators they correct."""
@@ -184,11 +184,11 @@ def _graph(bundle: Bundle, entry: RegressorEntry) -> bytes:
     return content
 
 
-def digests() -> str:
-    """Lines as sha256sum prints them, of all source tables."""
-    files = sorted(path for path in ROOT.rglob("*") if path.suffix in (".csv", ".json", ".parquet", ".log"))
+def digests(folder: Path = ROOT, suffixes: Sequence[str] = (".csv", ".json", ".parquet", ".log")) -> str:
+    """Lines as sha256sum prints them, of all source tables, or of other files."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in suffixes)
     return "".join(
-        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(ROOT).as_posix()}\n" for path in files
+        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
     )
 
 
@@ -199,14 +199,20 @@ def _progress(name: str) -> Callable[[int, int, str], None]:
     return report
 
 
+def _list_bundles() -> None:
+    SUMS.write_text(digests(SUMS.parent, (".kcast",)), encoding="utf-8")
+
+
 def main(arguments: Sequence[str]) -> None:
     """See the module's docstring."""
     if arguments == ["--digests"]:
-        SUMS.write_text(digests(), encoding="utf-8")
+        SOURCE_SUMS.write_text(digests(), encoding="utf-8")
+        _list_bundles()
         return
     if list(arguments[:1]) == ["--formats"]:
         for name in arguments[1:]:
             print(with_formats(name, bundle_file(hardware_named(name))))
+        _list_bundles()
         return
     check = list(arguments[:1]) == ["--check"]
     for name in arguments[check:] or list(TABLES):
@@ -219,6 +225,8 @@ def main(arguments: Sequence[str]) -> None:
             if differing := differences(read_bundle(shipped), read_bundle(anew)):
                 sys.exit(f"{shipped}: differs from the rebuilt bundle: {', '.join(differing)}")
             print(f"{shipped}: rebuilt, the same regressors")
+    if not check:
+        _list_bundles()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How far operators are off that one device's measurements answer for another: writes runtime/shipped/transfers.toml.
+"""How far operators are off that one device's measurements answer for another: writes runtime/shipped/transfers.csv.
 
     python datasets/transfers.py            # writes the table
     python datasets/transfers.py --check    # computes it again, and compares
@@ -37,13 +37,8 @@ TRAINED_ON = {"b200-sxm": "SimuMax"}
 
 FEWEST_ROWS, MOST_ROWS = 5, 4000
 LEVEL = 0.9
-HEADER = """\
-# How far operators were off that one device's measurements (origin) answered for another's (target), scaled by the
-# peaks of both: written by `make datasets` from datasets/, of workloads inside the origin's trained range. by: what
-# answered, empty where the operator itself did. source: who measured the target, empty where its bundle was trained on
-# these rows. median_log: of log(predicted / measured); median_error: of its absolute value, as a fraction;
-# log_half_width: what 90 % of its absolute values are within. Rows at random, at most {most} of each.
-"""
+COLUMNS = "operator,direction,by,origin,target,source,rows,median_log,median_error,log_half_width"
+"""What `TransferError` has; the rows of a table are drawn at random, at most `MOST_ROWS` of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +85,13 @@ def measured() -> Iterator[Measured]:
 
 
 def lines() -> Iterator[str]:
-    """The table, one entry at a time."""
+    """The table, one line at a time."""
     predictors = {
         name: Predictor(read_bundle(bundle_file(row)))
         for name, row in measured_hardware().items()
         if row.device == name
     }
-    yield HEADER.format(most=f"{MOST_ROWS:,}")
+    yield f"{COLUMNS}\n"
     for rows in measured():
         for origin, predictor in predictors.items():
             if origin != rows.device or rows.source not in ("", TRAINED_ON.get(origin, "")):
@@ -104,7 +99,7 @@ def lines() -> Iterator[str]:
 
 
 def _line(rows: Measured, origin: str, predictor: Predictor) -> Iterator[str]:
-    """The entry of one operator's rows, answered by the measurements of `origin`; none with too few rows in range."""
+    """The line of one operator's rows, answered by the measurements of `origin`; none with too few rows in range."""
     source = source_of(rows.key, predictor.bundle.entries)
     start, end = Rates.of(device(origin), "float16"), Rates.of(device(rows.device), "float16")
     if source is None or start is None or end is None:
@@ -121,22 +116,9 @@ def _line(rows: Measured, origin: str, predictor: Predictor) -> Iterator[str]:
     predicted_us = factors * predictor.predict_us(*source.answered_by, vectors)
     off = np.log(predicted_us / rows.times_us)[inside]
     by = " ".join(source.answered_by) if source.is_substitute else ""
-    yield "\n".join(
-        (
-            "\n[[transfer]]",
-            f'operator = "{rows.key[0]}"',
-            f'direction = "{rows.key[1]}"',
-            f'by = "{by}"',
-            f'origin = "{origin}"',
-            f'target = "{rows.device}"',
-            f'source = "{rows.source}"',
-            f"rows = {len(off)}",
-            f"median_log = {np.median(off):.3f}",
-            f"median_error = {np.median(np.abs(np.expm1(off))):.3f}",
-            f"log_half_width = {np.quantile(np.abs(off), LEVEL):.3f}",
-            "",
-        )
-    )
+    sizes = (np.median(off), np.median(np.abs(np.expm1(off))), np.quantile(np.abs(off), LEVEL))
+    texts = (*map(str, rows.key), by, origin, rows.device, rows.source, str(len(off)))
+    yield ",".join((*texts, *(f"{size:.3f}" for size in sizes))) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher, get_close_matches
 
 from kernelcast.runtime.errors import UsageError, shown
 
@@ -71,6 +70,8 @@ def alternatives(name: str, known: Iterable[str]) -> str:
     >>> alternatives("tpu", ["h100-sxm", "gh200"])
     'known are h100-sxm, gh200'
     """
+    from difflib import get_close_matches
+
     names, wanted = list(known), name[-_LONGEST:].lower()
     begun = _plain(wanted)
     near = (
@@ -105,4 +106,6 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _likeness(one: str, other: str) -> float:
+    from difflib import SequenceMatcher  # most commands do without it
+
     return SequenceMatcher(None, one, other).ratio()

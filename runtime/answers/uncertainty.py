@@ -86,8 +86,20 @@ def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple
     """5th and 95th percentile of what was drawn, widened to hold `time` itself; without draws `time` twice."""
     if not len(drawn):
         return time, time
-    low, high = np.quantile(drawn, (LOW, HIGH))
-    return min(time, float(low)), max(time, float(high))
+    ordered = sorted(map(float, drawn))
+    return min(time, quantile(ordered, LOW)), max(time, quantile(ordered, HIGH))
+
+
+def quantile(ordered: Sequence[float], level: float) -> float:
+    """`np.quantile` of rising numbers, to the last bit: numpy's imports numpy.ma for it, for 12 ms.
+
+    >>> quantile([1.0, 2.0, 4.0], 0.75)
+    3.0
+    """
+    place = (len(ordered) - 1) * level
+    below = math.floor(place)
+    low, high, share = ordered[below], ordered[min(below + 1, len(ordered) - 1)], place - below
+    return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ from kernelcast.runtime.errors import DataError
 
 _VARINT, _BYTES, _FLOAT = 0, 2, 5
 _MOST_VARINT_BYTES = 10
-_MANY_TEXTS = 128
+_MANY_TEXTS, _MOST_DISTINCT = 128, 16
 
 NUMBER, TEXT, NUMBERS, FLOATS, TEXTS, ONE_FLOAT = "number", "text", "numbers", "floats", "texts", "float"
 """Kinds of field: one integer, one text or message, many of them, one float32."""
@@ -84,7 +84,7 @@ def _texts(message: bytes, position: int, tag: int, where: str) -> tuple[list[by
     if tag >= 0x80:
         return found, position
     while position + 1 < end and message[position] == tag:
-        if len(found) == _MANY_TEXTS:
+        if len(found) == _MANY_TEXTS and len(set(found)) <= _MOST_DISTINCT:
             # Many are a few over and over: those seen so far are found at once, as far as they go.
             seen = {bytes([tag, len(one)]) + one: one for one in found if len(one) < 0x80}
             records = b"|".join(map(re.escape, seen))

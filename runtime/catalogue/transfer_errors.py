@@ -1,10 +1,10 @@
-"""How far operators were off that one device's measurements answered for another: `transfers.toml`, per law and pair.
+"""How far operators were off that one device's measurements answered for another: `transfers.csv`, per law and pair.
 
 The table is made by `make datasets` from devices whose measurements ship: every regressor of one
 is asked for what was measured on the others.
 """
 
-import tomllib
+import csv
 from collections.abc import Iterable
 from functools import cache
 from math import log
@@ -43,14 +43,18 @@ class TransferError:
 @cache
 def transfer_errors() -> tuple[TransferError, ...]:
     """All that were measured."""
-    table = tomllib.loads(TRANSFERS.read_text(encoding="utf-8"))
-    return tuple(
-        TransferError(
-            key=(row["operator"], Direction(row["direction"])),
-            **{name: value for name, value in row.items() if name not in ("operator", "direction")},
+    with TRANSFERS.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            TransferError(
+                key=(row["operator"], Direction(row["direction"])),
+                **{name: row[name] for name in ("by", "origin", "target", "source")},
+                rows=int(row["rows"]),
+                median_log=float(row["median_log"]),
+                median_error=float(row["median_error"]),
+                log_half_width=float(row["log_half_width"]),
+            )
+            for row in csv.DictReader(file)
         )
-        for row in table["transfer"]
-    )
 
 
 def transfer_log_half_width(key: Key, origin: str, target: str) -> float:

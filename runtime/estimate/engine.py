@@ -281,7 +281,7 @@ class Engine:
 
         distinct, whose = layouts.distinct(*OF_STAGES)
         counts = np.zeros((len(distinct), structure.pp))
-        for row in np.unique(whose[rows]).tolist():
+        for row in sorted(set(whose[rows].tolist())):
             parts = self._take_apart(distinct, row)
             counts[row] = overlapping_buckets(parts, parts.stages, structure.chunks_per_stage)
         return update_overlap(

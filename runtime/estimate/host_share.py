@@ -46,7 +46,7 @@ class HostShare:
         distinct, whose = layouts.distinct(*OF_STAGES, "zero")
         known = {
             row: [parts.host_update_us(stage, host) for stage in parts.stages]
-            for row in np.unique(whose[rows]).tolist()
+            for row in sorted(set(whose[rows].tolist()))
             for parts in (take_apart(distinct, row),)
         }
         return np.repeat([known[row] for row in whose[rows].tolist()], 1 + self.draws, axis=0)
@@ -64,7 +64,7 @@ class HostShare:
             return layers
         distinct, whose = layouts.distinct(*OF_STAGES, "micro_batch", "sequence_parallel", "recompute")
         kept = np.zeros((len(distinct), len(layers)))
-        for row in np.unique(whose[rows]).tolist():
+        for row in sorted(set(whose[rows].tolist())):
             kept[row] = kept_by_layers(
                 self.model, distinct.parallelism(row), dtype=_TYPES[self.element_bytes]
             )

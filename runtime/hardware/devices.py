@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.shipped import DEVICES
@@ -63,8 +64,7 @@ class Device:
 @cache
 def devices() -> Mapping[str, Device]:
     """Every device of the table by its short name, such as `h100-sxm`."""
-    table = tomllib.loads(DEVICES.read_text())
-    return MappingProxyType({name: _device(name, row) for name, row in table.items()})
+    return MappingProxyType({name: _device(name, row) for name, row in _table().items()})
 
 
 def device_named(name: str) -> Device | None:
@@ -88,11 +88,15 @@ def device(name: str) -> Device:
 
 
 @cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(DEVICES.read_text())
+
+
+@cache
 def _by_name() -> Mapping[str, Device]:
-    table = tomllib.loads(DEVICES.read_text())
     return {
         _plain(name): devices()[short]
-        for short, row in table.items()
+        for short, row in _table().items()
         for name in (short, row["title"], *row["names"])
     }
 

@@ -74,6 +74,11 @@ def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
     if name not in shipped_fabrics():
         instead = "the path of a .toml file or a bundle works too"
         raise unknown("fabric", name, (*shipped_fabrics(), *others), instead=instead)
+    return _shipped(name)
+
+
+@cache
+def _shipped(name: str) -> Fabric:
     return read_fabric(FABRICS / f"{name}.toml")
 
 

@@ -7,7 +7,7 @@ from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.intent.open_request import OpenRequest
-from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCH
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.partial_result import Counts, Found
 from kernelcast.runtime.search.question import Question
@@ -16,8 +16,6 @@ from kernelcast.runtime.search.sweep import sweep
 
 RUNNERS_UP = 2
 _FEW_FIELDS = ("schedule", "virtual_stages", "recompute", "sequence_parallel", "micro_batch")
-
-Kind = tuple[int | bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +55,10 @@ def find_best(request: OpenRequest) -> Best:
         DataError: no layout is valid, fits, or has an answer; or a regressor answers nonsense.
     """
     begin = time.perf_counter()
-    question, predictor = request.question, request.estimator.predictor
-    found = sweep(predictor, question)
+    question = replace(request.question, top=1 + RUNNERS_UP, by_kind=True)
+    found = sweep(request.estimator.predictor, question)
     require_answer(question, found)
-    rows = _different(found)
-    most = SEARCH["top"].kind.values[-1]
-    while len(rows) <= RUNNERS_UP and question.top < min(most, found.counts.evaluated):
-        # The best are too much alike: look at more of them.
-        question = replace(question, top=min(most, 10 * question.top))
-        found = sweep(predictor, question)
-        rows = _different(found)
-    best, *others = (request.estimate(found.best.layouts.parallelism(row)) for row in rows)
+    best, *others = (request.estimate(found.best.layouts.parallelism(row)) for row in range(len(found.best)))
     return Best(
         estimate=best,
         runners_up=tuple(
@@ -106,21 +97,6 @@ def require_answer(question: Question, found: Found) -> None:
         seconds=0.0,
     )
     raise DataError(nothing.why_nothing())
-
-
-def kind_of(layout: Parallelism) -> Kind:
-    """What makes a layout another kind of layout: its degrees, and whether its parameters are sharded."""
-    return (*(getattr(layout, name) for name in (*DEGREES, *EXPERT_DEGREES)), layout.zero == 3)
-
-
-def _different(found: Found) -> list[int]:
-    """Rows of the best layout of each kind, best first, at most the best and its runners-up."""
-    rows: dict[Kind, int] = {}
-    for row in range(len(found.best)):
-        rows.setdefault(kind_of(found.best.layouts.parallelism(row)), row)
-        if len(rows) > RUNNERS_UP:
-            break
-    return list(rows.values())
 
 
 def _differences(one: Parallelism, best: Parallelism) -> tuple[str, ...]:

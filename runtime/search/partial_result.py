@@ -1,6 +1,7 @@
 """Results so far of a search, or of one part of it: counts, the best layouts and the Pareto front."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -51,9 +52,10 @@ class Found:
     front: Ranked = field(default_factory=lambda: nothing())
     smallest: Ranked = field(default_factory=lambda: nothing())
 
-    def add(self, ranked: Ranked, top: int, *, front: bool = True) -> None:
+    def add(self, ranked: Ranked, top: int, *, front: bool = True, by_kind: bool = False) -> None:
         """Take evaluated layouts in."""
-        self.best = best_of(self.best.with_others(best_of(ranked, top)), top)
+        best = partial(best_of, count=top, by_kind=by_kind)
+        self.best = best(self.best.with_others(best(ranked)))
         if front:
             self.front = front_of(self.front.with_others(front_of(ranked)))
 

@@ -32,6 +32,7 @@ class Question:
       prediction itself.
     - `fabric`: what answers the collectives instead of the bundle's; None: the bundle's.
     - `top`: how many of the best are kept.
+    - `by_kind`: whether only the best of each kind counts among them (`best_of`).
     - `front`: whether the Pareto front of score and memory is looked for too.
     - `prune`: whether the simulation of layouts may be left out that can be neither among the best nor on the
       Pareto front. The answer does not depend on it.
@@ -49,6 +50,7 @@ class Question:
     spread: MemorySpread | None = None
     top: int = SEARCH["top"].default
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
+    by_kind: bool = False
     front: bool = True
     prune: bool = True
     fabric: FabricChoice | None = None

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.step.layouts import Layouts
 
 Floats = NDArray[np.float64]
+_DEGREES = (*DEGREES, *EXPERT_DEGREES)
 
 
 class Ranked:
@@ -41,8 +43,15 @@ class Ranked:
         )
 
 
-def best_of(ranked: Ranked, count: int) -> Ranked:
-    """The best `count`, best first."""
+def best_of(ranked: Ranked, count: int, *, by_kind: bool = False) -> Ranked:
+    """The best `count`, best first; `by_kind`: one of each kind, which differ in a degree or in whether parameters are
+    sharded.
+    """
+    if by_kind:
+        order = np.lexsort((ranked.layouts["index"], ranked.memory_bytes, ranked.score))
+        kinds = np.stack([*(ranked.layouts[name] for name in _DEGREES), ranked.layouts["zero"] == 3], axis=1)
+        _, first = np.unique(kinds[order], axis=0, return_index=True)
+        return ranked.take(order[np.sort(first)[:count]])
     if len(ranked) > 4 * count:
         # Cheaper than sorting all of them; ties at the edge all stay for the sort below.
         edge = np.partition(ranked.score, count - 1)[count - 1]

@@ -120,11 +120,7 @@ class _Sweep:
         question, found = self.question, self.found
         if question.timeline == "closed-form":
             times = group.times("closed-form").step_us
-            found.add(
-                Ranked(layouts, question.score(layouts, times), times, memory),
-                question.top,
-                front=question.front,
-            )
+            self._keep(found, Ranked(layouts, question.score(layouts, times), times, memory))
             return
         chosen = np.ones(len(layouts), dtype=bool)
         if self.prunes:
@@ -133,11 +129,11 @@ class _Sweep:
         found.counts.pruned += int((~chosen).sum())
         if chosen.any():
             own, times = layouts.take(chosen), group.times("simulate", chosen).step_us
-            found.add(
-                Ranked(own, question.score(own, times), times, memory[chosen]),
-                question.top,
-                front=question.front,
-            )
+            self._keep(found, Ranked(own, question.score(own, times), times, memory[chosen]))
+
+    def _keep(self, found: Found, ranked: Ranked) -> None:
+        question = self.question
+        found.add(ranked, question.top, front=question.front, by_kind=question.by_kind)
 
     def _may_matter(self, bounds: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether layouts with these lower bounds of their scores can be among the best, or on the front."""
@@ -150,7 +146,7 @@ class _Sweep:
         """Keep a group with its bounds; the most promising layouts are simulated first."""
         bounds = group.bound_us()
         bounded = Ranked(layouts, self.question.score(layouts, bounds), bounds, memory)
-        self.promising.add(bounded, self.question.top, front=self.question.front)
+        self._keep(self.promising, bounded)
         chosen = self._may_matter(bounded.score, memory)
         self.found.counts.pruned += int((~chosen).sum())
         if chosen.any():
@@ -168,7 +164,7 @@ class _Sweep:
                 own = some.layouts.take(group.rows)
                 times = group.times("simulate").step_us
                 ranked = Ranked(own, self.question.score(own, times), times, some.memory_bytes[group.rows])
-                self.exact.add(ranked, self.question.top, front=self.question.front)
+                self._keep(self.exact, ranked)
         for engine, bounded in self.waiting:
             chosen = self._may_matter(bounded.score, bounded.memory_bytes)
             self.found.counts.pruned += int((~chosen).sum())
@@ -183,7 +179,7 @@ class _Sweep:
         """Layouts by their engine: those with the same number of busy processes per node share one."""
         busy = np.minimum(layouts.devices, self.question.cluster.gpus_per_node)
         rows: dict[Predictor, NDArray[np.bool_]] = {}
-        for processes in np.unique(busy).tolist():
+        for processes in sorted(set(busy.tolist())):
             predictor, own = self.predictor.at(processes), busy == processes
             rows[predictor] = rows[predictor] | own if predictor in rows else own
         for predictor, own in rows.items():

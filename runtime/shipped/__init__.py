@@ -17,11 +17,14 @@ FABRICS = Path(__file__).resolve().parent / "fabrics"
 HARDWARE = Path(__file__).resolve().parent / "hardware.toml"
 """Hardware that can be named: its bundle, who answers for the rest, its usual fabric."""
 
-TRANSFERS = Path(__file__).resolve().parent / "transfers.toml"
+TRANSFERS = Path(__file__).resolve().parent / "transfers.csv"
 """How far operators were off that were carried from one device to another."""
 
 BUNDLES = Path(__file__).resolve().parent / "bundles"
 """Shipped bundles; `make datasets` makes them from datasets/."""
+
+SUMS = BUNDLES / "SHA256SUMS"
+"""Their digests, as sha256sum prints them; `make datasets` writes it."""
 
 ATTENTION_KERNELS = Path(__file__).resolve().parent / "attention_kernels.toml"
 """Kernels of fused attention: where they run, which were measured, their published rates."""

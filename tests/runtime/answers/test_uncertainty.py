@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.answers.predictor import Answer
-from kernelcast.runtime.answers.uncertainty import drawn_times, draws_for, interval
+from kernelcast.runtime.answers.uncertainty import drawn_times, draws_for, interval, quantile
 from kernelcast.runtime.operators import Direction
 
 Make = Callable[..., Path]
@@ -24,6 +24,11 @@ LAYOUT = Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=3)
 
 def times(answers: Mapping[Question, Answer]) -> OperatorTimes:
     return OperatorTimes(answers=dict(answers), sources={one: one[0] for one in answers})
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=60), st.floats(0, 1))
+def test_quantiles_are_numpys_to_the_last_bit(values: list[float], level: float) -> None:
+    assert quantile(sorted(values), level) == np.quantile(values, level)
 
 
 def test_percentiles_of_what_is_drawn_are_the_interval() -> None:
