@@ -7,6 +7,7 @@ Needs Playwright (extra `dev`) and Debian's chromium. Server and browser share t
 """
 
 import statistics
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page
@@ -15,35 +16,7 @@ from kernelcast.benchmarks.harness import Bench
 from kernelcast.docs.headless_explorer import headless_explorer
 from kernelcast.docs.markdown import table
 
-# From the start of navigation to the first headline figures, and to the first pictures.
-FIRST = """async () => {
-  const there = (id) => new Promise((done) => {
-    const place = document.getElementById(id);
-    if (place.childElementCount) return done(performance.now());
-    new MutationObserver(() => place.childElementCount && done(performance.now())).observe(place, {childList: true});
-  });
-  return Promise.all([there("tiles"), there("timeline")]);
-}"""
-
-# A slider through all its valid stops and back: from the event to new pictures on the screen.
-MOVES = """async (field) => {
-  const input = document.getElementById(`slider-${field}`), place = document.getElementById("timeline"), times = [];
-  const stops = input.closest(".slider").querySelectorAll(".stops span");
-  const valid = [...stops].flatMap((one, at) => one.className === "none" ? [] : [at]);
-  for (const at of [...valid, ...valid.reverse()]) {
-    if (Number(input.value) === at) continue;
-    const drawn = new Promise((done) => new MutationObserver((_, watch) => {
-      watch.disconnect();
-      requestAnimationFrame(() => done(performance.now()));
-    }).observe(place, {childList: true}));
-    const begin = performance.now();
-    input.value = at;
-    input.dispatchEvent(new Event("input", {bubbles: true}));
-    times.push(await drawn - begin);
-    await new Promise((done) => setTimeout(done, 150));
-  }
-  return times;
-}"""
+SCRIPT = Path(__file__).with_name("explore.js").read_text(encoding="utf-8")
 
 
 def first_answers(browser: Any, address: str) -> tuple[float, float]:
@@ -51,7 +24,7 @@ def first_answers(browser: Any, address: str) -> tuple[float, float]:
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     page: Page = context.new_page()
     page.goto(address, wait_until="domcontentloaded")
-    figures_ms, pictures_ms = page.evaluate(FIRST)
+    figures_ms, pictures_ms = page.evaluate(f"() => {SCRIPT}.first()")
     context.close()
     return figures_ms, pictures_ms
 
@@ -61,8 +34,9 @@ def moves(browser: Any, address: str) -> tuple[list[float], list[float]]:
     page: Page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
     page.goto(address)
     page.wait_for_selector("#answers[aria-busy=false]")
+    move = f"(field) => {SCRIPT}.moves(field)"
     passes = [
-        [ms for field in ("tp", "pp", "micro_batch") for ms in page.evaluate(MOVES, field)] for _ in range(2)
+        [ms for field in ("tp", "pp", "micro_batch") for ms in page.evaluate(move, field)] for _ in range(2)
     ]
     page.context.close()
     return passes[0], passes[1]

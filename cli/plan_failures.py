@@ -7,8 +7,7 @@ import click
 
 from kernelcast.cli.options import FILE, PATH, Shown, json_option
 from kernelcast.cli.terminal import facts, heading, say
-from kernelcast.plan.failures import FailureRate, observed_rate, rate_of
-from kernelcast.plan.survival import Fit, fit
+from kernelcast.plan.failures import FailureRate, Fit, fit, observed_rate, rate_of
 from kernelcast.runtime.estimate.step_spread import StepSpread, own_spread
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.views.formatting import counted

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.plan.failures import published_sites, rate_of, stated_rate
-from kernelcast.plan.survival import fit
+from kernelcast.plan.failures import fit, published_sites, rate_of, stated_rate
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import devices
 
