@@ -36,7 +36,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.estimate.device_memory import stage_options
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
@@ -156,9 +156,9 @@ def predict(
         if explanations is not None:
             values["explanations"] = [one.to_dict() for one in explanations]
         if breakdown is not None:
-            values["memory_breakdown"] = [one.to_dict() for one in breakdown]
+            values["memory_breakdown"] = list(map(asdict, breakdown))
         if snapshot is not None:
-            values["memory_snapshot"] = snapshot.to_dict()
+            values["memory_snapshot"] = asdict(snapshot)
         return values
 
     def show() -> None:

@@ -6,6 +6,7 @@ from kernelcast.plan.fields import PLAN
 from kernelcast.plan.planning import plan_of, read_plan
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.estimate.fitting_changes import fitting_changes
 from kernelcast.runtime.request.models import FoundModel
@@ -30,7 +31,7 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     found, estimate, estimator, fabric = _asked(warm, values)
     answer = estimate.to_dict()
     if changes := fitting_changes(estimator, estimate, fabric=fabric):
-        answer["fitting_changes"] = [one.to_dict() for one in changes]
+        answer["fitting_changes"] = list(map(asdict, changes))
     return found.with_notes(answer)
 
 

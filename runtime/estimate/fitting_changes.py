@@ -10,7 +10,6 @@ from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
-from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.layout import Parallelism
 
 _FACTORS = (2, 4, 8, 16)
@@ -23,10 +22,6 @@ class FittingChange:
     fields: dict[str, Any]
     step_time_s: float
     memory_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return values_of(self, "fields", "step_time_s", "memory_bytes")
 
 
 def fitting_changes(

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
-from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.defaults import chosen_gpus_per_node, usual_gpus_per_node
 from kernelcast.runtime.estimate.estimate import Estimate
@@ -65,7 +65,7 @@ class IntentAnswer:
         if self.training is not None:
             values |= {**self.training.to_dict(), "run_days": self.run_days}
         if self.changes:
-            values["fitting_changes"] = [one.to_dict() for one in self.changes]
+            values["fitting_changes"] = list(map(asdict, self.changes))
         if self.best is not None:
             values["runners_up"] = [one.to_dict() for one in self.best.runners_up]
             values["search"] = self.best.counted()

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.memory.contents import op_names
 from kernelcast.runtime.memory.stages import bytes_by_stage, stage_memory
 from kernelcast.runtime.request.layout import Parallelism
@@ -46,11 +45,6 @@ class StageBreakdown:
     moment: str
     in_flight: float
     ops: tuple[OpMemory, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        ops = [values_of(one, "part", "op", "size_bytes") for one in self.ops]
-        return {**values_of(self, "stage", "moment", "in_flight"), "ops": ops}
 
 
 def memory_breakdown(

@@ -3,11 +3,9 @@
 import json
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, shown_path
-from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.small_file import read_small_file
 
 _MOST_BYTES = 1 << 30
@@ -28,10 +26,6 @@ class Snapshot:
     allocated_bytes: int
     largest_bytes: int
     reserved_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return values_of(self, "device", "allocated_bytes", "largest_bytes", "reserved_bytes")
 
 
 def read_snapshot(path: Path) -> Snapshot:
