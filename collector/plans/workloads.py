@@ -226,7 +226,7 @@ def _listed(parts: Callable[[int, int], Calls], source: _Source) -> tuple[Vector
 @cache
 def _axes_of(axes: frozenset[str], source: _Source) -> tuple[str, ...]:
     """The axes that the shapes of a source depend on: other values of them change the shapes at the example."""
-    example = _EXAMPLE | ({"attention_heads": 32} if "attention_heads" in axes else {})
+    example = {**_EXAMPLE, **({"attention_heads": 32} if "attention_heads" in axes else {})}
 
     def shapes(**other: float) -> tuple[Vector, ...] | None:
         picked = example | other
