@@ -87,7 +87,7 @@ def checked_trees(attributes: Mapping[str, Any], columns: int) -> Trees:
         raise DataError(
             f"{_KIND} has a node of mode {min(unknown)[:40]!r}, expected LEAF, BRANCH_LT or BRANCH_LEQ"
         )
-    is_branch = np.array([mode != _LEAF for mode in modes])
+    is_branch = np.fromiter(map(_LEAF.__ne__, modes), bool, len(modes))
     features = attributes["nodes_featureids"]
     if features.min() < 0 or features.max() >= columns:
         raise DataError(
@@ -100,7 +100,7 @@ def checked_trees(attributes: Mapping[str, Any], columns: int) -> Trees:
     _check_targets(attributes, roots, sizes, np.flatnonzero(~is_branch))
     limits = attributes["nodes_values"]
     if _AT_MOST in found:  # at most a limit is below the next number
-        at_most = np.array([mode == _AT_MOST for mode in modes])
+        at_most = np.fromiter(map(_AT_MOST.__eq__, modes), bool, len(modes))
         limits = np.where(at_most, np.nextafter(limits, np.float32(np.inf)), limits)
     weights = np.zeros(len(trees), np.float32)
     weights[roots[attributes["target_treeids"]] + attributes["target_nodeids"]] = attributes["target_weights"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends
@@ -249,7 +250,8 @@ class Engine:
         self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
     ) -> Passes:
         """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
-        of = partial(self._block, layouts, prices, structure, rows=rows, in_pairs=in_pairs)
+        spans = self._spans(layouts, rows) if ON_LINKS.name in prices.kinds else None
+        of = partial(self._block, layouts, prices, structure, rows=rows, in_pairs=in_pairs, spans=spans)
         kinds = range(len(kinds_of(self.model).distinct))
         layers = kept = tuple(of(layer_name(kind)) for kind in kinds)
         if layouts.like.recompute_layers:
@@ -314,6 +316,7 @@ class Engine:
         *,
         rows: Rows,
         in_pairs: bool,
+        spans: NDArray[np.bool_] | None,
         reruns: bool = True,
     ) -> BlockTimes:
         """Times of a block; without `reruns`, the backward pass recomputes nothing."""
@@ -337,9 +340,12 @@ class Engine:
         )
         nothing = np.zeros_like(forward_us)
         link_us = [nothing, nothing]
-        if ON_LINKS.name in prices.kinds:
-            links = (What.FORWARD_INSIDE, What.FORWARD_BETWEEN), (What.BACKWARD_INSIDE, What.BACKWARD_BETWEEN)
-            link_us = [self._link_us(layouts, prices, name, *own, rows) for own in links]
+        if spans is not None:
+            links = (What.FORWARD_BETWEEN, What.FORWARD_INSIDE), (What.BACKWARD_BETWEEN, What.BACKWARD_INSIDE)
+            link_us = [
+                np.where(spans, *(prices.of(ON_LINKS, Part(name, what), rows) for what in own))
+                for own in links
+            ]
         shards = partial(prices.of, SHARDS, rows=rows)
         return BlockTimes(
             forward_us=forward_us,
@@ -351,16 +357,13 @@ class Engine:
             scatter_us=shards(Part(name, What.SCATTER)) if structure.is_sharded else nothing,
         )
 
-    def _link_us(
-        self, layouts: Layouts, prices: Prices, name: str, inside: What, between: What, rows: Rows
-    ) -> Times:
-        """Time of a pass's collectives on the links that ZeRO's shards are gathered over."""
+    def _spans(self, layouts: Layouts, rows: Rows) -> NDArray[np.bool_]:
+        """Whether ZeRO's shards are gathered over the links between nodes, where passes have collectives too."""
         own = layouts.take(rows)
         spans = shards_span_nodes(own.like.shard_group or own.replicas, own["tp"], self.cluster)
         # A second copy of the model is on other nodes, if the job has several.
         spans |= (own["copies"] > 1) & (own.devices > self.cluster.gpus_per_node)
-        inside_us, between_us = (prices.of(ON_LINKS, Part(name, what), rows) for what in (inside, between))
-        return np.where(np.repeat(spans, 1 + self.draws), between_us, inside_us)
+        return np.repeat(spans, 1 + self.draws)
 
     def _exposed_us(
         self, layouts: Layouts, prices: Prices, structure: Structure, part: Part, rows: Rows, in_pairs: bool
