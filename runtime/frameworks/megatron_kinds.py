@@ -206,17 +206,17 @@ class Recompute(Row):
         kind, modules, layers, together = (facts[name] for name in self.fields)
         if kind == "none":
             return Part({})
-        lost = ("recompute_early_stop (all is run again)",) if facts["recompute_early_stop"] else ()
+        lost = ["recompute_early_stop (all is run again)"] if facts["recompute_early_stop"] else []
         if kind == "selective":
             own_modules = tuple(name for name in modules if name in _MODULES)
             if own_modules != modules:
-                lost += ("recompute_modules per_op (torchtitan's choice of ops)",)
+                lost.append("recompute_modules per_op (torchtitan's choice of ops)")
             if not own_modules:
-                return Part({}, lost)
+                return Part({}, tuple(lost))
             own = {} if own_modules == LAYOUT["recompute_modules"].default else {self.modules: own_modules}
-            return Part({self.granularity: kind, **own}, lost)
+            return Part({self.granularity: kind, **own}, tuple(lost))
         method = ("block", layers) if layers else ("uniform", together)
-        return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, lost)
+        return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, tuple(lost))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Nothing is recomputed where nothing is said."""
