@@ -184,6 +184,9 @@ class Heads(Row):
         return Found(numbers)
 
 
+_MODULES = tuple(name for name in get_args(RecomputeModule) if name != "per_op")
+
+
 class Recompute(Row):
     """What is recomputed: modules of every layer, or whole layers.
 
@@ -203,12 +206,17 @@ class Recompute(Row):
         kind, modules, layers, together = (facts[name] for name in self.fields)
         if kind == "none":
             return Part({})
-        lost = ("recompute_early_stop (all is run again)",) if facts["recompute_early_stop"] else ()
+        lost = ["recompute_early_stop (all is run again)"] if facts["recompute_early_stop"] else []
         if kind == "selective":
-            own = {} if modules == LAYOUT["recompute_modules"].default else {self.modules: modules}
-            return Part({self.granularity: kind, **own}, lost)
+            own_modules = tuple(name for name in modules if name in _MODULES)
+            if own_modules != modules:
+                lost.append("recompute_modules per_op (torchtitan's choice of ops)")
+            if not own_modules:
+                return Part({}, tuple(lost))
+            own = {} if own_modules == LAYOUT["recompute_modules"].default else {self.modules: own_modules}
+            return Part({self.granularity: kind, **own}, tuple(lost))
         method = ("block", layers) if layers else ("uniform", together)
-        return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, lost)
+        return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, tuple(lost))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Nothing is recomputed where nothing is said."""
@@ -223,7 +231,7 @@ class Recompute(Row):
         if kind == "none" or self.modules not in settings:
             return Found({"recompute": kind})
         listed = settings[self.modules]
-        known = tuple(name for name in get_args(RecomputeModule) if name in listed)
+        known = tuple(name for name in _MODULES if name in listed)
         unknown = [name for name in listed if name not in known]
         notes = (f"{self.modules} {' '.join(unknown)} is not modelled",) if unknown else ()
         if not known:

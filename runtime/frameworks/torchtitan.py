@@ -21,6 +21,7 @@ from kernelcast.runtime.request.field_types import FLAG, choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import BLOCKS_AFTER, BLOCKS_BEFORE
+from kernelcast.runtime.step.recomputation import PER_OP
 
 _DEGREE = LAYOUT["dp"].kind
 _NOT_SET = -1
@@ -228,6 +229,28 @@ class ExpertTensors(Row):
         return Part(lost=() if is_known else (f"expert_tp {cut} with ep {ep} (1, or tp with ep above 1)",))
 
 
+class SavedOperators(RecomputedPartly):
+    """Selective recomputation by operator, which torchtitan's lists mean, is one of `recompute_modules`."""
+
+    key = "activation_checkpoint.selective_ac_option"
+    keys = (key,)
+    fields = ("recompute_modules",)
+    other = "selective recomputation keeps other operators' results than attention's"
+
+    def write(self, facts: Facts) -> Part:
+        """The option; for attention's core alone there is none."""
+        if facts["recompute"] == "selective" and facts["recompute_modules"] == (PER_OP,):
+            return Part({self.key: "op"})
+        lost = super().write(facts).lost
+        return Part(lost=lost or ((self.other,) if facts["recompute"] == "selective" else ()))
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """By operator, or what is not exact."""
+        if settings.get(self.key) == "op":
+            return Found({"recompute_modules": (PER_OP,)})
+        return Found({}, (self.other,) if facts["recompute"] == "selective" else ())
+
+
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
 TORCHTITAN = Framework(
@@ -240,7 +263,7 @@ TORCHTITAN = Framework(
         SequenceParallel(),
         Batches(),
         NoPadding(),
-        RecomputedPartly(),
+        SavedOperators(),
     ),
     parse=parse_toml,
     render=render_toml,

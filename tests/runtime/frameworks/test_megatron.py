@@ -1,5 +1,6 @@
 """Megatron-LM's flags, as scripts hold them."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError, load_model
 from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
-from kernelcast.runtime.request.fields import STACK
+from kernelcast.runtime.request.fields import STACK, RecomputeModule
 
 MODEL = load_model("llama-3-8b")
 SCRIPT = r"""#!/bin/bash
@@ -195,6 +196,24 @@ def test_the_model(changes: dict[str, Any], flags: str, lost: str) -> None:
     assert flags in " ".join(written.text.replace("\\\n", " ").split())
     assert ("--untie" in written.text) == (not job.model.tied_embeddings)
     assert "; ".join(written.lost) == lost
+
+
+@pytest.mark.parametrize(
+    ("modules", "flags"),
+    [
+        (("per_op",), ""),
+        (("mlp", "per_op"), "--recompute-granularity selective --recompute-modules mlp"),
+    ],
+)
+def test_what_only_torchtitan_recomputes_is_said(modules: tuple[RecomputeModule, ...], flags: str) -> None:
+    layout = Parallelism(
+        pp=1, tp=2, dp=1, micro_batch=1, micro_batches=1, recompute="selective", recompute_modules=modules
+    )
+    job = Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
+    written = write_layout("megatron-lm", job)
+    found = " ".join(written.text.replace("\\\n", " ").split())
+    assert re.findall(r"--recompute\S+ \w+", found) == re.findall(r"--recompute\S+ \w+", flags)
+    assert written.lost == ("recompute_modules per_op (torchtitan's choice of ops)",)
 
 
 def test_equal_stages_need_no_layout_of_their_own() -> None:

@@ -32,6 +32,26 @@ def test_torchtitan_where_nothing_is_said() -> None:
     assert "selective recomputation keeps other operators' results" in found.notes[0]
 
 
+def test_torchtitans_list_of_saved_operators() -> None:
+    text = '[training]\nseq_len = 4096\n[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "op"\n'
+    file = read_layout_text(text, "file")
+    found = file.request(MODEL, {}, 16)
+    assert file.unread == ()
+    assert found.fields.items() >= {"recompute": "selective", "recompute_modules": ("per_op",)}.items()
+    assert not [note for note in found.notes if "selective" in note]
+    layout = Parallelism(
+        pp=1,
+        tp=1,
+        dp=16,
+        micro_batch=1,
+        micro_batches=1,
+        recompute="selective",
+        recompute_modules=("per_op",),
+    )
+    job = Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
+    assert 'selective_ac_option = "op"' in write_layout("torchtitan", job).text
+
+
 def test_torchtitan_pipelines() -> None:
     found = fields(SHARDED + "[training]\nlocal_batch_size = 16\n")
     assert found.items() >= {"dp": 2, "micro_batch": 1, "micro_batches": 16, "zero": 2}.items()
