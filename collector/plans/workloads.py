@@ -189,7 +189,7 @@ class _Shapes:
 
     def __init__(self, axes: frozenset[str]) -> None:
         self._axes = axes
-        self._known: dict[tuple[_Source, tuple[float, ...]], tuple[Vector, ...]] = {}
+        self._known: dict[tuple[_Source, tuple[tuple[str, float], ...]], tuple[Vector, ...]] = {}
 
     def of(self, picked: Picked, columns: Sequence[Column]) -> dict[Column, Sequence[Vector]]:
         """Shapes by column.
@@ -206,8 +206,7 @@ class _Shapes:
     def _at(self, picked: Picked, parts: Callable[[int, int], Calls], source: _Source) -> tuple[Vector, ...]:
         if not _VARIANTS[source.variant].is_possible(picked):
             return ()
-        axes = _axes_of(self._axes, source)
-        key = source, tuple(picked[axis] for axis in axes)
+        key = source, tuple((axis, picked[axis]) for axis in _axes_of(frozenset(picked), source))
         if key not in self._known:
             self._known[key] = _listed(parts, source)
         return self._known[key]
