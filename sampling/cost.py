@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,7 +29,9 @@ from kernelcast.train.prior import Prior
 _BLOCKS = 2
 _CALLS = 10 + _BLOCKS * 15
 _FEWEST_ROWS = 8
-_SIDE = 1024  # rows and columns of the probe's product
+# Rows and columns of the probes, in turn: a CPU without 16-bit units takes half a minute for the largest product.
+_SIDES = (256, 1024)
+_LONG_S = 0.01
 
 
 class HardwareTimes:
@@ -163,13 +166,17 @@ def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
 
 def _rates(place: Place) -> tuple[float, float]:
     """FLOP/s of a product and bytes/s of an addition."""
-    effort = Effort(warm_up_iterations=2, most_blocks=1)
+    effort, flops_per_s = Effort(warm_up_iterations=2, most_blocks=1), 0.0
     with torch.random.fork_rng(devices=[]):
-        left, right = place.activation(_SIDE, _SIDE), place.activation(_SIDE, _SIDE)
-        flops = 2 * _SIDE**3 / _forward_s(Bench(lambda: left @ right, [left, right]), place, effort)
-        x, y = place.activation(4, _SIDE, _SIDE), place.activation(4, _SIDE, _SIDE)
+        for side in _SIDES:
+            pair = [place.activation(side, side) for _ in range(2)]
+            taken_s = _forward_s(Bench(partial(torch.matmul, *pair), pair), place, effort)
+            flops_per_s = max(flops_per_s, 2 * side**3 / taken_s)
+            if taken_s > _LONG_S:
+                break
+        x, y = (place.activation(4, _SIDES[-1], _SIDES[-1]) for _ in range(2))
         moved = 3 * x.nbytes / _forward_s(Bench(lambda: x + y, [x, y]), place, effort)
-    return flops, moved
+    return flops_per_s, moved
 
 
 def _overhead_s(place: Place) -> float:
