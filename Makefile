@@ -46,9 +46,8 @@ tools:
 unit: $(INSTALLED) tools
 	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2 --dist worksteal
 
-# The longest first, so that neither worker waits for the other at the end.
 slow: $(INSTALLED) tools
-	$(BIN)/pytest -m slow -n 2 --dist loadgroup tests/train tests/validate tests/datasets tests/serve tests
+	$(BIN)/pytest -m slow -n 2 --dist loadgroup
 
 # Hostile files and clients, loopback only: a quarter of an hour. ATTACK='--write docs/trust.md' keeps the counts.
 attack: $(INSTALLED)

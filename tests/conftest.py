@@ -24,6 +24,16 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("kernelcast")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no worker waits for another at the end."""
+
+    def minutes(item: pytest.Item) -> float:
+        slow = item.get_closest_marker("slow")
+        return slow.kwargs.get("minutes", 0.0) if slow else 0.0
+
+    items.sort(key=minutes, reverse=True)
+
+
 def linear_model(
     weights: Sequence[float],
     constant: float,

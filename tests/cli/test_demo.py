@@ -101,7 +101,7 @@ def test_missing_files_and_folders(capsys: pytest.CaptureFixture[str], config: P
     assert not (tmp_path / "b.db").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=6)
 @pytest.mark.usefixtures("wide")
 def test_the_whole_loop(config: Path, tmp_path: Path) -> None:
     database, bundle = tmp_path / "bench.db", tmp_path / "here.kcast"

@@ -55,7 +55,7 @@ def stored(database: Path) -> list[tuple[Point, Sample]]:
         return [((levels[s.run_id], s.operator, s.direction, s.vector), s) for s in opened.samples_in_full()]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=2)
 @pytest.mark.skipif(available_cores() < max(LEVELS), reason="one core: no companion fits")
 def test_killed_three_times(tmp_path: Path, plan_file: Path) -> None:
     database, longer = tmp_path / "bench.db", tmp_path / "longer.toml"

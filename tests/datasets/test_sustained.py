@@ -9,7 +9,7 @@ import pytest
 DATASETS = Path(__file__).parent.parent.parent / "datasets"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=2)
 def test_the_table_is_made_anew() -> None:
     done = subprocess.run(
         [sys.executable, str(DATASETS / "sustained.py"), "--check"],

@@ -235,7 +235,7 @@ def test_a_few_seconds_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> 
     survives(fuzzed, until, warm_s=5, long_s=8, growth_bytes=150 << 20)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=6)
 def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> None:
     """A leak of 1 KB per request fails: they are some 180,000, and what may grow is bounded."""
     rounds = count(1)

@@ -91,7 +91,7 @@ def test_nothing_to_compare(some_operators: Path, a100: Bundle) -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=5)
 def test_the_whole_device_from_what_ships(tmp_path: Path, a100: Bundle) -> None:
     """All operators that both have; flash attention's kernels differ, and Vista's Adam is impossible."""
     with Database.open(imported(VISTA, tmp_path / "vista.db"), read_only=True) as database:
