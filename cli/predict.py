@@ -122,6 +122,11 @@ def predict(
             "several hardware is given with --trace, --html, --explain, --memory-snapshot or --as, expected one"
         )
     _check_files(trace, html)
+    snapshot = None
+    if memory_snapshot is not None:
+        from kernelcast.runtime.memory.snapshot import read_snapshot
+
+        snapshot = read_snapshot(Path(memory_snapshot))
     estimators = {
         one: Estimator.load(path, calibrated=not no_calibration, stack=asked.stack)
         for one, path in paths.items()
@@ -132,11 +137,7 @@ def predict(
     found = asked.answer(name, estimator)
     estimate = found.estimate
     _write_files(estimate, trace, html)
-    explanations = breakdown = snapshot = None
-    if memory_snapshot is not None:
-        from kernelcast.runtime.memory.snapshot import read_snapshot
-
-        snapshot = read_snapshot(Path(memory_snapshot))
+    explanations = breakdown = None
     if explained == "memory":
         from kernelcast.runtime.memory.breakdown import memory_breakdown
 

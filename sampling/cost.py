@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
 
 from kernelcast.collector.benches import Bench, Place, Point
+from kernelcast.collector.machine.peaks import matmul_flops_per_s
 from kernelcast.collector.measuring.harness import Effort, measure
 from kernelcast.collector.measuring.load import sustained_seconds
 from kernelcast.runtime.answers.predictor import Predictor
@@ -29,9 +29,7 @@ from kernelcast.train.prior import Prior
 _BLOCKS = 2
 _CALLS = 10 + _BLOCKS * 15
 _FEWEST_ROWS = 8
-# Rows and columns of the probes, in turn: a CPU without 16-bit units takes half a minute for the largest product.
-_SIDES = (256, 1024)
-_LONG_S = 0.01
+_SIDE = 1024  # rows and columns of the probe's sums
 
 
 class HardwareTimes:
@@ -166,17 +164,12 @@ def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
 
 def _rates(place: Place) -> tuple[float, float]:
     """FLOP/s of a product and bytes/s of an addition."""
-    effort, flops_per_s = Effort(warm_up_iterations=2, most_blocks=1), 0.0
+    effort = Effort(warm_up_iterations=2, most_blocks=1)
     with torch.random.fork_rng(devices=[]):
-        for side in _SIDES:
-            pair = [place.activation(side, side) for _ in range(2)]
-            taken_s = _forward_s(Bench(partial(torch.matmul, *pair), pair), place, effort)
-            flops_per_s = max(flops_per_s, 2 * side**3 / taken_s)
-            if taken_s > _LONG_S:
-                break
-        x, y = (place.activation(4, _SIDES[-1], _SIDES[-1]) for _ in range(2))
+        flops = matmul_flops_per_s(place.dtype, place.device)
+        x, y = place.activation(4, _SIDE, _SIDE), place.activation(4, _SIDE, _SIDE)
         moved = 3 * x.nbytes / _forward_s(Bench(lambda: x + y, [x, y]), place, effort)
-    return flops_per_s, moved
+    return flops, moved
 
 
 def _overhead_s(place: Place) -> float:

@@ -8,7 +8,7 @@ import torch
 
 _DTYPES = ("float32", "bfloat16")
 _SIDES = (256, 512, 1024, 2048)
-"""Of the matrices, in turn: smaller ones reach less, and a CPU without 16-bit units takes a minute for the largest."""
+"""Of the matrices, in turn: small ones reach less; a CPU without 16-bit units takes minutes for runs of the largest."""
 _COPIED_BYTES = 1 << 28
 """Much larger than a cache."""
 _BUDGET_S = 0.2
@@ -34,14 +34,15 @@ def measure_peaks(device: torch.device, *, threads: int) -> PeakRates:
         torch.set_num_threads(threads)
     try:
         return PeakRates(
-            flops_per_s={name: _matmul_flops_per_s(getattr(torch, name), device) for name in _DTYPES},
+            flops_per_s={name: matmul_flops_per_s(getattr(torch, name), device) for name in _DTYPES},
             memory_bytes_per_s=_copy_bytes_per_s(device),
         )
     finally:
         torch.set_num_threads(before)
 
 
-def _matmul_flops_per_s(dtype: torch.dtype, device: torch.device) -> float:
+def matmul_flops_per_s(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of a square product: the best of sides that grow while one takes less than 10 ms."""
     best = 0.0
     for side in _SIDES:
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))

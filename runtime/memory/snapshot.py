@@ -54,7 +54,7 @@ def read_snapshot(path: Path) -> Snapshot:
         history = traces[device] if device < len(traces) else []
         # The history ends with the snapshot: what was allocated before an event follows from what was after it.
         changes = [_CHANGES.get(one["action"], 0) * int(one.get("size", 0)) for one in reversed(history)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(f"{where}: is no snapshot of memory, expected {_EXPECTED}") from error
     return Snapshot(
         device=device,

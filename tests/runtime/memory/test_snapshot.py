@@ -71,7 +71,8 @@ def test_a_pickle_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"{}", b'{"segments": []}', b'{"segments": [{"device": 0}]}', b"[" * 100_000, b"\xff{}",
-     b'{"segments": [{"device": 0, "total_size": "x", "blocks": []}]}'],
+     b'{"segments": [{"device": 0, "total_size": "x", "blocks": []}]}',
+     b'{"segments": [{"device": Infinity, "total_size": 1, "blocks": []}]}'],
 )  # fmt: skip
 def test_what_is_no_snapshot(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(DataError, match="is no snapshot of memory, expected JSON"):
