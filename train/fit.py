@@ -28,7 +28,7 @@ from kernelcast.train.prior_choice import choose, corrections, parts_of
 from kernelcast.train.scope import Scope, Wanted, measured_peaks
 from kernelcast.train.screening import Screened, screen, statistic_of_all
 from kernelcast.train.selection import Selected, why_unfit
-from kernelcast.train.workers import available_cores, each
+from kernelcast.runtime.workers import available_cores, each
 
 DEFAULT_SEED = 20
 LARGEST_SEED = 2**32 - 1
