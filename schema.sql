@@ -300,7 +300,7 @@ CREATE TABLE traced_event ( -- One kernel, copy or fill of a trace (on a CPU: a 
 CREATE INDEX traced_event_by_kind ON traced_event (kind_number);
 CREATE INDEX traced_event_by_sample ON traced_event (sample_number, repetition_index) WHERE sample_number IS NOT NULL;
 
-CREATE TABLE trace_clock ( -- The clock of a trace beside those of its run's other ranks.
+CREATE TABLE trace_clock ( -- The clock of a trace relative to the clocks of the other ranks.
     timeline_number INTEGER NOT NULL PRIMARY KEY REFERENCES timeline (number), -- timeline
     start_ns INTEGER NOT NULL, -- nanoseconds from the first event of the run to the start of the trace
     drift REAL NOT NULL, -- seconds that the run's clock gains in one second of the trace's
@@ -1041,7 +1041,7 @@ SELECT
         AS extra_compute_us, -- more than the mean of the other ranks
     round(since_memory_us - (sum(since_memory_us) OVER same - since_memory_us) / (ranks - 1), 3) AS extra_memory_us,
     round(since_host_us - (sum(since_host_us) OVER same - since_host_us) / (ranks - 1), 3) AS extra_host_us,
-    round(clock_error_us, 3) AS clock_error_us, -- uncertainty of arrival_us beside other hosts
+    round(clock_error_us, 3) AS clock_error_us, -- uncertainty of arrival_us relative to other hosts
     trace_id
 FROM (
     SELECT

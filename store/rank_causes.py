@@ -149,7 +149,7 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _slow_links(rows: Sequence[Mapping[str, Any]], steps: int) -> Iterator[RankFinding]:
-    """Groups whose transfers take longer than those of other groups of the same size."""
+    """Groups whose transfers take longer than in other groups of the same size."""
     alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         alike.setdefault((row["collective"], row["group_size"], row["message_bytes"]), []).append(row)

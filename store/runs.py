@@ -191,7 +191,7 @@ class TracedStep(NamedTuple):
 
 
 class TraceClock(NamedTuple):
-    """The clock of a trace on that of its run."""
+    """The clock of a trace on the clock of its run."""
 
     start_ns: int  # from the first event of the run to the start of the trace
     drift: float  # seconds that the run's clock gains in one second of the trace's
@@ -223,7 +223,7 @@ class HostTime(NamedTuple):
 class Timeline:
     """The steps and events of a trace; `events` can be iterated more than once.
 
-    The last fields are not part of the id; `samples` are those of its events that are to be stored with it.
+    The last fields are not part of the id; `samples` are stored with it, before its events.
     """
 
     trace_id: str

@@ -55,7 +55,7 @@ class CollectiveCall(NamedTuple):
 
     @property
     def text(self) -> tuple[str, int | None]:
-        """What equal collectives have in common."""
+        """Name and size, which equal collectives share."""
         return self.name, self.size_bytes
 
 
@@ -245,7 +245,7 @@ class _Line(NamedTuple):
 
 
 def _lines(hosts: Sequence[Hashable], matches: Sequence[Match]) -> list[_Line]:
-    """Every rank's clock beside that of the first rank's host, host by host from those that are known already."""
+    """Every rank's clock relative to the first rank's host, host by host from those that are known already."""
     keys = [("rank", place) if host is None else host for place, host in enumerate(hosts)]
     ends: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for match in matches:
