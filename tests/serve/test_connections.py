@@ -132,7 +132,7 @@ def test_chunks_of_a_byte_keep_nobody_waiting(server: Server) -> None:
         sending.join()
         assert ends(client).startswith(b"HTTP/1.1 400 ")
     assert longest_s < 1  # every chunk read took 6.5 s
-    # Those of a usual size, the last one small, are a body as any other.
+    # Chunks of a usual size, the last one small, are answered.
     body = json.dumps(SMALL).encode()
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:40], body[40:-1], body[-1:]))
     with connected(where, CHUNKED + chunks + b"0\r\n\r\n") as client:
