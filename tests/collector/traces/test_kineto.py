@@ -194,7 +194,7 @@ def test_one_bad_event_decides_nothing_in_a_small_trace(tmp_path: Path, odd: dic
 def test_kernels_that_no_device_runs_are_left_out_and_counted(tmp_path: Path) -> None:
     usual = {"ph": "X", "cat": "kernel", "name": "good", "pid": 0, "tid": 7, "dur": 8}
     good = [usual | {"ts": 100 + 10 * place} for place in range(50)]
-    # It would run beside forty kernels of its own stream; a collective that waits is possible, and so is a last kernel.
+    # It would overlap forty kernels of its own stream; a collective that waits is possible, and so is a last kernel.
     odd = usual | {"name": "odd", "ts": 199, "dur": 50e6}
     waiting = usual | {"name": "ncclDevKernel_AllReduce", "tid": 20, "ts": 205, "dur": 20e6}
     last = usual | {"name": "last", "ts": 600, "dur": 30e3}
