@@ -24,7 +24,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.tables import table_lines, text_table
 from kernelcast.cli.terminal import command_line, data_width, print_next, say
 from kernelcast.runtime.dataclass import asdict
-from kernelcast.runtime.errors import DataError, needs_extra
+from kernelcast.runtime.errors import DataError, needs_extra, one_line
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
     Database,
@@ -146,7 +146,7 @@ def check(database_path: Path, max_size_bytes: int) -> Shown:
 
     def show() -> None:
         for line in (*(findings or ["sound"]), *doubtful):
-            click.echo(f"{database_path}: {line}")
+            click.echo(one_line(f"{database_path}: {line}"))
 
     return Shown(document, show, status=1 if findings else 0)
 

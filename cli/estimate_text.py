@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-import click
-
+from kernelcast.cli.printable import RED, styled
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
@@ -171,7 +170,7 @@ def _fullest(estimate: Estimate) -> str:
     if device_bytes is None:
         return f"{needed} on the fullest device, whose memory size is not known (--gpu-memory)"
     reserved = f" ({gibibytes(memory.reserved_bytes)} reserved)" if memory.reserved_bytes else ""
-    verdict = "fits" if memory.fits else click.style("does NOT fit", fg="red")
+    verdict = "fits" if memory.fits else styled("does NOT fit", RED)
     if memory.fit_probability is not None:
         verdict += f" (probability {memory.fit_probability:.2f})"
     return f"{needed} of {gibibytes(device_bytes)} on the fullest device{reserved}: {verdict}"

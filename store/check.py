@@ -8,7 +8,7 @@ from kernelcast.runtime.errors import DataError, shown
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, read_header
 from kernelcast.store.migrations import APPLICATION_ID, FROZEN, OLDEST_VERSION, SCHEMA_VERSION
-from kernelcast.store.rows import CONTENT_TABLES, row_problem, rows
+from kernelcast.store.rows import CONTENT_TABLES, FINGERPRINTS, Row, json_value, row_problem, rows
 from kernelcast.store.sample_rows import sample_problem, stored_samples
 from kernelcast.store.timelines import stored_timelines
 from kernelcast.store.write import different_features
@@ -98,9 +98,25 @@ def _rows(connection: sqlite3.Connection) -> list[str]:
 
 def _problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str | None]]:
     """The id of every row, and its problem or None."""
+    if table in FINGERPRINTS:
+        return (
+            (row["id"], row_problem(table, row) or _description_problem(table, row))
+            for row in rows(connection, f"SELECT * FROM {table} ORDER BY id")
+        )
     if table == "sample":
         return ((sample.id, sample_problem(sample)) for sample in stored_samples(connection))
     if table == "timeline":
         return ((timeline_id, problem) for timeline_id, _, problem in stored_timelines(connection))
     found = rows(connection, f"SELECT * FROM {table} ORDER BY id")
     return ((row["id"], row_problem(table, row)) for row in found)
+
+
+def _description_problem(table: str, row: Row) -> str | None:
+    """The description is not part of the id, and people read it: it has to be that of the fingerprint's fields."""
+    expected = FINGERPRINTS[table].from_dict(json_value("fingerprint", row["fingerprint"])).description
+    found = row["description"]
+    return (
+        None
+        if found == expected
+        else f"description is {shown(found)}, its fingerprint's is {shown(expected)}"
+    )

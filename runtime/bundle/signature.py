@@ -16,12 +16,13 @@ from pathlib import Path
 from kernelcast.runtime.bundle.file import read_content, verified_bundle
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, one_line
-from kernelcast.runtime.output_file import write_bytes
+from kernelcast.runtime.output_file import write_companion
 from kernelcast.runtime.small_file import read_small_file
 
 NAMESPACE = "kernelcast-bundle"
 """Part of what is signed: a signature made for something else does not count."""
 
+_BEGINS = b"-----BEGIN SSH SIGNATURE-----"
 _TIMEOUT_S = 60
 _MAX_SIGNATURE_BYTES = 1 << 16
 
@@ -47,7 +48,8 @@ def signature_path(bundle: str | os.PathLike[str]) -> Path:
 def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     """Sign a sound bundle with a private SSH key, or a public one whose private half an agent holds.
 
-    An earlier signature is replaced. Answers the signature's path. ssh-keygen may ask for a passphrase.
+    An earlier signature is replaced, a link or another file of its name is not. Returns the signature's path.
+    ssh-keygen may ask for a passphrase.
 
     Raises:
         DataError: the bundle is not sound, the key cannot be used, ssh-keygen is missing, or nothing can be written.
@@ -62,8 +64,9 @@ def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> 
     )
     if done.returncode != 0:
         raise DataError(f"bundle {source}: cannot be signed ({_reason(done)})")
-    write_bytes(signature_path(source), done.stdout, f"signature {signature_path(source)}")
-    return signature_path(source)
+    written = signature_path(source)
+    write_companion(written, done.stdout, f"signature {written}", begins=_BEGINS)
+    return written
 
 
 def verify_signature(
@@ -119,7 +122,7 @@ def _read_signature(source: Path) -> bytes:
     where = f"bundle {source}: signature {path}"
     expected = "one (kernelcast bundle sign)"
     signature = read_small_file(path, where=where, most_bytes=_MAX_SIGNATURE_BYTES, expected=expected)
-    if not signature.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+    if not signature.startswith(_BEGINS):
         raise DataError(f"{where}: is not an SSH signature")
     return signature
 
