@@ -113,7 +113,7 @@ def schema_differences(found: Objects, version: int, frozen: Mapping[int, str]) 
     foreign = [f"{kind} {name!r} is not kernelcast's" for kind, name in sorted(found.keys() - ours.keys())]
     if version in frozen:
         same = schema_digest(found) == frozen[version]
-        return foreign or ([] if same else [f"its tables and indexes are not those of version {version}"])
+        return foreign or ([] if same else [f"its tables and indexes differ from version {version}"])
     missing = [f"{kind} {name!r} is missing" for kind, name in sorted(ours.keys() - found.keys())]
     changed = [
         f"{kind} {name!r} is not as kernelcast defines it"

@@ -42,8 +42,8 @@ def check_log(path: Path, target: Path) -> None:
 def _damaged_frame(log: Path) -> int | None:
     """Number of the first frame that does not match its checksum, counted from 1 (0: the header); None without one.
 
-    Frames of an earlier use of the file follow, with another salt, and frames of a transaction that was given up,
-    none of which ends one: both are no damage.
+    Frames of an earlier use of the file may follow, with another salt, and frames of a transaction that was given up
+    and has no last frame. Both are no damage.
     """
     try:
         file = log.open("rb")

@@ -124,7 +124,7 @@ def swapped_pages(path: Path, generator: random.Random) -> str:
 
 
 def endless_pages(path: Path, table: str) -> None:
-    """Put six levels of pages above a table's first leaf, each of which leads to the next one as often as it can."""
+    """Put six levels of pages above a table's first leaf; a page leads to the next one as often as it can."""
     with closing(sqlite3.connect(path)) as connection:
         [root] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     content = bytearray(path.read_bytes())
@@ -147,7 +147,7 @@ def endless_pages(path: Path, table: str) -> None:
 
 
 def of_version(path: Path, version: int) -> None:
-    """Write a database of an older version, with the rows of the one that is there."""
+    """Write a database of an older version, with the rows of the file at `path`."""
     newer = path.with_name("newer.db")
     path.rename(newer)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

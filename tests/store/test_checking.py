@@ -191,7 +191,7 @@ def test_an_older_version_has_to_be_one(sound: Path, version: int) -> None:
     change(sound, f"PRAGMA user_version = {version}")
     assert check_database(sound) == [
         f"schema version is {version}, expected {SCHEMA_VERSION}; open it once for writing to migrate it",
-        f"schema: its tables and indexes are not those of version {version}{NOTHING_READ}",
+        f"schema: its tables and indexes differ from version {version}{NOTHING_READ}",
     ]
 
 
