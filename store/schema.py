@@ -15,6 +15,9 @@ from pathlib import Path
 
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
 
+REMOVED_VIEWS = ("rank_time",)
+"""Views of older versions, which migrations drop."""
+
 # Units by the end of a column's name, as pint writes them.
 _UNITS = (
     ("_us", "us"), ("_bytes", "byte"), ("_gib", "GiB"), ("_mhz", "MHz"), ("_percent", "percent"),
@@ -93,8 +96,9 @@ _STATISTICS = {
 
 _MOST_OBJECTS = 1000
 
-# Literals stay, comments and spaces become one space; the characters that SQLite reads as such, not all of Unicode's.
-_TOKEN = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|(?:--[^\n]*|[ \t\n\f\r]+)+""")
+# Literals, names and numbers, other characters; comments and spaces as SQLite reads them, which is not all of Unicode's.
+_TOKEN = re.compile(r"""('(?:[^']|'')*'|"[^"]*"|[\w$]+|[^ \t\n\f\r])""")
+_COMMENT = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|--[^\n]*""")
 
 Objects = dict[tuple[str, str], tuple[str, str | None]]
 """Kind (table, index, view, trigger) and name → its table, and its statement without comments and spaces."""
@@ -110,7 +114,8 @@ def schema_differences(found: Objects, version: int, frozen: Mapping[int, str]) 
     if len(found) > _MOST_OBJECTS:
         return [f"more than {_MOST_OBJECTS} tables, indexes and views, expected {len(ours)}"]
     found = {key: one for key, one in found.items() if _STATISTICS.get(key) != one}
-    foreign = [f"{kind} {name!r} is not kernelcast's" for kind, name in sorted(found.keys() - ours.keys())]
+    known = ours.keys() | ({("view", name) for name in REMOVED_VIEWS} if version in frozen else set())
+    foreign = [f"{kind} {name!r} is not kernelcast's" for kind, name in sorted(found.keys() - known)]
     if version in frozen:
         same = schema_digest(found) == frozen[version]
         return foreign or ([] if same else [f"its tables and indexes differ from version {version}"])
@@ -151,17 +156,34 @@ def _our_objects() -> Objects:
 def read_as_current(connection: sqlite3.Connection) -> None:
     """Let a database of an older version be read as one of this version: its file stays as it is.
 
-    Tables that it lacks are empty ones of the connection's temporary schema, views are temporary ones too. A version
-    that changes a table adds a temporary view here, with the table's name.
+    Tables that it lacks are empty ones of the connection's temporary schema, tables with fewer columns are temporary
+    views with the columns' defaults, and views are temporary ones too.
     """
     found = schema_objects(connection)
     for kind, name in _our_objects():
         if kind == "view" or (kind == "table" and (kind, name) not in found):
             statement = definitions(kind, name)[name]
             connection.execute(statement.replace("CREATE ", "CREATE TEMP ", 1))
+        elif kind == "table":
+            [stored, columns] = _columns(connection, name), _our_columns(name)
+            if stored.keys() != columns.keys():
+                values = [one if one in stored else f"{columns[one] or 'NULL'} AS {one}" for one in columns]
+                connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {', '.join(values)} FROM main.{name}")
+
+
+@cache
+def _our_columns(table: str) -> dict[str, str | None]:
+    with empty_database() as connection:
+        return _columns(connection, table)
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> dict[str, str | None]:
+    """Column → its default as SQL, or None."""
+    found = connection.execute("SELECT name, dflt_value FROM pragma_table_info(?)", (table,))
+    return dict(found.fetchall())
 
 
 def _without_comments(sql: object) -> str | None:
     if sql is None:  # an index that a UNIQUE or PRIMARY KEY brings
         return None
-    return _TOKEN.sub(lambda found: found[1] or " ", str(sql)).strip(" ")
+    return " ".join(_TOKEN.findall(_COMMENT.sub(lambda found: found[1] or " ", str(sql))))

@@ -48,7 +48,7 @@ _OLD_CATEGORIES = {
     "Runtime": "cuda_runtime", "PythonFunction": "python_function",
 }  # fmt: skip
 _STEP = "ProfilerStep#"
-_KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer"}
+_KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer", str: "a text"}
 
 
 class _Document(msgspec.Struct):
@@ -60,7 +60,7 @@ class _Document(msgspec.Struct):
     baseTimeNanoseconds: Any = None
     cuda_runtime_version: Any = None
     hip_runtime_version: Any = None
-    record_shapes: Any = None
+    host_name: Any = None
     notes: Counter[str] = msgspec.field(default_factory=Counter, name="")
 
 
@@ -82,6 +82,7 @@ class Trace:
     base_time_ns: int = 0
     cuda_runtime_version: int = 0
     hip_runtime_version: int = 0
+    host_name: str = ""
     notes: tuple[str, ...] = ()
 
     def of_category(self, *categories: str) -> list[Event]:
@@ -175,6 +176,7 @@ def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
         "base_time_ns": _field(document, "baseTimeNanoseconds", int, 0),
         "cuda_runtime_version": _field(document, "cuda_runtime_version", int, 0),
         "hip_runtime_version": _field(document, "hip_runtime_version", int, 0),
+        "host_name": _field(document, "host_name", str, ""),
     }
     return Trace(
         events=tuple(ordered),

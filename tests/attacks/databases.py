@@ -156,7 +156,8 @@ def of_version(path: Path, version: int) -> None:
         connection.execute("ATTACH ? AS newer", (str(newer),))
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in tables:
-            connection.execute(f"INSERT INTO {table} SELECT * FROM newer.{table}")
+            columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
+            connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}")
     newer.unlink()
 
 
