@@ -96,7 +96,7 @@ _STATISTICS = {
 
 _MOST_OBJECTS = 1000
 
-# Literals, names and numbers, other characters; comments and spaces as SQLite reads them, which is not all of Unicode's.
+# Literals, names and numbers, other characters; spaces are SQLite's, not all of Unicode's.
 _TOKEN = re.compile(r"""('(?:[^']|'')*'|"[^"]*"|[\w$]+|[^ \t\n\f\r])""")
 _COMMENT = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|--[^\n]*""")
 
