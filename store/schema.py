@@ -87,10 +87,10 @@ def unit(column: str) -> str:
 
 # Query planner statistics, which ANALYZE makes, as SQLite creates them.
 _STATISTICS = {
-    ("table", "sqlite_stat1"): ("sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
+    ("table", "sqlite_stat1"): ("sqlite_stat1", "CREATE TABLE sqlite_stat1 ( tbl , idx , stat )"),
     ("table", "sqlite_stat4"): (
         "sqlite_stat4",
-        "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+        "CREATE TABLE sqlite_stat4 ( tbl , idx , neq , nlt , ndlt , sample )",
     ),
 }
 
