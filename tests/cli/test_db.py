@@ -69,7 +69,7 @@ def test_check(small: Path, capsys: Capture) -> None:
         ["export", "small.db", "out.db"], ["merge", "small.db", "--into", "out.db"],
     ):  # fmt: skip
         error = run(capsys, *verb, status=1)
-        assert error.startswith("kernelcast: error: small.db: trigger 'theirs' is not kernelcast's")
+        assert error.startswith("kernelcast: error: small.db: schema: trigger 'theirs' is not kernelcast's")
         assert "(1 more differences); expected exactly" in error
         assert error.endswith("nothing was read from it\n")
         assert not Path("out.db").exists()
