@@ -22,7 +22,7 @@ from kernelcast.collector.ingest.scopes import marks_of
 from kernelcast.collector.ingest.spool import Content, read_spool, write_spool
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
-from kernelcast.collector.traces.kineto import Trace, read_trace
+from kernelcast.collector.traces.kineto import UNREAD, Trace, read_trace
 from kernelcast.collector.traces.trace_text import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
@@ -190,8 +190,9 @@ def _read(task: _Task) -> _File:
     backend, rank = trace.distributed.get("backend"), whole(trace.distributed.get("rank"))
     found = extract(trace, gpus_per_node)
     if not found.count:
+        unread = "".join(f"; {note}" for note in trace.notes if UNREAD in note)
         raise DataError(
-            f"{path}: holds no kernel, only events of the host; expected a trace of the device's kernels too"
+            f"{path}: holds no kernel, only events of the host{unread}; expected a trace of the device's kernels too"
         )
     file = _File(
         path=path,

@@ -25,9 +25,11 @@ from kernelcast.collector.traces.events import (
     Event,
     in_order,
     microseconds,
+    unread_kinds,
 )
 from kernelcast.collector.traces.trace_text import (
     MAX_TRACE_BYTES,
+    SURROGATE,
     NotInPartsError,
     closed_document,
     read_parts,
@@ -48,6 +50,7 @@ _OLD_CATEGORIES = {
     "Runtime": "cuda_runtime", "PythonFunction": "python_function",
 }  # fmt: skip
 _STEP = "ProfilerStep#"
+UNREAD = "events of a kind that is not read"
 _KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer", str: "a text"}
 
 
@@ -138,10 +141,12 @@ class _Kept:
     def take(self, part: bytes) -> None:
         """Add the complete events of a part."""
         texts, put = self._texts, msgspec.structs.force_setattr
-        if not _is_utf_8(part):
+        notes = Counter[str]()
+        if not _is_utf_8(part) or SURROGATE.search(part):
             part, notes = repaired(part)
-            self.notes.update(notes)
-        for event in _EVENTS_DECODER.decode(part):
+        events = _EVENTS_DECODER.decode(part)
+        self.notes.update(notes)
+        for event in events:
             if event.phase != "X":
                 continue
             for name in ("category", "name", "pid", "tid", "phase"):
@@ -170,6 +175,8 @@ def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
         notes[f"event without a time that can belong to the trace left out, the first {found}"] += len(
             dropped
         )
+    for kind, count in unread_kinds(ordered).items():
+        notes[f"{count:,} {UNREAD}: {kind[:80]}"] += 1
     properties = _field(document, "deviceProperties", list, [])
     fields = {
         "distributed": _field(document, "distributedInfo", dict, {}),
