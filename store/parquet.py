@@ -73,7 +73,8 @@ _VIEWS = (
     "host_operator_time",
     "product_rate",
     "collective_rate",
-    "rank_time",
+    "collective_match",
+    "rank_arrival",
     "stream_idle",
 )
 # Other tables that the views read.

@@ -60,13 +60,20 @@ SELECT rank, collective, group_ranks, message_bytes, dtype, calls, mean_us, bus_
 FROM collective_rate
 ORDER BY rank, total_us DESC;
 
--- rank_time: Which rank is the straggler?
--- Ranks of a run side by side. The straggler has the most compute time and idle time caused by the host; the other
--- ranks wait for it in collectives. `behind_ms` is its compute time minus the fastest rank's.
-SELECT step, rank, device_ms, compute_ms, behind_ms, communication_ms, exposed_communication_ms,
-    idle_host_ms, is_straggler
-FROM rank_time
-ORDER BY step, rank;
+-- rank_arrival: Which rank do the others wait for?
+-- By the collectives that several ranks ran, matched by group and sequence number. `delay_ms` is the time that the
+-- others wait for a rank, the last columns what it does between collectives beyond the mean of the others.
+SELECT rank, collectives, times_last, largest_skew_us, delay_ms, waiting_ms, extra_compute_ms, extra_memory_ms,
+    extra_host_ms
+FROM rank_arrival
+ORDER BY delay_ms DESC;
+
+-- collective_match: How late does each rank arrive at each collective?
+-- On one clock. `wait_us` is how much longer a rank is in the collective than the one that waited least, `transfer_us`
+-- the time with all ranks there.
+SELECT collective_number, step, rank, message_bytes, arrival_us, late_us, is_last, wait_us, transfer_us, bus_gb_per_s
+FROM collective_match
+ORDER BY collective_number, rank;
 
 -- stream_idle: Why is a stream idle?
 -- Gaps before the events of a stream: `host_ms` if the event was launched in the gap, `waiting_ms` if it was launched

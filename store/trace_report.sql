@@ -6,15 +6,21 @@ SELECT * FROM step_time
 WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
 ORDER BY rank, trace_id, step_index IS NULL, step_index;
 
--- ranks: ranks
-SELECT rank, count(*) AS steps, round(avg(device_ms), 3) AS device_ms, round(avg(compute_ms), 3) AS compute_ms,
-    round(avg(behind_ms), 3) AS behind_ms, round(avg(communication_ms), 3) AS communication_ms,
-    round(avg(exposed_communication_ms), 3) AS exposed_communication_ms,
-    round(avg(idle_host_ms), 3) AS idle_host_ms, sum(is_straggler) AS times_slowest
-FROM rank_time
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run) AND step IS NOT NULL
-GROUP BY trace_id, rank
-ORDER BY rank;
+-- ranks: ranks, by the collectives that several of them ran
+SELECT rank, collectives, times_last, mean_late_us, largest_skew_us, delay_ms, waiting_ms, transfer_ms,
+    extra_compute_ms, extra_memory_ms, extra_host_ms
+FROM rank_arrival
+WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+ORDER BY delay_ms DESC, rank LIMIT :top;
+
+-- matches: groups and sizes, with all ranks there
+SELECT collective, group_ranks, group_size, message_bytes, count(*) AS collectives, round(avg(skew_us), 3) AS mean_skew_us,
+    round(max(skew_us), 3) AS largest_skew_us, round(avg(transfer_us), 3) AS transfer_us,
+    round(avg(bus_gb_per_s), 3) AS bus_gb_per_s, max(clock_error_us) AS clock_error_us
+FROM collective_match
+WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run) AND is_last
+GROUP BY collective, group_ranks, group_size, message_bytes
+ORDER BY sum(transfer_us) DESC LIMIT :top;
 
 -- kernels: kernels
 SELECT kernel, class, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,

@@ -90,7 +90,8 @@ def test_an_old_database_keeps_its_content(tmp_path: Path, version: int) -> None
         connection.execute("ATTACH ? AS measured", (str(SMALL),))
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in tables:
-            connection.execute(f"INSERT INTO {table} SELECT * FROM measured.{table}")
+            columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
+            connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM measured.{table}")
     before = old.read_bytes()
     assert check_database(old) == [
         f"schema version is {version}, expected {SCHEMA_VERSION}; open it once for writing to migrate it"

@@ -47,7 +47,7 @@ def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) 
             for future in as_completed(numbers):
                 yield numbers[future], future.result()
         except BrokenProcessPool as error:
-            raise DataError("training: a worker process was killed (out of memory?); try --jobs 1") from error
+            raise DataError("a worker process was killed (out of memory?)") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
