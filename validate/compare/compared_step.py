@@ -182,7 +182,7 @@ def compare_stated(
     tokens_per_s_per_gpu: float | None = None,
     mfu: float | None = None,
 ) -> ComparedStep:
-    """Compare a speed that somebody states, one of three, with an estimate.
+    """Compare a speed that a user states, one of three, with an estimate.
 
     Raises:
         UsageError: the speed is above the devices' peak, or the peak that an MFU refers to is not known.
