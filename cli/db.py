@@ -1,10 +1,8 @@
 """`kernelcast db`: info, check, merge, diff, export, query and serve."""
 
 import csv
-import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.tables import table_lines, text_table
 from kernelcast.cli.terminal import command_line, data_width, print_next, say
 from kernelcast.runtime.dataclass import asdict
-from kernelcast.runtime.errors import DataError, needs_extra, one_line
+from kernelcast.runtime.errors import needs_extra, one_line
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
     Database,
@@ -338,19 +336,8 @@ def serve(database_path: Path, port: int, max_size_bytes: int) -> None:
     kernelcast db serve bench.db
     """
     with needs_extra("db serve", "datasette"):
-        from kernelcast.store.serve import HOST, prepare, run
+        from kernelcast.explore.database_server import prepare, run
+        from kernelcast.serve import tcp_listener
     application = prepare(database_path, max_size_bytes=max_size_bytes)
-    free = _free_port(HOST, port)
-    click.echo(f"{database_path}: http://{HOST}:{free}/ (Ctrl-C ends it)")
-    with suppress(KeyboardInterrupt):  # ends it
-        run(application, free)
-
-
-def _free_port(host: str, port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise DataError(f"port {port}: {error.strerror}; expected a free one (--port)") from error
-        return int(probe.getsockname()[1])
+    listener = tcp_listener(f"127.0.0.1:{port}")  # this machine only: there are no passwords
+    run(application, listener, lambda: click.echo(f"{database_path}: {listener.name}/ (Ctrl-C ends it)"))

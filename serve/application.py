@@ -40,7 +40,6 @@ from kernelcast.serve.responses import (
     JSON,
     TEXT,
     Lingering,
-    OfThisMachine,
     Unread,
     json_bytes,
     json_error,
@@ -49,6 +48,7 @@ from kernelcast.serve.responses import (
     text_error,
 )
 from kernelcast.serve.searching import IsGone, NobodyWaits, compact_layouts, search_layouts
+from kernelcast.serve.this_machine import OfThisMachine
 from kernelcast.serve.walltimes import for_slurm, walltime
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime.batch_script import decoded
