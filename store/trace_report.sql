@@ -8,7 +8,7 @@ WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
 ORDER BY rank, trace_id, step_index IS NULL, step_index;
 
 -- ranks: ranks, by the collectives that several of them ran
--- `delay_ms`: the others waited for this rank, not overlapped. `extra_…`: between collectives, more than the mean of the others.
+-- Delay: the others waited for this rank, not overlapped. Extra: between collectives, more than the mean of the others.
 SELECT rank, collectives, times_last, mean_late_us, largest_skew_us, delay_ms, waiting_ms, transfer_ms,
     extra_compute_ms, extra_memory_ms, extra_host_ms
 FROM rank_arrival
@@ -16,7 +16,7 @@ WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
 ORDER BY delay_ms DESC, rank LIMIT :top;
 
 -- matches: groups and sizes, with all ranks there
--- `transfer_us` is the shortest duration of any rank; the skew is from the first to the last arrival.
+-- The transfer is the shortest duration of any rank; the skew is from the first to the last arrival.
 SELECT collective, group_ranks, group_size, message_bytes, count(*) AS collectives, round(avg(skew_us), 3) AS mean_skew_us,
     round(max(skew_us), 3) AS largest_skew_us, round(avg(transfer_us), 3) AS transfer_us,
     round(avg(bus_gb_per_s), 3) AS bus_gb_per_s, max(clock_error_us) AS clock_error_us
@@ -26,7 +26,7 @@ GROUP BY collective, group_ranks, group_size, message_bytes
 ORDER BY sum(transfer_us) DESC LIMIT :top;
 
 -- kernels: kernels
--- `exposed_ms` counts every instant once.
+-- Exposed time counts every instant once.
 SELECT kernel, class, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,
     round(sum(total_us) / sum(launches), 3) AS mean_us, round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
     round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (), 1) AS percent_of_busy
@@ -71,7 +71,7 @@ GROUP BY copy
 ORDER BY sum(total_ms) DESC LIMIT :top;
 
 -- launches: launches
--- `delay_us`: from the launch to the start; `queued`: launched and not started yet. A queue that is empty makes the device wait.
+-- Delay: from the launch to the start. Queued: launched and not started yet. A queue that is empty makes the device wait.
 SELECT rank, step, launches, short_percent, mean_delay_us, mean_queued, starved_percent, host_ms FROM launch_delay
 WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
 ORDER BY rank, step_index LIMIT :top;
