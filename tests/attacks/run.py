@@ -162,6 +162,7 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
     from tests.attacks.databases import (
         HOSTILE_SCHEMAS,
         changed_value,
+        endless_pages,
         flipped_bytes,
         hostile_schema,
         readers,
@@ -185,6 +186,10 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
         shutil.copy(SOUND, bad)
         hostile_schema(bad, name)
         given(name)
+    for table in ("sample", "kernel_name", "predictor"):
+        shutil.copy(SOUND, bad)
+        endless_pages(bad, table)
+        given(f"endless pages of {table}")
     while time.monotonic() < until:
         for damage in (changed_value, flipped_bytes, swapped_pages):
             for stray in folder.glob("bad.db*"):
