@@ -44,7 +44,7 @@ def lied(
         times_us = {sample.vector: lie(sample.quiet_us or 0) for sample in samples}
         for one in measure(database, "gelu", Direction.FORWARD, times_us=times_us):
             database.add_samples([replace(one, measured_at="2026-11-01T00:00:00Z")])
-        # Descriptions are outside ids, and a merge keeps the ones that are there.
+        # Descriptions are outside ids, and a merge keeps the earlier ones.
         database.connection.execute("UPDATE hardware SET description = description || '!'")
     return path
 
