@@ -56,7 +56,7 @@ jobs_option = click.option(
     "--only-origin",
     default="",
     metavar="MERGE",
-    help="Train on the samples of one merge, by the start of its id (db info), or with own on all that no merge brought.",
+    help="Train on the samples of one merge, by the start of its id (db info), or, with own, on all other samples.",
 )
 @seed_option
 @jobs_option
