@@ -895,7 +895,7 @@ SELECT
     round(
         100 - 100.0 * sum(iif(class = 'communication', exposed_us, 0))
         / nullif(sum(iif(class = 'communication', duration_us, 0)), 0), 1
-    ) AS overlapped_percent, -- of communication_ms, behind compute or other communication
+    ) + 0.0 AS overlapped_percent, -- of communication_ms, behind compute or other communication
     count(*) AS events,
     step_index,
     trace_id,
@@ -1118,3 +1118,90 @@ FROM (
     )
 )
 GROUP BY run_id, trace_id, rank, device, stream;
+
+CREATE VIEW copy_rate AS -- How much is copied and filled, and how fast? Per trace and kind.
+SELECT
+    rank,
+    name AS copy,
+    count(*) AS copies,
+    sum(message_bytes) AS total_bytes, -- NULL if not recorded
+    round(sum(duration_us) / 1e3, 3) AS total_ms,
+    round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
+    round(sum(message_bytes) / nullif(sum(iif(message_bytes IS NULL, 0, duration_us)), 0) / 1e3, 3) AS gb_per_s,
+    trace_id,
+    run_id
+FROM trace_event
+WHERE class = 'memory'
+GROUP BY run_id, trace_id, rank, name;
+
+CREATE VIEW launch_delay AS -- Is the host far enough ahead of the device? Per trace and step, of launches that were recorded.
+SELECT
+    rank,
+    step,
+    count(*) AS launches,
+    round(100.0 * sum(duration_us < 5) / count(*), 1) AS short_percent, -- kernels of less than 5 us
+    round(avg(start_us - launch_us), 3) AS mean_delay_us, -- from the launch to the start
+    round(sum(start_us - launch_us) / (max(start_us + duration_us) - min(launch_us)), 1)
+        AS mean_queued, -- launched and not started (Little's law: the sum of the delays over the time)
+    round(100.0 * sum(late_us > 0) / count(*), 1) AS starved_percent, -- launched after the device had run dry
+    round(sum(late_us) / 1e3, 3) AS host_ms, -- that the device waited for its host
+    step_index,
+    trace_id,
+    run_id
+FROM trace_event
+WHERE launch_us IS NOT NULL
+GROUP BY run_id, trace_id, rank, step_index, step;
+
+CREATE VIEW host_call AS -- What does the host do? Per trace and step, by name.
+SELECT
+    trace.rank,
+    traced_step.name AS step,
+    host_time.kind, -- operator (inside no other), annotation, or runtime (of the device)
+    host_time.name AS call,
+    host_time.kind = 'runtime' AND (
+        host_time.name LIKE '%Synchronize%' OR host_time.name LIKE '%Memcpy'
+        OR host_time.name LIKE '%Free' OR host_time.name LIKE '%Malloc'
+    ) AS is_synchronising, -- a call of the runtime that waits for the device
+    host_time.calls,
+    host_time.total_ns / 1e6 AS total_ms,
+    host_time.longest_ns / 1e6 AS longest_ms,
+    timeline.trace_id,
+    trace.run_id
+FROM host_time
+JOIN timeline ON timeline.number = host_time.timeline_number
+JOIN trace ON trace.id = timeline.trace_id
+LEFT JOIN traced_step
+    ON traced_step.timeline_number = host_time.timeline_number AND traced_step.step = host_time.step;
+
+CREATE VIEW module_time AS -- Which modules and annotations take the time, with everything inside them? Per trace.
+WITH RECURSIVE part (name, module, rest, level) AS (
+    SELECT name, '', name || ' / ', 0 FROM event_scope
+    UNION ALL
+    SELECT
+        name,
+        iif(module = '', '', module || ' / ') || substr(rest, 1, instr(rest, ' / ') - 1),
+        substr(rest, instr(rest, ' / ') + 3),
+        level + 1
+    FROM part
+    WHERE rest <> '' AND level < 32
+),
+used AS (
+    SELECT
+        run_id, trace_id, rank, scope, count(*) AS launches, sum(duration_us) AS total_us,
+        sum(exposed_us) AS exposed_us
+    FROM trace_event
+    WHERE scope IS NOT NULL
+    GROUP BY run_id, trace_id, rank, scope
+)
+SELECT
+    used.rank,
+    part.module,
+    part.level, -- 1: the outermost
+    sum(used.launches) AS launches,
+    round(sum(used.total_us), 3) AS total_us,
+    round(sum(used.exposed_us), 3) AS exposed_us,
+    used.trace_id,
+    used.run_id
+FROM used
+JOIN part ON part.name = used.scope AND part.level > 0
+GROUP BY used.run_id, used.trace_id, used.rank, part.module, part.level;

@@ -72,7 +72,7 @@ class KernelcastError(Exception):
         places, keys = self._places_and_keys()
         if (self.text or self.subject) and (outer := _path(keys[: len(keys) - self._named])):
             places.append(outer)
-        return ": ".join((*places, self.message))
+        return one_line(": ".join((*places, self.message)))
 
     def at(self, *keys: str | int) -> Self:
         """The same error, about a field or an item inside of these."""
@@ -173,7 +173,7 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 def one_line(text: str) -> str:
     """A text whose line breaks and other unprintable characters are escaped: names of files can hold anything."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 _CONTROLS = re.compile(

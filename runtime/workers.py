@@ -21,9 +21,7 @@ Done = TypeVar("Done")
 
 def available_cores() -> int:
     """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) -> Iterator[tuple[int, Done]]:

@@ -76,6 +76,8 @@ _VIEWS = (
     "collective_match",
     "rank_arrival",
     "stream_idle",
+    "copy_rate",
+    "launch_delay",
 )
 # Other tables that the views read.
 _TABLES = ("run", "hardware", "device_peak", "trace")

@@ -122,3 +122,41 @@ SELECT rank, scope, class, count(*) AS launches, round(sum(duration_us), 3) AS t
 FROM trace_event
 GROUP BY trace_id, scope, class
 ORDER BY rank, total_us DESC;
+
+-- copy_rate: How much is copied, and how fast?
+-- Copies between host and device, on the device, and fills; `exposed_ms` is the time in which nothing else ran.
+SELECT rank, copy, copies, total_bytes, total_ms, exposed_ms, gb_per_s
+FROM copy_rate
+ORDER BY rank, total_ms DESC;
+
+-- launch_delay: Is the host far enough ahead of the device?
+-- Kernels wait in a queue: a delay of a few microseconds, and few queued, mean that the device runs dry.
+SELECT rank, step, launches, short_percent, mean_delay_us, mean_queued, starved_percent, host_ms
+FROM launch_delay
+ORDER BY rank, step_index;
+
+-- host_call: What does the host do, and which calls wait for the device?
+-- Operators inside no other, annotations, and calls of the device's runtime.
+SELECT rank, step, kind, call, is_synchronising, calls, round(total_ms, 3) AS total_ms
+FROM host_call
+WHERE rank = 0
+ORDER BY is_synchronising DESC, total_ms DESC LIMIT 6;
+
+-- module_time: Which modules take the time, with everything inside them?
+-- Modules and annotations around the launches (`with_modules` and `record_function`), outermost first.
+SELECT rank, module, level, launches, total_us, exposed_us
+FROM module_time
+ORDER BY rank, level, exposed_us DESC;
+
+-- occupancy: Which kernels fill the device badly?
+-- Occupancy as the profiler estimates it, of the kernels that take the most time; NULL where it was not recorded.
+SELECT name, grid, block, registers, occupancy_percent, count(*) AS launches, sum(duration_us) AS total_us
+FROM trace_event WHERE rank = 0 AND class = 'compute'
+GROUP BY name, grid, block, registers, occupancy_percent
+ORDER BY total_us DESC LIMIT 5;
+
+-- slow_collectives: Which collectives cost the most waiting, and for whom?
+-- The last rank, and how long the others waited for it.
+SELECT collective_number, step, rank AS last_rank, collective, message_bytes, skew_us, delay_us
+FROM collective_match WHERE is_last
+ORDER BY delay_us DESC LIMIT 5;

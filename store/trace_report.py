@@ -40,6 +40,10 @@ class TraceReport:
     host_operators: Rows
     products: Rows
     collectives: Rows
+    copies: Rows
+    launches: Rows
+    host: Rows
+    modules: Rows
     streams: Rows
     findings: Sequence[RankFinding] = ()
 

@@ -129,6 +129,12 @@ def test_a_real_run_as_it_is_and_kept(
     file, database = tmp_path / "ours.toml", tmp_path / "bench.db"
     text = run(capsys, traces, *asked, "--keep", file, "--db", database)
     assert text.startswith("measured ")
+    last = text.split("part of the step")[1].split("\n\n")[0].splitlines()[-1].split()
+    document = json.loads(run(capsys, traces, *asked, "--json"))
+    assert last[0] == "step"
+    for cell, name in zip(last[1:3], ("measured_s", "predicted_s"), strict=True):
+        total_ms = 1e3 * sum(part[name] or 0.0 for part in document["parts"])
+        assert float(cell.replace(",", "")) == pytest.approx(total_ms, abs=0.01)
     [kept] = RunsFile.read(file).runs
     assert (kept.model.hidden_size, kept.parallelism.dp, kept.parallelism.zero) == (64, 2, 0)
     with Database.open(database, read_only=True) as stored:

@@ -160,7 +160,7 @@ def test_the_page_runs_as_it_is_written(
         (tmp_path / f"{place}.json.gz").write_bytes(gzip.compress(content))
     text = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
     commands = re.findall(r"^kernelcast (.*)$", text, re.MULTILINE)
-    assert len(commands) == 12
+    assert len(commands) == 13
     run_id = report(capsys, "profiles")["run_id"]
     for command in commands:
         words = shlex.split(

@@ -107,7 +107,13 @@ def test_every_view_says_what_it_answers_and_answers(
         answers[name] = database.query(f"SELECT * FROM {name}")
     empty = {name for name, rows in answers.items() if not rows}
     # One device, one load, one rank.
-    assert empty == {"hardware_side_by_side", "sustained_slowdown", "collective_match", "rank_arrival"}
+    assert empty == {
+        "hardware_side_by_side",
+        "sustained_slowdown",
+        "collective_match",
+        "rank_arrival",
+        "host_call",
+    }
     [row] = answers["operator_time"]
     assert row["hardware"] == "Example CPU, 2 cores, 1 thread(s) per process"
     assert row["workload"] == "m=64, k=512, n=1536"
