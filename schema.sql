@@ -13,7 +13,7 @@
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 8;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 9;             -- this schema's version; numbered migrations bring older files here
 
 
 -- Hardware, fabric and software -------------------------------------------------------------------------------------
@@ -109,6 +109,25 @@ CREATE TABLE run_note ( -- Free text about a run, in a separate table, so that a
     note TEXT NOT NULL -- free text
 ) STRICT;
 CREATE INDEX run_note_by_run ON run_note (run_id);
+
+
+-- Merges ------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE merge ( -- A file that was merged into this database. Neither merged nor exported itself.
+    number INTEGER PRIMARY KEY, -- row number in this file; merged_row refers to it
+    id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- start of `file_digest`
+    file_digest TEXT NOT NULL, -- SHA-256 of the file
+    signer TEXT NOT NULL, -- whose signature was verified, as the list of allowed signers names them; empty for none
+    merged_at TEXT NOT NULL -- UTC
+) STRICT;
+
+CREATE TABLE merged_row ( -- Rows that merges brought; all other rows are the database's own.
+    table_name TEXT NOT NULL, -- table
+    row_id TEXT NOT NULL, -- id in that table
+    merge_number INTEGER NOT NULL REFERENCES merge (number), -- merge whose file holds it
+    PRIMARY KEY (table_name, row_id, merge_number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX merged_row_by_merge ON merged_row (merge_number);
 
 
 -- Measured operators ------------------------------------------------------------------------------------------------

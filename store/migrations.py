@@ -13,7 +13,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store.schema import REMOVED_VIEWS, definitions
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 OLDEST_VERSION = 4
 
 Upgrade = Callable[[sqlite3.Connection], None]
@@ -45,6 +45,7 @@ MIGRATIONS: Mapping[int, Upgrade] = {
     6: _new_tables(),  # only views: `step_time` has idle time by cause
     7: _new_tables("failure_log", "step_times"),
     8: _matched_ranks,
+    9: _new_tables("merge", "merged_row"),
 }
 """Migrations by the version that they produce."""
 
@@ -53,6 +54,7 @@ FROZEN: Mapping[int, str] = {
     5: "36f01e231c59ad4c3cd0b68fd9f3f79f",
     6: "36f01e231c59ad4c3cd0b68fd9f3f79f",
     7: "d2bd9694daf6ee08148dc13ea65845a6",
+    8: "e26d51fe8c5d389d298f303a5e8cd1ff",
 }
 """Digests of the tables and indexes of older versions (`schema_digest`): they are compared before anything is read."""
 

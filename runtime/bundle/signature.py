@@ -17,10 +17,11 @@ from kernelcast.runtime.bundle.file import read_content, verified_bundle
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, one_line
 from kernelcast.runtime.output_file import write_companion
-from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.small_file import open_regular, read_small_file
 
 NAMESPACE = "kernelcast-bundle"
 """Part of what is signed: a signature made for something else does not count."""
+DATABASE_NAMESPACE = "kernelcast-database"
 
 _BEGINS = b"-----BEGIN SSH SIGNATURE-----"
 _TIMEOUT_S = 60
@@ -80,9 +81,40 @@ def verify_signature(
         DataError: no signature or list, ssh-keygen is missing, or the signature is of other bytes, another namespace,
             or a key that the list does not allow.
     """
-    source, allowed = Path(bundle), Path(allowed_signers).absolute()
-    where = f"bundle {source}"
-    content, signature = read_content(source), _read_signature(source)
+    source = Path(bundle)
+    content, signature = read_content(source), _read_signature(source, f"bundle {source}")
+    return _verify(source, content, signature, allowed_signers, signer, NAMESPACE, f"bundle {source}")
+
+
+def verify_signed_file(
+    path: Path, allowed_signers: Path, *, signer: str = "", namespace: str = DATABASE_NAMESPACE
+) -> Verified:
+    """As `verify_signature`, of any file that lies still, such as a database without a -wal file.
+
+    Raises:
+        DataError: as there, or the file has a -wal file, which no signature covers.
+    """
+    if (log := path.with_name(path.name + "-wal")).exists() and log.stat().st_size:
+        raise DataError(
+            f"{path}: its log {log.name} is not signed, expected a database without one (db export)"
+        )
+    where = str(path)
+    with open_regular(path) as file:
+        return _verify(
+            path, file.read(), _read_signature(path, where), allowed_signers, signer, namespace, where
+        )
+
+
+def _verify(
+    source: Path,
+    content: bytes,
+    signature: bytes,
+    allowed_signers: str | os.PathLike[str],
+    signer: str,
+    namespace: str,
+    where: str,
+) -> Verified:
+    allowed = Path(allowed_signers).absolute()
     if not allowed.is_file():
         raise DataError(
             f"{where}: cannot be verified (allowed signers {allowed_signers}: {_no_file(allowed)})"
@@ -98,7 +130,7 @@ def verify_signature(
                 "expected one of the allowed signers"
             )
         for candidate in candidates:
-            done = _ssh_keygen(["verify", *files, "-I", candidate, "-n", NAMESPACE], content, where)
+            done = _ssh_keygen(["verify", *files, "-I", candidate, "-n", namespace], content, where)
             if done.returncode == 0:
                 _, _, key = done.stdout.decode(errors="replace").strip().rpartition(" with ")
                 return Verified(signer=candidate, key=key, bundle_digest=sha256(content).hexdigest())
@@ -117,10 +149,10 @@ def _principals(files: Sequence[str], where: str) -> list[str]:
     return list(dict.fromkeys(name for line in lines for name in line.split(",") if name))
 
 
-def _read_signature(source: Path) -> bytes:
+def _read_signature(source: Path, where: str) -> bytes:
     path = signature_path(source)
-    where = f"bundle {source}: signature {path}"
-    expected = "one (kernelcast bundle sign)"
+    where = f"{where}: signature {path}"
+    expected = "one (kernelcast bundle sign, or ssh-keygen -Y sign)"
     signature = read_small_file(path, where=where, most_bytes=_MAX_SIGNATURE_BYTES, expected=expected)
     if not signature.startswith(_BEGINS):
         raise DataError(f"{where}: is not an SSH signature")
