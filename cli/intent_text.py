@@ -181,13 +181,13 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
 
 
 def _leader(found: Comparison) -> str:
-    """Which hardware is the best, or which cannot be told apart: none has nine chances in ten."""
+    """Which hardware is the best, or which may be: none has nine chances in ten."""
     by, chances = "step time" if found.rank_by == "time" else found.rank_by, found.chances
     first = found.compared[0].hardware
     if len(chances) < 2 or max(chances.values()) >= _CERTAIN:
         return f"best by {by}: {first}"
     near = [name for name, chance in chances.items() if chance >= 1 - _CERTAIN]
-    return f"cannot be told apart by {by}: {', '.join(near)}"
+    return f"no clear best by {by}: {' or '.join(near)}"
 
 
 def _cells(one: Compared, like: float | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from kernelcast.runtime.record import Record
 
 GOOD, ROUGH, GUESS = "good", "rough", "guess"
 _MOST_HALF_WIDTH = ((GOOD, 0.15), (ROUGH, 0.30))
-"""Half of the 90 % interval's width, of the step: what a grade has at most. Wider ones are a guess."""
+"""Largest half-width of the 90 % interval of each grade, as a fraction of the step; wider ones are a guess."""
 _LARGE_SHARE = 0.1
 """A cause of doubt about less of the step is no reason."""
 
