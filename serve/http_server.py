@@ -93,7 +93,7 @@ async def serving(
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if server.started:
-            listening.listen(BACKLOG)  # of the kernel; uvicorn's was that of asyncio
+            listening.listen(BACKLOG)  # the kernel's queue, which asyncio has set to the other number
             started()
         await task
     finally:
