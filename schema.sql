@@ -883,7 +883,7 @@ SELECT
     traced_event.repetition_index,
     timeline.trace_id,
     trace.run_id
-FROM traced_event
+FROM traced_event INDEXED BY sqlite_autoindex_traced_event_1 -- the table itself, in order: indexes would look up every row
 JOIN event_kind ON event_kind.number = traced_event.kind_number
 JOIN timeline ON timeline.number = traced_event.timeline_number
 JOIN trace ON trace.id = timeline.trace_id
@@ -924,7 +924,7 @@ FROM (
         run_id, trace_id, rank, step, step_index, class, stream, duration_us, exposed_us, idle_us, late_us,
         -- The latest end of all earlier events, with its stream in the lowest 20 bits.
         max(CAST((start_us + duration_us) * 1e3 AS BIGINT) * 1048576 + (stream & 1048575)) OVER (
-            PARTITION BY trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            PARTITION BY run_id, trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) & 1048575 AS ended_stream
     FROM trace_event
 )
@@ -940,7 +940,7 @@ SELECT
     round(avg(duration_us), 3) AS mean_us,
     max(duration_us) AS max_us,
     round(sum(exposed_us), 3) AS exposed_us, -- sums to the busy time of the device
-    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY trace_id), 2) AS percent_of_busy,
+    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY run_id, trace_id), 2) AS percent_of_busy,
     trace_id,
     run_id
 FROM trace_event
@@ -956,7 +956,7 @@ SELECT
     count(*) AS launches,
     round(sum(duration_us), 3) AS total_us,
     round(sum(exposed_us), 3) AS exposed_us,
-    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY trace_id), 2) AS percent_of_busy,
+    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY run_id, trace_id), 2) AS percent_of_busy,
     trace_id,
     run_id
 FROM trace_event
@@ -1131,7 +1131,7 @@ FROM (
         SELECT
             rank, device, stream, start_us, duration_us, launch_us, trace_id, run_id,
             lag(start_us + duration_us) OVER (
-                PARTITION BY trace_id, device, stream ORDER BY sequence
+                PARTITION BY run_id, trace_id, device, stream ORDER BY sequence
             ) AS before_us
         FROM trace_event
     )

@@ -83,6 +83,7 @@ def headline(
     used, calibration = source.collectives, source.calibration
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
     rows = [
+        *([] if (grade := estimate.grade) is None else [("grade", str(grade))]),
         *_interval(estimate),
         *_spread(estimate),
         ("compute", _utilisation(estimate)),

@@ -4,7 +4,7 @@
 -- steps: steps
 -- An event, with the gap before it, belongs to the step that launched it.
 SELECT * FROM step_time
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 ORDER BY rank, trace_id, step_index IS NULL, step_index;
 
 -- ranks: ranks, by the collectives that several of them ran
@@ -12,7 +12,7 @@ ORDER BY rank, trace_id, step_index IS NULL, step_index;
 SELECT rank, collectives, times_last, mean_late_us, largest_skew_us, delay_ms, waiting_ms, transfer_ms,
     extra_compute_ms, extra_memory_ms, extra_host_ms
 FROM rank_arrival
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 ORDER BY delay_ms DESC, rank LIMIT :top;
 
 -- matches: groups and sizes, with all ranks there
@@ -21,7 +21,7 @@ SELECT collective, group_ranks, group_size, message_bytes, count(*) AS collectiv
     round(max(skew_us), 3) AS largest_skew_us, round(avg(transfer_us), 3) AS transfer_us,
     round(avg(bus_gb_per_s), 3) AS bus_gb_per_s, max(clock_error_us) AS clock_error_us
 FROM collective_match
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run) AND is_last
+WHERE run_id = :run AND is_last
 GROUP BY collective, group_ranks, group_size, message_bytes
 ORDER BY sum(transfer_us) DESC LIMIT :top;
 
@@ -31,7 +31,7 @@ SELECT kernel, class, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) A
     round(sum(total_us) / sum(launches), 3) AS mean_us, round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
     round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (), 1) AS percent_of_busy
 FROM kernel_time
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 GROUP BY kernel, class
 ORDER BY exposed_ms DESC, total_ms DESC, kernel LIMIT :top;
 
@@ -41,7 +41,7 @@ SELECT host_operator, direction, class, sum(launches) AS launches, round(sum(tot
     round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
     round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (), 1) AS percent_of_busy
 FROM host_operator_time
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 GROUP BY host_operator, direction, class
 ORDER BY exposed_ms DESC, total_ms DESC, host_operator LIMIT :top;
 
@@ -50,7 +50,7 @@ ORDER BY exposed_ms DESC, total_ms DESC, host_operator LIMIT :top;
 SELECT rank, host_operator, batch, m, k, n, dtype, calls, mean_us, teraflops_per_s, percent_of_peak, bound,
     percent_of_roofline
 FROM product_rate
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 ORDER BY total_us DESC, m, k, n LIMIT :top;
 
 -- collectives: collectives
@@ -58,7 +58,7 @@ ORDER BY total_us DESC, m, k, n LIMIT :top;
 SELECT rank, collective, group_size, message_bytes, dtype, calls, mean_us, bus_gb_per_s, min_us, best_bus_gb_per_s,
     round(exposed_us / 1e3, 3) AS exposed_ms
 FROM collective_rate
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 ORDER BY total_us DESC LIMIT :top;
 
 -- copies: copies and fills
@@ -66,14 +66,14 @@ ORDER BY total_us DESC LIMIT :top;
 SELECT copy, sum(copies) AS copies, sum(total_bytes) AS total_bytes, round(sum(total_ms), 3) AS total_ms,
     round(sum(exposed_ms), 3) AS exposed_ms, round(avg(gb_per_s), 3) AS gb_per_s
 FROM copy_rate
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 GROUP BY copy
 ORDER BY sum(total_ms) DESC LIMIT :top;
 
 -- launches: launches
 -- Delay: from the launch to the start. Queued: launched and not started yet. A queue that is empty makes the device wait.
 SELECT rank, step, launches, short_percent, mean_delay_us, mean_queued, starved_percent, host_ms FROM launch_delay
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 ORDER BY rank, step_index LIMIT :top;
 
 -- host: calls of the host
@@ -81,7 +81,7 @@ ORDER BY rank, step_index LIMIT :top;
 SELECT kind, call, is_synchronising, sum(calls) AS calls, round(sum(total_ms), 3) AS total_ms,
     round(max(longest_ms), 3) AS longest_ms
 FROM host_call
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 GROUP BY kind, call, is_synchronising
 ORDER BY is_synchronising DESC, sum(total_ms) DESC LIMIT :top;
 
@@ -90,12 +90,12 @@ ORDER BY is_synchronising DESC, sum(total_ms) DESC LIMIT :top;
 SELECT module, level, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,
     round(sum(exposed_us) / 1e3, 3) AS exposed_ms
 FROM module_time
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 GROUP BY module, level
 ORDER BY exposed_ms DESC, level LIMIT :top;
 
 -- streams: streams
 -- Gaps before the events of a stream.
 SELECT * FROM stream_idle
-WHERE trace_id IN (SELECT id FROM trace WHERE run_id = :run)
+WHERE run_id = :run
 ORDER BY rank, device, busy_ms DESC LIMIT :top;

@@ -102,7 +102,12 @@ def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
 
 def shapes_text(dims: Any) -> str:
     """Shapes of an operator's inputs as JSON; empty where none was recorded."""
-    return json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
+    if not isinstance(dims, list) or not any(dims):
+        return ""
+    try:
+        return msgspec.json.encode(dims).decode()
+    except (OverflowError, msgspec.MsgspecError, RecursionError):  # whole numbers beyond 64 bits
+        return json.dumps(dims, separators=(",", ":"))
 
 
 def _shape(entry: Any) -> tuple[int, ...]:

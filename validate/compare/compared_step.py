@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import copysign, inf, log
+from math import inf
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 from kernelcast.collector.ingest.open_traces import opened_traces
@@ -29,8 +28,6 @@ from kernelcast.validate.compare.traced_steps import TracedSteps, traced_steps
 
 FORMAT = "kernelcast.compared_step/1"
 _LEAST_MATCHED = 0.5  # of the predicted matrix products
-_NORMAL = NormalDist()
-_AT_95 = _NORMAL.inv_cdf(0.95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +52,9 @@ class ComparedStep:
 
     @property
     def slower_than(self) -> float | None:
-        """Share of the predicted steps that are shorter: each side of the point falls off log-normally to the
-        interval's end. None without an interval.
-        """
-        if self.estimate.interval_s is None:
-            return None
-        low_s, high_s = self.estimate.interval_s
-        ratio = log(self.measured_s / self.estimate.step_time_s)
-        spread = log((high_s if ratio > 0 else low_s) / self.estimate.step_time_s)
-        return _NORMAL.cdf(_AT_95 * ratio / abs(spread)) if spread else 0.5 + copysign(0.5, ratio)
+        """Share of the predicted distribution that is shorter; None without an interval."""
+        predicted = self.estimate.predicted
+        return None if predicted is None else predicted.share_below(self.measured_s)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:

@@ -165,6 +165,7 @@ def test_plain_values(make_bundle: Make) -> None:
         "tokens_per_s",
         "model_flops",
         "tflops_per_device",
+        "grade",
         "mfu",
         "hfu",
         "peak",
