@@ -186,12 +186,10 @@ def merge(
     for path, added in merged.added:
         parts = [f"{count:,} {table}" for table, count in added.items() if count]
         say(f"{path}: {', '.join(parts) + ' added' if parts else 'nothing new'}")
-    for one in merged.merges:
-        if one.into_own_runs:
-            say(
-                f"{into}: doubtful: {one.into_own_runs:,} samples of merge {one.id[:12]} are of runs that this "
-                "database measured itself"
-            )
+    if into_own_runs := sum(one.into_own_runs for one in merged.merges):
+        say(
+            f"{into}: doubtful: {into_own_runs:,} merged samples are of runs that were in it before (db info)"
+        )
     say(f"{into}: content digest {merged.content_digest}")
 
 

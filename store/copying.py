@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.bundle.signature import verify_signed_file
+from kernelcast.runtime.bundle.signature import Verified, verify_signed_file
 from kernelcast.runtime.errors import DataError, UsageError, one_line
 from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_file, publish, unfinished_file
@@ -222,19 +222,27 @@ def _merge(
         connection.execute("PRAGMA cache_size = -65536")  # 64 MiB, whatever the size of the databases
         with transaction(connection):
             for path in paths:
-                found = ""
+                verified = None
                 if allowed_signers is not None:
-                    found = verify_signed_file(path, allowed_signers, signer=signer).signer
-                added.append((path, _add(path, connection, file, target, max_size_bytes, found)))
+                    verified = verify_signed_file(path, allowed_signers, signer=signer)
+                added.append((path, _add(path, connection, file, target, max_size_bytes, verified)))
             digest, merges = content_tables_digest(connection), tuple(stored_merges(connection))
     return Merged(added=tuple(added), content_digest=digest, merges=merges)
 
 
 def _add(
-    path: Path, connection: sqlite3.Connection, file: Path, target: Path, max_size_bytes: int, signer: str
+    path: Path,
+    connection: sqlite3.Connection,
+    file: Path,
+    target: Path,
+    max_size_bytes: int,
+    verified: Verified | None,
 ) -> Counter[str]:
     if os.path.samefile(path, file):
         return Counter()
     with foreign_database(path, max_size_bytes=max_size_bytes) as source:
-        brought = record_merge(connection, file_digest(path), signer)
+        digest = file_digest(path)
+        if verified is not None and verified.bundle_digest != digest:
+            raise DataError(f"{path}: was changed while its signature was verified; nothing was stored")
+        brought = record_merge(connection, digest, "" if verified is None else verified.signer)
         return copy_content(source, connection, source_path=path, target_path=target, brought=brought)

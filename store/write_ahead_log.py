@@ -63,13 +63,13 @@ def _damaged_frame(log: Path) -> int | None:
         first = 1
         for frames in _frames(file, _FRAME_HEADER_BYTES + page_bytes):
             heads = frames[:, :_FRAME_HEADER_BYTES].copy().view(">u4").astype(np.uint32)
-            is_ours = (heads[:, 2:4] == words[4:6]).all(axis=1)
-            ends = is_ours & (heads[:, 1] > 0)
+            salts = heads[:, 2:4] == words[4:6]
+            ends = salts.any(axis=1) & (heads[:, 1] > 0)  # one of both may be what is damaged
             if damaged is None:
                 checked = np.delete(frames, range(8, _FRAME_HEADER_BYTES), axis=1)
                 checked = np.ascontiguousarray(checked).view(order)
                 found = _sums(checked, sums)
-                if (wrong := ~is_ours | (found != heads[:, 4:6]).any(axis=1)).any():
+                if (wrong := ~salts.all(axis=1) | (found != heads[:, 4:6]).any(axis=1)).any():
                     damaged = first + int(wrong.argmax())
                     ends = ends[wrong.argmax() :]
                 sums = found[-1]

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from kernelcast.runtime.bundle.file import read_content, verified_bundle
 from kernelcast.runtime.dataclass import dataclass
@@ -32,7 +33,7 @@ _MAX_SIGNATURE_BYTES = 1 << 16
 class Verified:
     """A signature that holds: who made it, as the list of allowed signers calls them, and with which key.
 
-    `bundle_digest` is the SHA-256 of the bytes that it holds for.
+    `bundle_digest` is the SHA-256 of the bytes that it holds for, of a bundle or another file.
     """
 
     signer: str
@@ -100,14 +101,13 @@ def verify_signed_file(
         )
     where = str(path)
     with open_regular(path) as file:
-        return _verify(
-            path, file.read(), _read_signature(path, where), allowed_signers, signer, namespace, where
-        )
+        signature = _read_signature(path, where, f"one (ssh-keygen -Y sign -n {namespace})")
+        return _verify(path, file, signature, allowed_signers, signer, namespace, where)
 
 
 def _verify(
     source: Path,
-    content: bytes,
+    content: bytes | BinaryIO,
     signature: bytes,
     allowed_signers: str | os.PathLike[str],
     signer: str,
@@ -133,11 +133,21 @@ def _verify(
             done = _ssh_keygen(["verify", *files, "-I", candidate, "-n", namespace], content, where)
             if done.returncode == 0:
                 _, _, key = done.stdout.decode(errors="replace").strip().rpartition(" with ")
-                return Verified(signer=candidate, key=key, bundle_digest=sha256(content).hexdigest())
+                return Verified(signer=candidate, key=key, bundle_digest=_digest(content))
     raise DataError(
         f"{where}: signature {signature_path(source)} does not hold for {' or '.join(candidates)} "
         f"({_reason(done)}): other bytes, another key, or not allowed"
     )
+
+
+def _digest(content: bytes | BinaryIO) -> str:
+    if isinstance(content, bytes):
+        return sha256(content).hexdigest()
+    content.seek(0)
+    digest = sha256()
+    while block := content.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _principals(files: Sequence[str], where: str) -> list[str]:
@@ -149,10 +159,9 @@ def _principals(files: Sequence[str], where: str) -> list[str]:
     return list(dict.fromkeys(name for line in lines for name in line.split(",") if name))
 
 
-def _read_signature(source: Path, where: str) -> bytes:
+def _read_signature(source: Path, where: str, expected: str = "one (kernelcast bundle sign)") -> bytes:
     path = signature_path(source)
     where = f"{where}: signature {path}"
-    expected = "one (kernelcast bundle sign, or ssh-keygen -Y sign)"
     signature = read_small_file(path, where=where, most_bytes=_MAX_SIGNATURE_BYTES, expected=expected)
     if not signature.startswith(_BEGINS):
         raise DataError(f"{where}: is not an SSH signature")
@@ -164,14 +173,18 @@ def _no_file(path: Path) -> str:
 
 
 def _ssh_keygen(
-    arguments: Sequence[str], content: bytes, where: str, *, timeout_s: int | None = _TIMEOUT_S
+    arguments: Sequence[str], content: bytes | BinaryIO, where: str, *, timeout_s: int | None = _TIMEOUT_S
 ) -> "subprocess.CompletedProcess[bytes]":
     program = shutil.which("ssh-keygen")
     if program is None:
         raise DataError(f"{where}: ssh-keygen is not installed, expected OpenSSH's (Debian: openssh-client)")
+    given: dict[str, Any] = {"input": content}
+    if not isinstance(content, bytes):
+        content.seek(0)  # large files are not read into memory
+        given = {"stdin": content}
     try:
         return subprocess.run(
-            [program, "-Y", *arguments], input=content, capture_output=True, timeout=timeout_s, check=False
+            [program, "-Y", *arguments], **given, capture_output=True, timeout=timeout_s, check=False
         )
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: ssh-keygen cannot be run ({error})") from error

@@ -32,6 +32,7 @@ VALUES = (
     DEEP,
     f'{{"model":{DEEP}}}',
     "1e999",
+    "2999-01-01T00:00:00.000Z",
     "9" * 5000,
     "\x00",
     b"\xff\xfe",
@@ -121,6 +122,22 @@ def swapped_pages(path: Path, generator: random.Random) -> str:
     content[other : other + size] = page
     path.write_bytes(content)
     return f"pages {one // size} and {other // size}"
+
+
+def damaged_log(path: Path, generator: random.Random) -> str:
+    """Give the database a -wal file of three transactions, and flip a bit of it."""
+    writer = path.with_name("writer.db")
+    path.rename(writer)
+    with closing(sqlite3.connect(writer, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        for number in range(3):
+            connection.execute("UPDATE operator SET title = ?", (f"title {number}",))
+        shutil.copy(writer, path)
+        content = bytearray(writer.with_name("writer.db-wal").read_bytes())
+    place = generator.randrange(len(content))
+    content[place] ^= 1 << generator.randrange(8)
+    path.with_name(path.name + "-wal").write_bytes(content)
+    return f"byte {place} of the log"
 
 
 def endless_pages(path: Path, table: str) -> None:

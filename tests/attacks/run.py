@@ -163,6 +163,7 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
     from tests.attacks.databases import (
         HOSTILE_SCHEMAS,
         changed_value,
+        damaged_log,
         endless_pages,
         flipped_bytes,
         hostile_schema,
@@ -192,7 +193,7 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
         endless_pages(bad, table)
         given(f"endless pages of {table}")
     while time.monotonic() < until:
-        for damage in (changed_value, flipped_bytes, swapped_pages):
+        for damage in (changed_value, flipped_bytes, swapped_pages, damaged_log):
             for stray in folder.glob("bad.db*"):
                 stray.unlink()
             shutil.copy(SOUND, bad)

@@ -1,5 +1,6 @@
 """Logs (-wal files): what SQLite drops without a word of a damaged one is said."""
 
+import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -75,6 +76,25 @@ def test_what_was_given_up_or_is_from_before_is_no_damage(writer: sqlite3.Connec
     writer.execute("UPDATE operator SET title = 'y' WHERE name = 'o1'")
     assert (tmp_path / "w.db-wal").stat().st_size >= before
     assert check_database(copied(tmp_path)[0]) == []
+
+
+def test_any_changed_bit_is_said_or_changes_nothing(writer: sqlite3.Connection, tmp_path: Path) -> None:
+    target, log = copied(tmp_path)
+    sound, generator = log.read_bytes(), random.Random(7)
+    said = 0
+    for _ in range(150):
+        content = bytearray(sound)
+        content[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
+        log.write_bytes(content)
+        target.with_name("copy.db-shm").unlink(missing_ok=True)
+        try:
+            with Database.open(target, read_only=True) as database:
+                assert database.query("SELECT count(*) AS n FROM operator WHERE name LIKE 'o_'") == [
+                    {"n": TIMES}
+                ]
+        except DataError:
+            said += 1
+    assert said > 100
 
 
 def test_the_last_transaction_is_damage_too(writer: sqlite3.Connection, tmp_path: Path) -> None:
