@@ -15,6 +15,7 @@ from kernelcast.runtime.estimate.known_shares import origins
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
+    STATISTICS,
     amount,
     between,
     gibibytes,
@@ -99,7 +100,7 @@ def headline(
         *(("data", text) for text in source.data if not is_brief),
         (
             "bundle",
-            f"{source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
+            f"{source.bundle} ({STATISTICS[source.statistic]}, {source.dtype}, {measured(source.created_at)})",
         ),
         *([] if source.stack is None else [("stack", str(source.stack))]),
         *([] if calibration is None else [("calibration", calibration.summary)]),
