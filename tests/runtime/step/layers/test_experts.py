@@ -153,7 +153,7 @@ def test_a_model_without_experts_has_none_to_spread() -> None:
     for change, refused in (
         ({}, "ep is 4, expected 1"),
         ({"ep": 1, "expert_imbalance": 2.0}, "expert_imbalance is 2.0, expected 1"),
-        ({"ep": 1, "expert_overlap": True}, "expert_overlap is True, expected false"),
+        ({"ep": 1, "expert_overlap": True}, "expert_overlap is true, expected false"),
     ):
         with pytest.raises(UsageError, match=rf"^{refused}.*: model mixture has no experts"):
             replace(LAYOUT, **change).check(dense)  # type: ignore[arg-type]
