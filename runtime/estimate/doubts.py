@@ -1,19 +1,38 @@
-"""Warnings for readers: grouped by cause, with the share of the step that each group concerns."""
+"""Doubts about an answer, for readers: warnings by cause, with their share of the step, and one grade of them all."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import fsum
+from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.record import Record
 
 LEAST_SHARE = 0.001
 """Warnings about a smaller share of the operators' time are not shown; JSON keeps them."""
 MOST_LINES = 6
 """Lines of warnings in a text, including the hint at the others."""
 _MOST_TOPICS = 3
+
+GOOD, ROUGH, GUESS = "good", "rough", "guess"
+_MOST_HALF_WIDTH = ((GOOD, 0.15), (ROUGH, 0.30))
+"""Largest half-width of the 90 % interval of each grade, as a fraction of the step; wider ones are a guess."""
+_LARGE_SHARE = 0.1
+"""A cause of doubt about less of the step is no reason."""
+
+_IN_WORDS: Mapping[Cause, str] = MappingProxyType(
+    {
+        Cause.LEFT_OUT: "left out of the sum",
+        Cause.EXTRAPOLATED: "larger or smaller than what was measured",
+        Cause.SUBSTITUTED: "answered by measurements of other work",
+        Cause.DESCRIBED: "computed from described links",
+        Cause.TRANSFERRED: "measured on another device",
+        Cause.DOUBTFUL: "answered by a regressor with large errors",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +137,71 @@ def _share(
 
 def _or_all(share: float | None) -> float:
     return 1.0 if share is None else share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade(Record):
+    """`grade` is good, rough or guess by the width of the 90 % interval; `reason` is a clause."""
+
+    grade: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.grade}: {self.reason}"
+
+
+def grade_of(step_s: float, interval_s: tuple[float, float], doubts: Sequence[Doubt]) -> Grade:
+    """The grade of a step; the reason is its interval and the most severe cause that concerns a tenth of it."""
+    low, high = (one_s / step_s - 1 for one_s in interval_s)
+    grade = next((name for name, most in _MOST_HALF_WIDTH if (high - low) / 2 <= most), GUESS)
+    reason = f"in 9 of 10 cases {_side(low)} to {_side(high)}"
+    large = [one for one in doubts if one.share is None or one.share >= _LARGE_SHARE]
+    if grade != GOOD and large:
+        worst = large[0]
+        part = "an operator" if worst.share is None else f"{worst.share * 100:.0f} % of the step"
+        reason += f"; {part} is {_IN_WORDS[worst.cause]}"
+    return Grade(grade=grade, reason=reason)
+
+
+def _side(change: float) -> str:
+    return f"{abs(change) * 100:.0f} % {'shorter' if change < 0 else 'longer'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownShares(Record):
+    """Shares of the operators' time over all stages, 0 to 1; together 1.
+
+    - `measured`: the operator was measured on this device, or for a linear's gradients the same product;
+    - `transferred`: the operator or collective was measured on another device or cluster;
+    - `assumed`: another operator, or a description of links, answered.
+    """
+
+    measured: float
+    transferred: float
+    assumed: float
+
+
+def known_shares(
+    concerned: Mapping[AnswerWarning, Collection[Question]], times_s: Mapping[Question, float]
+) -> KnownShares:
+    """Shares by the warnings of an estimate; an answer both transferred and assumed counts as assumed."""
+    assumed: set[Question] = set()
+    transferred: set[Question] = set()
+    for warning, questions in concerned.items():
+        if warning.cause is Cause.DESCRIBED or warning.is_assumption:
+            assumed.update(questions)
+        elif warning.cause is Cause.TRANSFERRED:
+            transferred.update(questions)
+    whole_s = fsum(times_s.values()) or 1.0
+    assumed_s = fsum(times_s.get(one, 0.0) for one in assumed)
+    transferred_s = fsum(times_s.get(one, 0.0) for one in transferred - assumed)
+    return KnownShares(
+        measured=max(0.0, 1 - (assumed_s + transferred_s) / whole_s),
+        transferred=transferred_s / whole_s,
+        assumed=assumed_s / whole_s,
+    )
+
+
+def origins(concerned: Collection[AnswerWarning]) -> tuple[str, ...]:
+    """Devices whose measurements answered for this one, by name."""
+    return tuple(sorted({one.values["origin"] for one in concerned if "origin" in one.values}))

@@ -11,9 +11,15 @@ from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.dataclass import asdict, dataclass, field
 from kernelcast.runtime.estimate.device_memory import Memory
-from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
-from kernelcast.runtime.estimate.grade import Grade, grade_of
-from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
+from kernelcast.runtime.estimate.doubts import (
+    Doubt,
+    Grade,
+    KnownShares,
+    grade_of,
+    grouped,
+    known_shares,
+    share_of,
+)
 from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.step_spread import StepSpread, spread_of
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, Parallelism, load_model
-from kernelcast.runtime.estimate.grade import grade_of
+from kernelcast.runtime.estimate.doubts import grade_of
 from kernelcast.runtime.estimate.predicted_range import PredictedRange, chances_of_least
 
 widths = st.floats(0, 2)
