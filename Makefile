@@ -47,7 +47,7 @@ unit: $(INSTALLED) tools
 	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2 --dist worksteal
 
 slow: $(INSTALLED) tools
-	$(BIN)/pytest -m slow -n 2 --dist loadgroup
+	$(BIN)/pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder
 
 # Hostile files and clients, loopback only: a quarter of an hour. ATTACK='--write docs/trust.md' keeps the counts.
 attack: $(INSTALLED)

@@ -13,7 +13,7 @@
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 7;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 9;             -- this schema's version; numbered migrations bring older files here
 
 
 -- Hardware, fabric and software -------------------------------------------------------------------------------------
@@ -109,6 +109,25 @@ CREATE TABLE run_note ( -- Free text about a run, in a separate table, so that a
     note TEXT NOT NULL -- free text
 ) STRICT;
 CREATE INDEX run_note_by_run ON run_note (run_id);
+
+
+-- Merges ------------------------------------------------------------------------------------------------------------
+
+CREATE TABLE merge ( -- A file that was merged into this database. Neither merged nor exported itself.
+    number INTEGER PRIMARY KEY, -- row number in this file; merged_row refers to it
+    id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- start of `file_digest`
+    file_digest TEXT NOT NULL, -- SHA-256 of the file
+    signer TEXT NOT NULL, -- whose signature was verified, as the list of allowed signers names them; empty for none
+    merged_at TEXT NOT NULL -- UTC
+) STRICT;
+
+CREATE TABLE merged_row ( -- Rows that merges brought; all other rows are the database's own.
+    table_name TEXT NOT NULL, -- table
+    row_id TEXT NOT NULL, -- id in that table
+    merge_number INTEGER NOT NULL REFERENCES merge (number), -- merge whose file holds it
+    PRIMARY KEY (table_name, row_id, merge_number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX merged_row_by_merge ON merged_row (merge_number);
 
 
 -- Measured operators ------------------------------------------------------------------------------------------------
@@ -265,7 +284,11 @@ CREATE TABLE event_kind ( -- Properties of events, each combination once. Empty 
     collective TEXT NOT NULL, -- collective, as the trace names it
     group_ranks TEXT NOT NULL, -- ranks of its group, as the trace lists them
     group_size INTEGER, -- processes of its group
-    message_bytes INTEGER -- bytes as nccl-tests count them: the larger of one process's input and output
+    message_bytes INTEGER, -- bytes as nccl-tests count them: the larger of one process's input and output; of a copy or fill its bytes
+    grid TEXT NOT NULL DEFAULT '', -- blocks of a launch, JSON list of three
+    block TEXT NOT NULL DEFAULT '', -- threads of a block, JSON list of three
+    registers INTEGER, -- registers of a thread
+    occupancy_percent REAL -- achieved occupancy, as the profiler estimates it
 ) STRICT;
 
 CREATE TABLE event_scope ( -- Annotations and modules around launches, each combination once.
@@ -295,6 +318,34 @@ CREATE TABLE traced_event ( -- One kernel, copy or fill of a trace (on a CPU: a 
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX traced_event_by_kind ON traced_event (kind_number);
 CREATE INDEX traced_event_by_sample ON traced_event (sample_number, repetition_index) WHERE sample_number IS NOT NULL;
+
+CREATE TABLE trace_clock ( -- The clock of a trace relative to the clocks of the other ranks.
+    timeline_number INTEGER NOT NULL PRIMARY KEY REFERENCES timeline (number), -- timeline
+    start_ns INTEGER NOT NULL, -- nanoseconds from the first event of the run to the start of the trace
+    drift REAL NOT NULL, -- seconds that the run's clock gains in one second of the trace's
+    error_ns INTEGER NOT NULL -- nanoseconds, spread of the ends of collectives around it; 0: a host's own clock
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE matched_collective ( -- An event that is one rank's part of a collective that several traced ranks ran.
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
+    sequence INTEGER NOT NULL, -- event in traced_event
+    collective_number INTEGER NOT NULL, -- number of the collective in the run, the same on all ranks
+    compute_ns INTEGER NOT NULL, -- nanoseconds of compute since the start of the rank's matched collective before
+    memory_ns INTEGER NOT NULL, -- nanoseconds of copies and fills alone since then
+    host_ns INTEGER NOT NULL, -- nanoseconds since then in which the device waited for its host
+    PRIMARY KEY (timeline_number, sequence)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE host_time ( -- Calls of the host of a trace, summed by step and name.
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
+    step INTEGER, -- step that they start in; NULL outside of steps
+    kind TEXT NOT NULL CHECK (kind IN ('operator', 'annotation', 'runtime')), -- operator: inside no other; runtime: of the device
+    name TEXT NOT NULL, -- as the trace names them
+    calls INTEGER NOT NULL, -- number of calls
+    total_ns INTEGER NOT NULL, -- nanoseconds, sum of their durations
+    longest_ns INTEGER NOT NULL -- nanoseconds, the longest call
+) STRICT;
+CREATE INDEX host_time_by_timeline ON host_time (timeline_number);
 
 
 -- Training steps, predictions and regressors ------------------------------------------------------------------------
@@ -808,6 +859,22 @@ SELECT
     event_kind.group_ranks,
     event_kind.group_size,
     event_kind.message_bytes,
+    CASE
+        WHEN collective LIKE '%all%reduce%' OR collective = 'allreduce' THEN 2.0 * (group_size - 1) / group_size
+        WHEN collective LIKE '%gather%' OR collective LIKE '%scatter%' OR collective LIKE '%to_all%'
+            THEN 1.0 * (group_size - 1) / group_size
+        WHEN class = 'communication' THEN 1.0
+    END * message_bytes AS bus_bytes, -- of nccl-tests, PERFORMANCE.md
+    event_kind.grid,
+    event_kind.block,
+    event_kind.registers,
+    event_kind.occupancy_percent,
+    (trace_clock.start_ns + traced_event.start_ns * (1 + trace_clock.drift)) / 1e3 AS run_us, -- from the start of the run
+    trace_clock.error_ns / 1e3 AS clock_error_us,
+    matched_collective.collective_number, -- number of the collective in the run; NULL: on no other traced rank
+    matched_collective.compute_ns / 1e3 AS since_compute_us, -- since the collective before
+    matched_collective.memory_ns / 1e3 AS since_memory_us,
+    matched_collective.host_ns / 1e3 AS since_host_us,
     traced_event.call, -- number of the launching host call, shared by its events
     traced_event.correlation,
     traced_event.sequence,
@@ -816,13 +883,17 @@ SELECT
     traced_event.repetition_index,
     timeline.trace_id,
     trace.run_id
-FROM traced_event
+FROM traced_event INDEXED BY sqlite_autoindex_traced_event_1 -- the table itself, in order: indexes would look up every row
 JOIN event_kind ON event_kind.number = traced_event.kind_number
 JOIN timeline ON timeline.number = traced_event.timeline_number
 JOIN trace ON trace.id = timeline.trace_id
 LEFT JOIN traced_step
     ON traced_step.timeline_number = traced_event.timeline_number AND traced_step.step = traced_event.step
-LEFT JOIN event_scope ON event_scope.number = traced_event.scope_number;
+LEFT JOIN event_scope ON event_scope.number = traced_event.scope_number
+LEFT JOIN trace_clock ON trace_clock.timeline_number = traced_event.timeline_number
+LEFT JOIN matched_collective
+    ON matched_collective.timeline_number = traced_event.timeline_number
+    AND matched_collective.sequence = traced_event.sequence;
 
 CREATE VIEW step_time AS -- Where does a step's time go? The time of the device without overlap, per trace and step.
 SELECT
@@ -843,7 +914,7 @@ SELECT
     round(
         100 - 100.0 * sum(iif(class = 'communication', exposed_us, 0))
         / nullif(sum(iif(class = 'communication', duration_us, 0)), 0), 1
-    ) AS overlapped_percent, -- of communication_ms, behind compute or other communication
+    ) + 0.0 AS overlapped_percent, -- of communication_ms, behind compute or other communication
     count(*) AS events,
     step_index,
     trace_id,
@@ -853,7 +924,7 @@ FROM (
         run_id, trace_id, rank, step, step_index, class, stream, duration_us, exposed_us, idle_us, late_us,
         -- The latest end of all earlier events, with its stream in the lowest 20 bits.
         max(CAST((start_us + duration_us) * 1e3 AS BIGINT) * 1048576 + (stream & 1048575)) OVER (
-            PARTITION BY trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            PARTITION BY run_id, trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) & 1048575 AS ended_stream
     FROM trace_event
 )
@@ -869,7 +940,7 @@ SELECT
     round(avg(duration_us), 3) AS mean_us,
     max(duration_us) AS max_us,
     round(sum(exposed_us), 3) AS exposed_us, -- sums to the busy time of the device
-    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY trace_id), 2) AS percent_of_busy,
+    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY run_id, trace_id), 2) AS percent_of_busy,
     trace_id,
     run_id
 FROM trace_event
@@ -885,7 +956,7 @@ SELECT
     count(*) AS launches,
     round(sum(duration_us), 3) AS total_us,
     round(sum(exposed_us), 3) AS exposed_us,
-    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY trace_id), 2) AS percent_of_busy,
+    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY run_id, trace_id), 2) AS percent_of_busy,
     trace_id,
     run_id
 FROM trace_event
@@ -951,43 +1022,92 @@ SELECT
     count(*) AS calls,
     round(avg(duration_us), 3) AS mean_us,
     round(min(duration_us), 3) AS min_us, -- call with the shortest wait for other ranks
-    round(factor * message_bytes / avg(duration_us) / 1e3, 3) AS bus_gb_per_s, -- bus bandwidth at mean_us
-    round(factor * message_bytes / min(duration_us) / 1e3, 3) AS best_bus_gb_per_s, -- bus bandwidth at min_us
+    round(bus_bytes / avg(duration_us) / 1e3, 3) AS bus_gb_per_s, -- bus bandwidth at mean_us
+    round(bus_bytes / min(duration_us) / 1e3, 3) AS best_bus_gb_per_s, -- bus bandwidth at min_us
     round(sum(duration_us), 3) AS total_us,
     round(sum(exposed_us), 3) AS exposed_us,
     trace_id,
     run_id
+FROM trace_event
+WHERE class = 'communication'
+GROUP BY run_id, trace_id, rank, collective, group_size, group_ranks, message_bytes, dtype, bus_bytes;
+
+CREATE VIEW collective_match AS -- Which rank came last to a collective? One row per collective and traced rank.
+SELECT
+    run_id,
+    collective_number,
+    step,
+    rank,
+    collective,
+    group_ranks,
+    group_size,
+    message_bytes,
+    dtype,
+    ranks, -- traced ranks that ran it
+    round(run_us, 3) AS arrival_us, -- from the start of the run
+    round(run_us - first_us, 3) AS late_us, -- after the first rank
+    round(last_us - first_us, 3) AS skew_us, -- the last rank after the first
+    iif(place = ranks, 1, 0) AS is_last,
+    round(wait_us, 3) AS wait_us, -- for later ranks: longer than on the rank that waited least
+    round(exposed_wait_us, 3) AS exposed_wait_us, -- without what was overlapped
+    iif(place = ranks, round(sum(exposed_wait_us) OVER same / (ranks - 1), 3), 0.0) AS delay_us, -- by the last rank: mean exposed wait of the others
+    round(transfer_us, 3) AS transfer_us, -- the shortest duration of any rank
+    round(bus_bytes / transfer_us / 1e3, 3) AS bus_gb_per_s, -- bus bandwidth of the transfer
+    since_compute_us, -- what this rank did since the collective before: compute,
+    since_memory_us, -- copies and fills alone,
+    since_host_us, -- and waiting for its host
+    round(since_compute_us - (sum(since_compute_us) OVER same - since_compute_us) / (ranks - 1), 3)
+        AS extra_compute_us, -- more than the mean of the other ranks
+    round(since_memory_us - (sum(since_memory_us) OVER same - since_memory_us) / (ranks - 1), 3) AS extra_memory_us,
+    round(since_host_us - (sum(since_host_us) OVER same - since_host_us) / (ranks - 1), 3) AS extra_host_us,
+    round(clock_error_us, 3) AS clock_error_us, -- uncertainty of arrival_us relative to other hosts
+    trace_id
 FROM (
     SELECT
         *,
-        CASE
-            WHEN collective LIKE '%all%reduce%' OR collective = 'allreduce' THEN 2.0 * (group_size - 1) / group_size
-            WHEN collective LIKE '%gather%' OR collective LIKE '%scatter%' OR collective LIKE '%to_all%'
-                THEN 1.0 * (group_size - 1) / group_size
-            ELSE 1.0
-        END AS factor -- of nccl-tests, PERFORMANCE.md
-    FROM trace_event
-    WHERE class = 'communication'
+        duration_us - transfer_us AS wait_us,
+        iif(exposed_us < duration_us - transfer_us, exposed_us, duration_us - transfer_us) AS exposed_wait_us
+    FROM (
+        SELECT
+            run_id, collective_number, step, rank, collective, group_ranks, group_size, message_bytes, dtype, bus_bytes,
+            run_us, duration_us, exposed_us, since_compute_us, since_memory_us, since_host_us, clock_error_us, trace_id,
+            min(run_us) OVER same AS first_us,
+            max(run_us) OVER same AS last_us,
+            min(duration_us) OVER same AS transfer_us,
+            count(*) OVER same AS ranks,
+            row_number() OVER (PARTITION BY run_id, collective_number ORDER BY run_us, rank) AS place
+        FROM trace_event
+        WHERE collective_number IS NOT NULL
+        WINDOW same AS (PARTITION BY run_id, collective_number)
+    )
 )
-GROUP BY run_id, trace_id, rank, collective, group_size, group_ranks, message_bytes, dtype, factor;
+WINDOW same AS (PARTITION BY run_id, collective_number);
 
-CREATE VIEW rank_time AS -- Which rank is slow? Ranks of a run side by side, per step.
+CREATE VIEW rank_arrival AS -- Which rank do the others wait for? Per rank, over the collectives that several ranks ran.
 SELECT
     run_id,
-    step,
     rank,
-    device_ms,
-    compute_ms,
-    round(compute_ms - min(compute_ms) OVER same_step, 3) AS behind_ms, -- compute time minus the fastest rank's
-    communication_ms, -- the slow rank waits least
-    exposed_communication_ms,
-    memory_ms,
-    idle_host_ms,
-    idle_ms,
-    row_number() OVER (PARTITION BY run_id, step ORDER BY compute_ms + idle_host_ms DESC) = 1 AS is_straggler,
+    sum(collectives) AS collectives,
+    sum(times_last) AS times_last,
+    round(sum(late_us) / sum(collectives), 3) AS mean_late_us, -- after the first rank
+    max(largest_skew_us) AS largest_skew_us, -- when it was last
+    round(max(delay_us) / 1e3, 3) AS delay_ms, -- that the others of its group wait for it, not overlapped; of several groups the most
+    round(sum(waiting_us) / 1e3, 3) AS waiting_ms, -- that it waits for others, not overlapped
+    round(sum(transfer_us) / 1e3, 3) AS transfer_ms,
+    round(sum(extra_compute_us) / 1e3, 3) AS extra_compute_ms, -- between collectives, more than the mean of the other ranks
+    round(sum(extra_memory_us) / 1e3, 3) AS extra_memory_ms, -- copies and fills alone
+    round(sum(extra_host_us) / 1e3, 3) AS extra_host_ms, -- waiting for its host
     trace_id
-FROM step_time
-WINDOW same_step AS (PARTITION BY run_id, step);
+FROM (
+    SELECT
+        run_id, trace_id, rank, count(*) AS collectives, sum(is_last) AS times_last, sum(late_us) AS late_us,
+        max(iif(is_last = 1, skew_us, 0.0)) AS largest_skew_us, sum(delay_us) AS delay_us,
+        sum(exposed_wait_us) AS waiting_us, sum(transfer_us) AS transfer_us, sum(extra_compute_us) AS extra_compute_us,
+        sum(extra_memory_us) AS extra_memory_us, sum(extra_host_us) AS extra_host_us
+    FROM collective_match
+    GROUP BY run_id, trace_id, rank, group_ranks, group_size
+)
+GROUP BY run_id, trace_id, rank;
 
 CREATE VIEW stream_idle AS -- Why is a stream idle? Per trace and stream, the gaps before its events by cause.
 SELECT
@@ -1011,9 +1131,96 @@ FROM (
         SELECT
             rank, device, stream, start_us, duration_us, launch_us, trace_id, run_id,
             lag(start_us + duration_us) OVER (
-                PARTITION BY trace_id, device, stream ORDER BY sequence
+                PARTITION BY run_id, trace_id, device, stream ORDER BY sequence
             ) AS before_us
         FROM trace_event
     )
 )
 GROUP BY run_id, trace_id, rank, device, stream;
+
+CREATE VIEW copy_rate AS -- How much is copied and filled, and how fast? Per trace and kind.
+SELECT
+    rank,
+    name AS copy,
+    count(*) AS copies,
+    sum(message_bytes) AS total_bytes, -- NULL if not recorded
+    round(sum(duration_us) / 1e3, 3) AS total_ms,
+    round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
+    round(sum(message_bytes) / nullif(sum(iif(message_bytes IS NULL, 0, duration_us)), 0) / 1e3, 3) AS gb_per_s,
+    trace_id,
+    run_id
+FROM trace_event
+WHERE class = 'memory'
+GROUP BY run_id, trace_id, rank, name;
+
+CREATE VIEW launch_delay AS -- Is the host far enough ahead of the device? Per trace and step, of launches that were recorded.
+SELECT
+    rank,
+    step,
+    count(*) AS launches,
+    round(100.0 * sum(duration_us < 5) / count(*), 1) AS short_percent, -- kernels of less than 5 us
+    round(avg(start_us - launch_us), 3) AS mean_delay_us, -- from the launch to the start
+    round(sum(start_us - launch_us) / (max(start_us + duration_us) - min(launch_us)), 1)
+        AS mean_queued, -- launched and not started (Little's law: the sum of the delays over the time)
+    round(100.0 * sum(late_us > 0) / count(*), 1) AS starved_percent, -- launched after the device had run dry
+    round(sum(late_us) / 1e3, 3) AS host_ms, -- that the device waited for its host
+    step_index,
+    trace_id,
+    run_id
+FROM trace_event
+WHERE launch_us IS NOT NULL
+GROUP BY run_id, trace_id, rank, step_index, step;
+
+CREATE VIEW host_call AS -- What does the host do? Per trace and step, by name.
+SELECT
+    trace.rank,
+    traced_step.name AS step,
+    host_time.kind, -- operator (inside no other), annotation, or runtime (of the device)
+    host_time.name AS call,
+    host_time.kind = 'runtime' AND (
+        host_time.name LIKE '%Synchronize%' OR host_time.name LIKE '%Memcpy'
+        OR host_time.name LIKE '%Free' OR host_time.name LIKE '%Malloc'
+    ) AS is_synchronising, -- a call of the runtime that waits for the device
+    host_time.calls,
+    host_time.total_ns / 1e6 AS total_ms,
+    host_time.longest_ns / 1e6 AS longest_ms,
+    timeline.trace_id,
+    trace.run_id
+FROM host_time
+JOIN timeline ON timeline.number = host_time.timeline_number
+JOIN trace ON trace.id = timeline.trace_id
+LEFT JOIN traced_step
+    ON traced_step.timeline_number = host_time.timeline_number AND traced_step.step = host_time.step;
+
+CREATE VIEW module_time AS -- Which modules and annotations take the time, with everything inside them? Per trace.
+WITH RECURSIVE part (name, module, rest, level) AS (
+    SELECT name, '', name || ' / ', 0 FROM event_scope
+    UNION ALL
+    SELECT
+        name,
+        iif(module = '', '', module || ' / ') || substr(rest, 1, instr(rest, ' / ') - 1),
+        substr(rest, instr(rest, ' / ') + 3),
+        level + 1
+    FROM part
+    WHERE rest <> '' AND level < 32
+),
+used AS (
+    SELECT
+        run_id, trace_id, rank, scope, count(*) AS launches, sum(duration_us) AS total_us,
+        sum(exposed_us) AS exposed_us
+    FROM trace_event
+    WHERE scope IS NOT NULL
+    GROUP BY run_id, trace_id, rank, scope
+)
+SELECT
+    used.rank,
+    part.module,
+    part.level, -- 1: the outermost
+    sum(used.launches) AS launches,
+    round(sum(used.total_us), 3) AS total_us,
+    round(sum(used.exposed_us), 3) AS exposed_us,
+    used.trace_id,
+    used.run_id
+FROM used
+JOIN part ON part.name = used.scope AND part.level > 0
+GROUP BY used.run_id, used.trace_id, used.rank, part.module, part.level;

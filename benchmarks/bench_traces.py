@@ -24,9 +24,7 @@ from kernelcast.store.export import Subset
 from kernelcast.store.parquet import export_parquet
 
 QUESTION = """
-    SELECT rank, count(*) AS steps, avg(compute_ms) AS compute_ms, avg(behind_ms) AS behind_ms,
-        avg(exposed_communication_ms) AS exposed_communication_ms
-    FROM rank_time GROUP BY rank ORDER BY behind_ms DESC LIMIT 3
+    SELECT rank, collectives, times_last, delay_ms, extra_compute_ms FROM rank_arrival ORDER BY delay_ms DESC LIMIT 3
 """
 
 

@@ -1,6 +1,7 @@
 """`kernelcast compare`: a measured step against its prediction, and the causes of the difference."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from kernelcast.cli.options import (
     PATH,
     Shown,
     bundle_option,
-    check_one,
     chosen_bundle,
     count_option,
     field_options,
@@ -23,15 +23,21 @@ from kernelcast.cli.options import (
 )
 from kernelcast.cli.tables import print_table, text_table
 from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
-from kernelcast.runtime import Estimate, Estimator
+from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack.stack_file import find_stack
-from kernelcast.runtime.views.formatting import seconds
-from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
+from kernelcast.runtime.views.formatting import percent, rate, seconds
+from kernelcast.validate.compare.compared_step import (
+    ComparedStep,
+    compare_log,
+    compare_stated,
+    compare_traces,
+)
+from kernelcast.validate.compare.published_steps import published_like
 from kernelcast.validate.compare.rows import Row
 from kernelcast.validate.compare.storing import keep_in_database, keep_in_file
 
@@ -57,6 +63,20 @@ _PART_TITLES = {
     type=PATH,
     help="Read step times from a training log instead of traces.",
 )
+@click.option(
+    "--step", "step_s", metavar="SECONDS", type=float, help="Take this step time instead of traces."
+)
+@click.option(
+    "--tokens-per-second",
+    "tokens_per_s_per_gpu",
+    metavar="NUMBER",
+    type=float,
+    help="Tokens per second of one GPU, as torchtitan prints.",
+)
+@click.option(
+    "--mfu", "mfu_percent", metavar="PERCENT", type=float, help="Model FLOPs utilization, such as 43."
+)
+@click.option("--gpus", type=click.IntRange(min=1), help="Number of devices; determines dp.")
 @bundle_option
 @model_option
 @field_options(*REQUEST.values())
@@ -83,6 +103,10 @@ def compare(
     *,
     traces: tuple[Path, ...],
     log_path: Path | None,
+    step_s: float | None,
+    tokens_per_s_per_gpu: float | None,
+    mfu_percent: float | None,
+    gpus: int | None,
     bundle: str | None,
     hardware: str | None,
     model_name: str,
@@ -98,24 +122,40 @@ def compare(
     """Compare the measured step of a real run with its prediction, and list the causes of lost time.
 
     Takes the traces of a run, a folder with the traces of its ranks, or a database of traces. --log takes the step
-    times printed by Megatron-LM, torchtitan, NeMo, DeepSpeed, Hugging Face Trainer or Composer instead: they show
-    whether the run is slow, but not why.
+    times printed by Megatron-LM, torchtitan, NeMo, DeepSpeed, Hugging Face Trainer or Composer instead; --step,
+    --tokens-per-second and --mfu take one number: they show whether the run is slow, but not why. With --hardware,
+    published steps of the same model on this device are listed too.
 
     \b
     kernelcast compare profiles/ --hardware h100-sxm --model llama-3-8b --dp 8 --micro-batch 1 --micro-batches 4
     kernelcast compare --log train.log --hardware h100-sxm --model llama-3-8b --layout train.sh
+    kernelcast compare --tokens-per-second 6200 --hardware h100-sxm --model llama-3.1-8b --gpus 8 --zero 3 \
+      --micro-batch 2 --micro-batches 1 --recompute full
     """
-    check_one("traces", traces or None, "--log", log_path)
+    stated = {
+        "step_s": step_s,
+        "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
+        "mfu": None if mfu_percent is None else mfu_percent / 100,
+    }
+    measured = (traces or None, log_path, *stated.values())
+    if (given := sum(one is not None for one in measured)) != 1:
+        found = f"{given} of them are" if given else "none is"
+        raise UsageError(f"{found} given, expected traces, --log, --step, --tokens-per-second or --mfu")
     if runs_path is not None:
         check_target(runs_path, "--keep")
-    estimate = _predicted(bundle, hardware, model_name, layout, fields, is_calibrated=not no_calibration)
+    estimate = _predicted(
+        bundle, hardware, model_name, layout, fields, gpus, is_calibrated=not no_calibration
+    )
     if log_path is not None:
         compared = compare_log(log_path, estimate)
-    else:
+    elif traces:
         compared = compare_traces(traces, estimate, run_id=run_id)
+    else:
+        compared = compare_stated(estimate, **stated)
+    compared = replace(compared, published=published_like(estimate, hardware or ""))
     if runs_path is not None:
         fabric = fields.get("fabric") or ""
-        source = log_path.name if log_path is not None else "torch.profiler"
+        source = log_path.name if log_path is not None else "torch.profiler" if traces else "stated"
         keep_in_file(compared, runs_path, site=site, source=source, device=hardware or "", fabric=fabric)
     kept = "" if database_path is None else keep_in_database(compared, traces, database_path)
 
@@ -137,6 +177,7 @@ def _predicted(
     model_name: str,
     layout: str | None,
     fields: dict[str, Any],
+    gpus: int | None,
     *,
     is_calibrated: bool,
 ) -> Estimate:
@@ -145,7 +186,12 @@ def _predicted(
     found, file = model_of(model_name, layout, fields["sequence_length"])
     model = found.model
     if file is not None:
-        given = read_fields(file, model, given, None)
+        given = read_fields(file, model, given, gpus)
+    elif gpus is not None:
+        from kernelcast.runtime.frameworks.layout_files import with_devices
+
+        given |= {"devices": gpus}
+        given = with_devices(given, given)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     stack = find_stack(given.pop("stack")) if "stack" in given else None
     given = given if stack is None else stack.fill(given)
@@ -161,6 +207,8 @@ def _show(compared: ComparedStep, top: int) -> None:
         interval = f" ({seconds(low_s)} to {seconds(high_s)}, 90 %)"
     times = compared.steps_s
     of = f"median of {len(times)} steps, {seconds(min(times))} to {seconds(max(times))}"
+    if compared.traced is None and compared.logged is None:
+        of = f"as stated, {rate(compared.tokens_per_s_per_gpu)} tokens/s per GPU"
     if compared.logged is not None:
         of = f"{compared.logged.framework}'s log: {of}"
     say(f"measured   {seconds(compared.measured_s)}, {of}")
@@ -169,6 +217,10 @@ def _show(compared: ComparedStep, top: int) -> None:
         compared.verdict, "inside its interval"
     )
     say(f"verdict    {compared.verdict}: {compared.difference:+.1%} against the prediction, {side}")
+    if compared.slower_than is not None:
+        say(f"           slower than {percent(compared.slower_than, digits=0)} of the predicted distribution")
+    for one in compared.published:
+        say(f"published  {one.line(compared.tokens_per_s_per_gpu)}")
     if compared.traced is not None:
         _show_causes(compared)
     if is_quiet():

@@ -1,10 +1,8 @@
-"""`kernelcast db`: info, check, merge, diff, export, query and serve."""
+"""`kernelcast db`: info, check, merge, revert, diff, export, query and serve."""
 
 import csv
-import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.tables import table_lines, text_table
 from kernelcast.cli.terminal import command_line, data_width, print_next, say
 from kernelcast.runtime.dataclass import asdict
-from kernelcast.runtime.errors import DataError, needs_extra
+from kernelcast.runtime.errors import UsageError, needs_extra, one_line
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
     Database,
@@ -37,6 +35,7 @@ from kernelcast.store import (
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, diff_databases
 from kernelcast.store.doubts import DoubtfulSamples, doubtful_samples
 from kernelcast.store.export import Subset, export_database
+from kernelcast.store.merges import revert_merge, stored_merges
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer
 
@@ -53,6 +52,7 @@ def db() -> None:
     kernelcast db info bench.db
     kernelcast db check theirs.db
     kernelcast db merge theirs.db --into bench.db
+    kernelcast db revert bench.db MERGE
     kernelcast db diff bench.db theirs.db
     kernelcast db export bench.db shared.db --anonymous
     kernelcast db query bench.db "SELECT * FROM coverage"
@@ -80,6 +80,7 @@ def info(database_path: Path, max_size_bytes: int) -> Shown:
             "fabric": database.fabric_list(),
             "software": database.software_list(),
         }
+        merges = stored_merges(database.connection)
         [dates] = database.query(
             "SELECT min(measured_at) AS first_measured_at, max(measured_at) AS last_measured_at FROM sample"
         )
@@ -92,6 +93,7 @@ def info(database_path: Path, max_size_bytes: int) -> Shown:
         "content_digest": digest,
         "rows": counts,
         **dates,
+        "merges": [asdict(one) for one in merges],
         **{
             name: [{"id": r.id, "description": r.description, "samples": r.sample_count} for r in rows]
             for name, rows in fingerprints.items()
@@ -110,6 +112,9 @@ def info(database_path: Path, max_size_bytes: int) -> Shown:
             if rows:
                 cells = [(row.id[:12], row.description, f"{row.sample_count:,}") for row in rows]
                 click.echo("\n" + text_table((name, "description", "samples"), cells))
+        if merges:
+            of_merges = [(m.id[:12], m.signer or "not signed", m.merged_at, f"{m.rows:,}") for m in merges]
+            click.echo("\n" + text_table(("merge", "signer", "merged at", "rows"), of_merges))
         query = command_line("db", "query", database_path, "SELECT * FROM coverage")
         print_next(
             (query, "samples of each operator"),
@@ -146,7 +151,7 @@ def check(database_path: Path, max_size_bytes: int) -> Shown:
 
     def show() -> None:
         for line in (*(findings or ["sound"]), *doubtful):
-            click.echo(f"{database_path}: {line}")
+            click.echo(one_line(f"{database_path}: {line}"))
 
     return Shown(document, show, status=1 if findings else 0)
 
@@ -154,20 +159,56 @@ def check(database_path: Path, max_size_bytes: int) -> Shown:
 @db.command(short_help="Merge databases into one: the union of their rows.")
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=FILE)
 @click.option("--into", required=True, type=FILE, help="Database to merge into; created if missing.")
+@click.option(
+    "--allowed-signers",
+    type=FILE,
+    help="Verify each FILE.sig against this list of signers, in the format of ssh-keygen(1).",
+)
+@click.option("--signed-by", "signer", default="", help="Accept only this one of the allowed signers.")
 @max_size_option
-def merge(sources: tuple[Path, ...], into: Path, max_size_bytes: int) -> None:
+def merge(
+    sources: tuple[Path, ...], into: Path, allowed_signers: Path | None, signer: str, max_size_bytes: int
+) -> None:
     """Merge databases into one: the union of their rows. Order does not matter, and repeating a merge changes nothing.
 
-    Everything is merged, or nothing if a row does not match its id or the merge is interrupted.
+    Everything is merged, or nothing if a row does not match its id or the merge is interrupted. Every added row knows
+    its merge, which db revert takes back.
 
     \b
     kernelcast db merge site-a.db site-b.db --into all.db
+    kernelcast db merge theirs.db --into all.db --allowed-signers signers --signed-by site-b
     """
-    merged = merge_databases(sources, into, max_size_bytes=max_size_bytes)
+    if signer and allowed_signers is None:
+        raise UsageError("--signed-by is given without --allowed-signers, expected both")
+    merged = merge_databases(
+        sources, into, max_size_bytes=max_size_bytes, allowed_signers=allowed_signers, signer=signer
+    )
     for path, added in merged.added:
         parts = [f"{count:,} {table}" for table, count in added.items() if count]
         say(f"{path}: {', '.join(parts) + ' added' if parts else 'nothing new'}")
+    if into_own_runs := sum(one.into_own_runs for one in merged.merges):
+        say(
+            f"{into}: doubtful: {into_own_runs:,} merged samples are of runs that were in it before (db info)"
+        )
     say(f"{into}: content digest {merged.content_digest}")
+
+
+@db.command(short_help="Take a merge back.")
+@database_argument
+@click.argument("merge_id", metavar="MERGE")
+def revert(database_path: Path, merge_id: str) -> None:
+    """Take a merge back, by the start of its id (see db info): rows that only this merge brought are removed.
+
+    What was measured, predicted or merged since stays, with the rows that it refers to.
+
+    \b
+    kernelcast db revert all.db 5c2a0197
+    """
+    reverted = revert_merge(database_path, merge_id)
+    parts = [f"{count:,} {table}" for table, count in reverted.removed.items()]
+    kept = f"; {reverted.kept:,} rows stay that others refer to" if reverted.kept else ""
+    say(f"{database_path}: merge {reverted.merge.id[:12]}: {', '.join(parts) or 'nothing'} removed{kept}")
+    say(f"{database_path}: content digest {reverted.content_digest}")
 
 
 @db.command(short_help="Compare two databases, and list stale samples.")
@@ -338,19 +379,8 @@ def serve(database_path: Path, port: int, max_size_bytes: int) -> None:
     kernelcast db serve bench.db
     """
     with needs_extra("db serve", "datasette"):
-        from kernelcast.store.serve import HOST, prepare, run
+        from kernelcast.explore.database_server import prepare, run
+        from kernelcast.serve import tcp_listener
     application = prepare(database_path, max_size_bytes=max_size_bytes)
-    free = _free_port(HOST, port)
-    click.echo(f"{database_path}: http://{HOST}:{free}/ (Ctrl-C ends it)")
-    with suppress(KeyboardInterrupt):  # ends it
-        run(application, free)
-
-
-def _free_port(host: str, port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise DataError(f"port {port}: {error.strerror}; expected a free one (--port)") from error
-        return int(probe.getsockname()[1])
+    listener = tcp_listener(f"127.0.0.1:{port}")  # this machine only: there are no passwords
+    run(application, listener, lambda: click.echo(f"{database_path}: {listener.name}/ (Ctrl-C ends it)"))

@@ -10,7 +10,7 @@ from kernelcast.cli.collect import measure_compute, show_collected
 from kernelcast.cli.measuring_options import again_option
 from kernelcast.cli.options import FILE
 from kernelcast.cli.progress import progress
-from kernelcast.cli.terminal import command_line, is_quiet, print_next
+from kernelcast.cli.terminal import command_line, heading, is_quiet, print_next
 from kernelcast.cli.train import show_training
 from kernelcast.cli.validate_run import show_run
 from kernelcast.collector.launch import show_workers
@@ -86,7 +86,7 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
 
 
 def _title(number: int, text: str) -> None:
-    click.secho(f"\n[{number}/5] {text}", bold=True)
+    click.echo(f"\n{heading(f'[{number}/5] {text}')}")
 
 
 def _collect_comm(database_path: Path, plan: str, again: Again) -> None:

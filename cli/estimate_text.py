@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-import click
-
+from kernelcast.cli.printable import RED, styled
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
@@ -16,6 +15,7 @@ from kernelcast.runtime.estimate.known_shares import origins
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
+    STATISTICS,
     amount,
     between,
     gibibytes,
@@ -84,6 +84,7 @@ def headline(
     used, calibration = source.collectives, source.calibration
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
     rows = [
+        *([] if (grade := estimate.grade) is None else [("grade", str(grade))]),
         *_interval(estimate),
         *_spread(estimate),
         ("compute", _utilisation(estimate)),
@@ -99,7 +100,7 @@ def headline(
         *(("data", text) for text in source.data if not is_brief),
         (
             "bundle",
-            f"{source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
+            f"{source.bundle} ({STATISTICS[source.statistic]}, {source.dtype}, {measured(source.created_at)})",
         ),
         *([] if source.stack is None else [("stack", str(source.stack))]),
         *([] if calibration is None else [("calibration", calibration.summary)]),
@@ -171,7 +172,7 @@ def _fullest(estimate: Estimate) -> str:
     if device_bytes is None:
         return f"{needed} on the fullest device, whose memory size is not known (--gpu-memory)"
     reserved = f" ({gibibytes(memory.reserved_bytes)} reserved)" if memory.reserved_bytes else ""
-    verdict = "fits" if memory.fits else click.style("does NOT fit", fg="red")
+    verdict = "fits" if memory.fits else styled("does NOT fit", RED)
     if memory.fit_probability is not None:
         verdict += f" (probability {memory.fit_probability:.2f})"
     return f"{needed} of {gibibytes(device_bytes)} on the fullest device{reserved}: {verdict}"

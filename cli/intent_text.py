@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from kernelcast.runtime.intent.fewest_devices import Fewest
     from kernelcast.runtime.intent.largest import Largest
 
+_CERTAIN = 0.9
+"""Probability from which one hardware is called the best."""
+
 
 def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings: bool = False) -> str:
     """An estimate as `render` shows it, with the results of the search that led to it."""
@@ -145,13 +148,15 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
 
     first = found.compared[0].best
     like = None if first is None else first.estimate.step_time_s
-    cells = [_cells(one, like) for one in found.compared]
+    chances = found.chances
+    cells = [
+        _cells(one, like) | ({"P(best)": f"{chances[one.hardware]:.2f}"} if one.hardware in chances else {})
+        for one in found.compared
+    ]
     heads = [head for head in max(cells, key=len) if any(row.get(head) for row in cells)]
     rows = [[row.get(head) or "–" for head in heads] for row in cells]
     sections = [
-        heading(
-            f"best by {'step time' if found.rank_by == 'time' else found.rank_by}: {found.compared[0].hardware}"
-        ),
+        heading(_leader(found)),
         text_table(heads, rows, optional=("tokens/s", "GPU-hours")),
         facts(
             (one.hardware, layout_text(one.best.estimate.parallelism))
@@ -173,6 +178,16 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     if lines:
         sections.append("\n".join(map(warning, lines)))
     return "\n\n".join(sections)
+
+
+def _leader(found: Comparison) -> str:
+    """Which hardware is the best, or which may be: none has nine chances in ten."""
+    by, chances = "step time" if found.rank_by == "time" else found.rank_by, found.chances
+    first = found.compared[0].hardware
+    if len(chances) < 2 or max(chances.values()) >= _CERTAIN:
+        return f"best by {by}: {first}"
+    near = [name for name, chance in chances.items() if chance >= 1 - _CERTAIN]
+    return f"no clear best by {by}: {' or '.join(near)}"
 
 
 def _cells(one: Compared, like: float | None) -> dict[str, str]:

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
-from kernelcast.cli.terminal import coloured, remember_typed
+from kernelcast.cli.printable import printable_streams
+from kernelcast.cli.terminal import remember_typed
 from kernelcast.runtime.errors import KernelcastError, one_line
 from kernelcast.runtime.spelling import nearest_names
 
@@ -78,13 +79,18 @@ def _flush() -> None:
 class MainGroup(LazyGroup):
     """The root group: flushes its verbs' output, and notices when the reader is gone."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line, with control characters escaped in all that it prints."""
+        with printable_streams():
+            return super().main(*args, **extra)
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse; --help prints here already."""
+        """Parse; --help prints here already. Click drops no colours: the streams do."""
         words = tuple(args)  # click takes words out of the list
         with noticing_readers():
-            context = super().make_context(info_name, args, parent, color=coloured(), **extra)
+            context = super().make_context(info_name, args, parent, color=True, **extra)
         remember_typed(context, words)
         return context
 
@@ -122,7 +128,8 @@ def kernelcast() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; never shows a traceback for an error that kernelcast raises on purpose."""
     try:
-        _run(arguments)
+        with printable_streams():
+            _run(arguments)
     except (ReaderGone, BrokenPipeError):
         # Unprinted output is still buffered; Python would write it again at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -147,7 +154,7 @@ def _run(arguments: list[str] | None) -> NoReturn:
         message = error.format_message()
         for clicks, ours in _NUMBERS.items():
             message = message.replace(clicks, ours)
-        click.echo(f"kernelcast: error: {message}", err=True)
+        click.echo(f"kernelcast: error: {one_line(message)}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         verb = next(iter(sys.argv[1:] if arguments is None else arguments), "")
@@ -158,7 +165,7 @@ def _run(arguments: list[str] | None) -> NoReturn:
         sys.exit(INTERRUPTED)
     except OSError as error:
         # A full disk, a folder without permission.
-        click.echo(f"kernelcast: error: {error}", err=True)
+        click.echo(f"kernelcast: error: {one_line(str(error))}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 

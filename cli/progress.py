@@ -15,7 +15,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from kernelcast.cli.printable import controlling, printable_streams
 from kernelcast.cli.terminal import is_quiet
+from kernelcast.runtime.errors import printable
 
 _SECONDS_BETWEEN_LINES = 20.0
 # One regressor or sample may take minutes: the estimate averages over all work, not the last 30 s.
@@ -42,18 +44,23 @@ def _bar(title: str) -> Iterator[Report]:
     from rich.console import Console
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[what]}"),
+        TextColumn("{task.fields[what]}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ESTIMATE_PERIOD_S) as bar:
-        task = bar.add_task(title, total=None, what="")
+    console = Console(file=controlling(sys.stderr))
+    # The bar replaces standard output and error, to print above itself: wrap them again.
+    with (
+        Progress(*columns, console=console, speed_estimate_period=_ESTIMATE_PERIOD_S) as bar,
+        printable_streams(),
+    ):
+        task = bar.add_task(printable(title), total=None, what="")
 
         def report(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, what=what)
+            bar.update(task, completed=done, total=total, what=printable(what))
 
         yield report
 

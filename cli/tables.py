@@ -15,6 +15,7 @@ import click
 
 from kernelcast.cli import terminal
 from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.errors import printable
 from kernelcast.runtime.views.formatting import percent, seconds
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ def text_table(
     order. Returns lines joined by newlines, without trailing spaces; only headers if there are no rows.
     """
     room = (width or terminal.width()) - len(indent)
+    rows = [[_cell(cell) for cell in row] for row in rows]
     shape = _shaped(headers, rows, room, optional)
     lines = list(shape.lines(rows))
     if shape.left_out:
@@ -67,6 +69,11 @@ def print_table(
     click.echo(table_of(rows, *columns, indent=indent, optional=optional))
 
 
+def _cell(text: str) -> str:
+    """A text on one line, whose widths are those printed."""
+    return printable(text).replace("\n", "\\n")
+
+
 def signed_percent(share: float | None, digits: int = 1) -> str:
     """`+1.2 %`; a dash for None."""
     sign = "+" if share is not None and 0 <= share < math.inf else ""
@@ -87,7 +94,7 @@ def print_components(rows: Iterable[tuple[str, float, float | None]]) -> None:
 
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], *, width: int) -> Iterator[str]:
     """Lines of a table of any length, one by one; the first thousand rows set the column widths."""
-    rest = iter(rows)
+    rest = ([_cell(cell) for cell in row] for row in rows)
     first = list(islice(rest, _ROWS_FOR_WIDTHS))
     shape = _shaped(headers, first, width, ())
     yield from shape.lines(first)

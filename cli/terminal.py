@@ -1,6 +1,6 @@
 """Output for people: lines wrapped to the terminal, headings, warnings, next steps.
 
-click drops colours if the output is not a terminal, `coloured` if NO_COLOR is set.
+Streams that show no colours drop them (cli/printable.py).
 """
 
 import os
@@ -13,6 +13,7 @@ from textwrap import wrap
 
 import click
 
+from kernelcast.cli.printable import BOLD, DIM, YELLOW, styled
 from kernelcast.runtime.json_text import json_text
 
 MOST_TEXT = 100
@@ -69,7 +70,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 
 def heading(text: str) -> str:
     """A bold line."""
-    return click.style(text, bold=True)
+    return styled(text, BOLD)
 
 
 def title(text: str, under: str) -> str:
@@ -79,7 +80,7 @@ def title(text: str, under: str) -> str:
 
 def warning(text: str) -> str:
     """One warning."""
-    return wrapped(text, begin="warning: ").replace("warning:", click.style("warning:", fg="yellow"), 1)
+    return wrapped(text, begin="warning: ").replace("warning:", styled("warning:", YELLOW), 1)
 
 
 def note(text: str, *, err: bool = False) -> None:
@@ -91,11 +92,6 @@ def note(text: str, *, err: bool = False) -> None:
 def print_json(document: object) -> None:
     """Print a document as JSON."""
     click.echo(json_text(document, indent=2))
-
-
-def coloured() -> bool | None:
-    """False if NO_COLOR is set (no-color.org) or the terminal is dumb, else None: colours on a terminal."""
-    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
 def is_quiet() -> bool:
@@ -153,11 +149,11 @@ def print_next(*steps: tuple[str, str]) -> None:
     """
     if is_quiet() or not steps:
         return
-    lines = ["", click.style("next:", dim=True)]
+    lines = ["", styled("next:", DIM)]
     for command, purpose in steps:
         remark = f"# {purpose}"
         if len(command) + len(remark) + 4 <= _text_width():
-            lines.append(f"  {command}  {click.style(remark, dim=True)}")
+            lines.append(f"  {command}  {styled(remark, DIM)}")
         else:
-            lines += [click.style(wrapped(remark, begin="  ", indent="  # "), dim=True), f"  {command}"]
+            lines += [styled(wrapped(remark, begin="  ", indent="  # "), DIM), f"  {command}"]
     click.echo("\n".join(lines))

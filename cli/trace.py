@@ -31,6 +31,7 @@ from kernelcast.store.trace_report import (
 REPORT_FORMAT = "kernelcast.trace_report/1"
 DIFF_FORMAT = "kernelcast.trace_difference/1"
 _LONGEST_NAME = 70
+_MOST_STEPS = 24  # rows of steps and ranks
 
 _top_option = count_option("--top", 15, "Maximum number of rows of a table.")
 _run_option = click.option(
@@ -144,6 +145,9 @@ def _document(one: TraceReport) -> dict[str, Any]:
     return {
         **values_of(one, "run_id", "hardware", "software"),
         "mean_step": one.parts_ms,
+        "findings": [
+            values_of(finding, "kind", "rank", "group_ranks", "delay_ms", "line") for finding in one.findings
+        ],
         **values_of(one, *(table.name for table in report_tables())),
     }
 
@@ -158,12 +162,16 @@ def _show(one: TraceReport) -> None:
         if ms
     ]
     click.echo(text_table(("mean step", "ms", "share"), [*rows, ("step", f"{step_ms:,.3f}", "")]))
+    for finding in one.findings:
+        say(f"\n{finding.line}")
     if is_quiet():
         return
-    _print("steps", one.steps, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
+    shown, left = one.steps[:_MOST_STEPS], len(one.steps) - _MOST_STEPS
+    title = "steps" if left <= 0 else f"steps ({left:,} more with --json)"
+    _print(title, shown, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
                                 "idle_ms", "idle_host_ms", "overlapped_percent"))  # fmt: skip
     for table in report_tables():
-        if table.name not in ("steps", "streams") and (table.name != "ranks" or len(one.ranks) > 1):
+        if table.name not in ("steps", "streams"):
             _print(table.title, getattr(one, table.name))
     click.echo()
 

@@ -52,6 +52,12 @@ jobs_option = click.option(
 @id_option("software", "Start of the software id, if the database holds several.")
 @id_option("fabric", "Start of the fabric id, if the database holds several.")
 @click.option("--traces", is_flag=True, help="Also train on samples ingested from traces of real runs.")
+@click.option(
+    "--only-origin",
+    default="",
+    metavar="MERGE",
+    help="Train on the samples of one merge, by the start of its id (db info), or, with own, on all other samples.",
+)
 @seed_option
 @jobs_option
 @click.option(

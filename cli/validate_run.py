@@ -20,11 +20,11 @@ from kernelcast.cli.options import (
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import print_components, print_table
 from kernelcast.cli.terminal import is_quiet, note, say
-from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.terminations import terminations_interrupt
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import IO
 
-from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.terminations import terminations_interrupt
 
 PARENT_PIPE = "KERNELCAST_PARENT_PIPE"
 """Set where quiet_torchrun's standard input is a pipe from its parent process, with which it ends."""

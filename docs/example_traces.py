@@ -5,6 +5,7 @@ last all-reduce is exposed, and the host is late after the data of a step was lo
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ RANKS, STEPS, LAYERS = 2, 2, 2
 SLOW_RANK = 1
 TOKENS, WIDTH = 4096, 2048
 MAIN, AUTOGRAD, COMPUTE_STREAM, NCCL_STREAM = 1, 2, 7, 20
+_SHAPE = {
+    "grid": [264, 1, 1],
+    "block": [256, 1, 1],
+    "registers per thread": 128,
+    "est. achieved occupancy %": 25,
+}
 _PRODUCTS = (
     ("qkv", WIDTH, 3 * WIDTH),
     ("out", WIDTH, WIDTH),
@@ -23,8 +30,10 @@ _PRODUCTS = (
 
 
 class _Rank:
-    def __init__(self, rank: int, ranks: int) -> None:
+    def __init__(self, rank: int, ranks: int, arrivals: Sequence[float] = ()) -> None:
         self.rank, self.ranks = rank, ranks
+        self.awaited = iter(arrivals)  # of the slow rank at its collectives
+        self.arrivals: list[float] = []
         self.slowdown = 1.25 if rank == SLOW_RANK else 1.0
         self.events: list[dict[str, Any]] = []
         self.host_us, self.device_us, self.nccl_us = 1000.0, 1000.0, 1000.0
@@ -61,13 +70,20 @@ class _Rank:
         stream = NCCL_STREAM if is_collective else COMPUTE_STREAM
         if is_collective:
             start_us = max(start_us, self.device_us)
+            self.arrivals.append(start_us)
+            duration_us += max(next(self.awaited, start_us) - start_us, 0.0)
             self.nccl_us = start_us + duration_us
         else:
             self.device_us = start_us + duration_us
         category = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
         self.add(category, kernel, start_us, duration_us, stream,
-                 **{"device": self.rank, "stream": stream, **ids, **args})  # fmt: skip
+                 **{"device": self.rank, "stream": stream, **_SHAPE, **ids, **args})  # fmt: skip
         self.host_us += 15
+
+    def run(self) -> None:
+        """All steps."""
+        for step in range(STEPS):
+            self.step(step + 3)
 
     def step(self, number: int) -> None:
         start_us = self.host_us
@@ -92,10 +108,9 @@ class _Rank:
                 self.product(f"gemm_{name}_dgrad", columns, inner, AUTOGRAD)
                 self.product(f"gemm_{name}_wgrad", TOKENS, columns, AUTOGRAD, rows=inner)
             exposed_us = 250 if layer == LAYERS - 1 else 0
-            waiting_us = 0 if self.rank == SLOW_RANK else 520  # for that rank
             elements = 12 * WIDTH * WIDTH
             self.launch(
-                "c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 600 + exposed_us + waiting_us,
+                "c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 600 + exposed_us,
                 [[elements]],
                 thread=AUTOGRAD,
                 **{"Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements,
@@ -116,10 +131,11 @@ class _Rank:
 def write(folder: Path, ranks: int = RANKS) -> list[Path]:
     """Write the trace of each rank into a folder; answers their paths."""
     paths = []
+    slow = _Rank(SLOW_RANK, ranks)
+    slow.run()
     for number in range(ranks):
-        rank = _Rank(number, ranks)
-        for step in range(STEPS):
-            rank.step(step + 3)
+        rank = _Rank(number, ranks, slow.arrivals if ranks > 1 else ())
+        rank.run()
         document = {
             "schemaVersion": 1,
             "deviceProperties": [

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from kernelcast.docs.markdown import percent, table
-from kernelcast.validate.steps import recent_runs, score_steps
+from kernelcast.validate.steps import TODAY, score_steps, shipped_runs
 
 FOLDER = Path(__file__).resolve().parent
 KEPT, TEXT, PAGE = (
@@ -37,7 +37,7 @@ Row = Mapping[str, str]
 def rows() -> list[dict[str, str]]:
     """All steps with their predictions, then what cannot be asked."""
     found = []
-    for one in score_steps(recent_runs()):
+    for one in score_steps(shipped_runs(names=TODAY)):
         for step in one.steps:
             low, high = (step.estimate.interval_s if step.estimate else None) or ("", "")
             found.append(

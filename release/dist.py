@@ -5,7 +5,7 @@ python release/dist.py FOLDER
 The wheel is built from the archive, by the build system that pyproject.toml names, in an environment of its own. Times
 in both are SOURCE_DATE_EPOCH, by default that of the last commit. setuptools writes archives with the times, owners and
 modes of the files at hand, so the archive is written again without them. In a clone only files that git knows
-get in.
+get in. Next to them are written a bill of materials, where they were built from, and requirements with hashes.
 """
 
 import gzip
@@ -20,6 +20,8 @@ import venv
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from statements import write_statements  # next to this file
+
 ROOT = Path(__file__).resolve().parent.parent
 _FIRST = 315_532_800  # 1980, where the times of ZIP begin
 _SDIST = "from setuptools import build_meta; import sys; print(build_meta.build_sdist(sys.argv[1]))"
@@ -27,7 +29,7 @@ _LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "site", "*.egg-info", 
 
 
 def build(out: Path, epoch_s: int) -> tuple[Path, Path]:
-    """Write both into `out`; archive first.
+    """Write both into `out`, and statements next to them, whose names are printed; answers archive and wheel.
 
     Raises:
         subprocess.CalledProcessError: the build failed; its output was printed.
@@ -50,7 +52,10 @@ def build(out: Path, epoch_s: int) -> tuple[Path, Path]:
         command = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(made), str(archive)]
         _run(command, Path(folder), environment)
         (wheel,) = made.glob("*.whl")
-        return archive, Path(shutil.copyfile(wheel, out / wheel.name))
+        wheel = Path(shutil.copyfile(wheel, out / wheel.name))
+        for path in write_statements(archive, wheel, project, epoch_s):
+            print(path)
+        return archive, wheel
 
 
 def _copy(target: Path) -> None:

@@ -1,6 +1,7 @@
 """The kinds of error that a user can meet: one line that names the thing, what was found and what was expected."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -71,7 +72,7 @@ class KernelcastError(Exception):
         places, keys = self._places_and_keys()
         if (self.text or self.subject) and (outer := _path(keys[: len(keys) - self._named])):
             places.append(outer)
-        return ": ".join((*places, self.message))
+        return one_line(": ".join((*places, self.message)))
 
     def at(self, *keys: str | int) -> Self:
         """The same error, about a field or an item inside of these."""
@@ -172,7 +173,23 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 def one_line(text: str) -> str:
     """A text whose line breaks and other unprintable characters are escaped: names of files can hold anything."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Controls of terminals (C0, DEL, C1), of lines and of writing direction, and halves of surrogate pairs."""
+
+
+def printable(text: str) -> str:
+    """A text whose control characters are escaped (`\\x1b`); line breaks and tabs stay."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def printable_json(text: str) -> str:
+    """The same for JSON or TOML, which mean the same text afterwards (`\\u001b`)."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def shown(value: object) -> str:

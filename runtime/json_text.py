@@ -4,13 +4,16 @@ import json
 import math
 from typing import Any
 
+from kernelcast.runtime.errors import printable_json
+
 
 def json_text(document: Any, *, indent: int | None = None, is_ascii: bool = True) -> str:
-    """The document; with `is_ascii`, other characters are escaped."""
+    """The document; with `is_ascii`, other characters are escaped, and control characters always."""
     try:
-        return json.dumps(document, indent=indent, ensure_ascii=is_ascii, allow_nan=False)
+        text = json.dumps(document, indent=indent, ensure_ascii=is_ascii, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(document), indent=indent, ensure_ascii=is_ascii, allow_nan=False)
+        text = json.dumps(_finite(document), indent=indent, ensure_ascii=is_ascii, allow_nan=False)
+    return text if is_ascii and "\x7f" not in text else printable_json(text)
 
 
 def _finite(value: Any) -> Any:

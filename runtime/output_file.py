@@ -1,7 +1,8 @@
 """The one way in which commands write files: all of it or nothing, and never in place of what is no regular file.
 
-A regular file is written next to its target and renamed over it. A link stays, and the file that it leads to is
-replaced. Devices and pipes are written to directly; everything else is refused.
+A regular file is written next to its target and renamed over it; it keeps its mode and owner. A link stays, and the
+file that it leads to is replaced. Devices and pipes are written to directly; everything else is refused. Ctrl-C and
+SIGTERM leave no unfinished file.
 """
 
 import errno
@@ -11,11 +12,13 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line
+from kernelcast.runtime.terminations import terminations_interrupt
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
@@ -48,9 +51,8 @@ def check_writable(path: Path, name: str) -> None:
     try:
         target = _target(path)
         if target is not None:
-            unfinished = unfinished_beside(target)
-            unfinished.touch(exist_ok=False)
-            unfinished.unlink()
+            with unfinished_beside(target) as unfinished:
+                unfinished.touch(exist_ok=False)
     except OSError as error:
         raise DataError(f"{name}: cannot be written ({error.strerror})") from error
     except DataError as error:
@@ -70,6 +72,28 @@ def write_bytes(path: Path, content: bytes, name: str) -> None:
         DataError: it cannot be written; an existing file stays. The message begins with `name`.
     """
     _write(path, [content], name)
+
+
+def write_companion(path: Path, content: bytes, name: str, *, begins: bytes) -> None:
+    """Write a file whose name follows from another's: no link is followed, only one of its kind is replaced.
+
+    `begins` is how its kind begins.
+
+    Raises:
+        DataError: as `write_bytes`, or something else has its name.
+    """
+    try:
+        if os.path.lexists(path):
+            if path.is_symlink() or not path.is_file():
+                raise DataError(f"{name}: is a link or no file, expected a regular file or none")
+            with path.open("rb") as there:
+                if there.read(len(begins)) != begins:
+                    raise DataError(
+                        f"{name}: is another file, expected one that begins with {begins.decode()}"
+                    )
+        _replace(path, [content])
+    except OSError as error:
+        raise DataError(f"{name}: cannot be written ({error.strerror or error})") from error
 
 
 def _write(path: Path, pieces: Iterable[bytes], name: str) -> None:
@@ -145,21 +169,34 @@ def _write_through(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _replace(target: Path, pieces: Iterable[bytes]) -> None:
-    unfinished = unfinished_beside(target)
     try:
-        with unfinished.open("xb") as stream:
+        there = target.lstat()
+    except FileNotFoundError:
+        there = None
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666 if there is None else there.st_mode & 0o777)
+
+    with unfinished_beside(target) as unfinished:
+        with open(unfinished, "xb", opener=opened) as stream:
+            if there is not None:
+                with suppress(
+                    PermissionError
+                ):  # only root gives files away, and others the group they are in
+                    os.fchown(stream.fileno(), there.st_uid, there.st_gid)
+                os.fchmod(stream.fileno(), there.st_mode & 0o777)
             stream.writelines(pieces)
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
-def unfinished_beside(target: Path) -> Path:
-    """A name next to a file, for writing it. Removes files that killed runs of this machine left under such names.
+@contextmanager
+def unfinished_beside(target: Path) -> Iterator[Path]:
+    """Yield a name next to a file or folder, for writing it; what has the name at the end is removed, also on SIGTERM.
 
-    The name tells who writes it: a digest of the machine's name, and the process.
+    The name tells who writes it: a digest of the machine's name, and the process. What killed runs of this machine left
+    under such names is removed first.
     """
     machine = sha256(socket.gethostname().encode()).hexdigest()[:8]
     stray = re.compile(
@@ -172,15 +209,22 @@ def unfinished_beside(target: Path) -> Path:
     for name in beside:
         found = stray.fullmatch(name)
         if found and not _is_running(int(found[1])):
-            left = target.with_name(name)
-            try:
-                if left.is_symlink() or not left.is_dir():
-                    left.unlink()
-                else:
-                    shutil.rmtree(left)  # of an export to Parquet
-            except OSError:
-                continue  # another's, or a file system for reading alone
-    return target.with_name(f".{target.name}.{machine}-{os.getpid()}-{secrets.token_hex(4)}.new")
+            _remove(target.with_name(name))
+    unfinished = target.with_name(f".{target.name}.{machine}-{os.getpid()}-{secrets.token_hex(4)}.new")
+    with terminations_interrupt():
+        try:
+            yield unfinished
+        finally:
+            for suffix in ("", "-journal", "-wal", "-shm"):
+                _remove(unfinished.with_name(unfinished.name + suffix))
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # not there, another's, or a file system for reading alone
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)  # of an export to Parquet
 
 
 def _is_running(process: int) -> bool:

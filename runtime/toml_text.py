@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, one_line
+from kernelcast.runtime.errors import DataError, one_line, printable_json
 from kernelcast.runtime.small_file import read_small_file
 
 MOST_PARTS = 16
@@ -69,7 +69,7 @@ def toml_lines(values: Mapping[str, Any]) -> list[str]:
     """A line for each field that is not None."""
     # TOML shares basic strings, numbers, lists and booleans with JSON.
     return [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        f"{name} = {printable_json(json.dumps(value, ensure_ascii=False))}"
         for name, value in values.items()
         if value is not None
     ]

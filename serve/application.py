@@ -40,7 +40,6 @@ from kernelcast.serve.responses import (
     JSON,
     TEXT,
     Lingering,
-    OfThisMachine,
     Unread,
     json_bytes,
     json_error,
@@ -49,6 +48,7 @@ from kernelcast.serve.responses import (
     text_error,
 )
 from kernelcast.serve.searching import IsGone, NobodyWaits, compact_layouts, search_layouts
+from kernelcast.serve.this_machine import OfThisMachine
 from kernelcast.serve.walltimes import for_slurm, walltime
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime.batch_script import decoded
@@ -268,7 +268,10 @@ class Application:
         return await self._pools[pool].run(lambda: work(warm))
 
     async def _catalogue(self, request: Request) -> Response:
-        return Response(json_bytes(catalogue(self.warm)), media_type=JSON)
+        # Remembered, and in a pool at first: it takes longer than /health may wait.
+        return await self._again_or(
+            request.url.path, b"", self.warm, lambda warm: json_bytes(catalogue(warm))
+        )
 
     async def _health(self, request: Request) -> Response:
         return Response(self._state(), media_type=JSON)

@@ -13,7 +13,7 @@ def usual_workers() -> int:
 class Limits:
     """Limits of the server.
 
-    - `max_body_bytes` of one request, which must arrive within `body_s`.
+    - `max_body_bytes` of one request, which must arrive within `body_s`, or later at 16 KiB/s or more.
     - `max_search_layouts` that a search may evaluate.
     - `time_s`: a request that waits longer is refused, a search that takes longer ends.
     - `workers` threads compute, and one more searches; up to `waiting` requests queue for each of the two, and

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from kernelcast.runtime.errors import one_line, shown
-from kernelcast.runtime.host_header import names_this_machine
+from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.json_text import json_text
 from kernelcast.serve.pools import Busy
 
@@ -118,18 +116,3 @@ class Lingering(Response):
             if message["type"] != "http.request" or not message.get("more_body", False):
                 return
             dropped += len(message.get("body", b""))
-
-
-class OfThisMachine:
-    """Refuses a Host that names another machine: with DNS rebinding, a web page could ask and read the answer."""
-
-    def __init__(self, inner: ASGIApp) -> None:
-        self._inner = inner
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            for host in Headers(scope=scope).getlist("host"):
-                if not names_this_machine(host):
-                    text = f"Host is {shown(host)}, expected localhost or 127.0.0.1"
-                    return await json_error(400, text)(scope, receive, send)
-        return await self._inner(scope, receive, send)

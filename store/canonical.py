@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import EnumType
 from functools import cache
 from typing import Any, ClassVar
@@ -53,6 +53,13 @@ def plain_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 def utc_now() -> str:
     """The current time in the stored form, such as `2026-01-31T08:15:00.250Z`."""
     return _utc_text(datetime.now(UTC))
+
+
+def future_problem(row: Mapping[str, Any]) -> str | None:
+    """The moment of a row that is more than a day from now, which no clock or time zone explains, or None."""
+    latest = _utc_text(datetime.now(UTC) + timedelta(days=1))
+    found = [name for name, value in row.items() if name.endswith("_at") and str(value or "") > latest]
+    return f"{found[0]} is {row[found[0]]}, expected no future moment" if found else None
 
 
 def utc_moment(text: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """Connections to database files, own and untrusted, and transactions on them."""
 
 import sqlite3
-import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -12,27 +12,85 @@ from kernelcast.store.database_file import (
     check_file,
     check_size,
     check_version,
-    read_header,
 )
-from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.schema import foreign_objects, schema_differences
+from kernelcast.store.migrations import FROZEN, SCHEMA_VERSION, migrate, schema_version
+from kernelcast.store.schema import read_as_current, schema_differences, schema_objects
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, peaks_are_current, write_operators, write_peaks
+from kernelcast.store.write_ahead_log import check_log
 
 _BUSY_TIMEOUT_S = 60.0
-_LONGEST_VALUE_BYTES = 64 * 2**20  # a text in an untrusted file must not fill the memory
+
+# Of a schema that is not compared yet. SQLite itself reads statistics of the query planner with it, by then perhaps
+# through expressions: each has to be quick, and there may not be many.
+_GATE_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 16 * 2**10,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 16 * 2**10,
+    sqlite3.SQLITE_LIMIT_COLUMN: 100,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 50,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_GATE_STEPS = 20_000
+_GATE_S = 5.0
+# Afterwards: a text in an untrusted file must not fill the memory.
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 64 * 2**20,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10**6,
+    sqlite3.SQLITE_LIMIT_COLUMN: 2000,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 1000,
+}
+# Sound files need a hundredth of it; the pages of a damaged one may lead to each other in endless ways.
+_STEPS_PER_BYTE = 100
+_LEAST_STEPS = 10**7
+
+
+class _Steps:
+    """A progress handler with a limit of SQLite's steps and of time; being Python, it lets Ctrl-C end a statement."""
+
+    def __init__(self, most: float, limit_s: float = float("inf")) -> None:
+        self._left, self._between = most, int(min(100_000, most / 100))
+        self._until_s = time.monotonic() + limit_s
+
+    def limit(self, connection: sqlite3.Connection) -> None:
+        """Become the connection's progress handler."""
+        connection.set_progress_handler(self._count, self._between)
+
+    def _count(self) -> bool:
+        self._left -= self._between
+        return self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a limit is reached."""
+        return self._left < 0 or time.monotonic() > self._until_s
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """Open a checked file in autocommit mode, migrated to the current schema, with the current operators.
 
     Raises:
-        DataError: the schema is newer than this kernelcast, older while `read_only`, or not ours.
+        DataError: the schema is newer than this kernelcast, older while `read_only`, or not ours; or the log of a
+            file that is read is damaged.
         sqlite3.Error: the file cannot be opened, read or migrated.
     """
-    connection = open_untrusted(path, read_only=read_only)
+    connection, version = _open(path, read_only=read_only)
     try:
-        _prepare(path, connection, read_only=read_only)
+        # With WAL, NORMAL risks the last transactions at a power cut, never the database.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if read_only and version < SCHEMA_VERSION:
+            raise DataError(
+                f"{path}: has schema version {version}, expected {SCHEMA_VERSION}; "
+                "open it once for writing to migrate it"
+            )
+        if not read_only:
+            # Exported databases have no WAL, so that they can be read in read-only folders; writers use WAL.
+            connection.execute("PRAGMA journal_mode = WAL")
+            migrate(connection)
+            if not (operators_are_current(connection) and peaks_are_current(connection)):
+                with transaction(connection):
+                    write_operators(connection)
+                    write_peaks(connection)
     except BaseException:
         connection.close()
         raise
@@ -71,50 +129,40 @@ def foreign_database(
 ) -> Iterator[sqlite3.Connection]:
     """Yield a connection that reads one state of an untrusted database throughout the block.
 
-    The file is not written: an older version is migrated in a temporary copy.
+    The file is not written: an older version is read as it is, without a copy (see `read_as_current`).
 
     Raises:
-        DataError: not a kernelcast database, of a newer version, damaged, with foreign tables, views
-            or triggers, or larger than `max_size_bytes`.
+        DataError: not a kernelcast database, of a newer version, damaged, its log too, with another schema than
+            kernelcast's, or larger than `max_size_bytes`.
+        KeyboardInterrupt: Ctrl-C, also within a statement.
     """
     check_file(path)
     check_size(path, max_size_bytes)
-    with (
-        reported(path),
-        _current_copy(path) as current,
-        closing(connect(current, read_only=True)) as connection,
-    ):
-        connection.execute("PRAGMA query_only = ON")
-        with snapshot(connection):
-            yield connection
-
-
-@contextmanager
-def _current_copy(path: Path) -> Iterator[Path]:
-    if read_header(path).user_version == SCHEMA_VERSION:
-        yield path
-        return
+    steps = _Steps(_LEAST_STEPS + _STEPS_PER_BYTE * path.stat().st_size)
     try:
-        temporary = tempfile.TemporaryDirectory()
-    except OSError as error:
-        raise DataError(
-            f"{path}: has an older version, and there is no room for a copy to migrate ({error.strerror})"
-        ) from error
-    with temporary as folder:
-        copy = Path(folder, path.name)
-        with (
-            closing(open_untrusted(path, read_only=True)) as old,
-            closing(sqlite3.connect(copy)) as new,
-        ):
-            old.backup(new)
-        connect(copy, read_only=False).close()
-        yield copy
+        with reported(path):
+            connection, version = _open(path, read_only=True)
+            with closing(connection):
+                if version < SCHEMA_VERSION:
+                    read_as_current(connection)
+                connection.execute("PRAGMA query_only = ON")
+                steps.limit(connection)
+                with snapshot(connection):
+                    yield connection
+    except KeyboardInterrupt:
+        if not steps.is_over:
+            raise
+        raise DataError(f"{path}: is damaged (reading takes more steps than its pages can need)") from None
 
 
-def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """Open a checked file in autocommit mode; its version and schema are not checked yet.
+def _open(path: Path, *, read_only: bool) -> tuple[sqlite3.Connection, int]:
+    """Open a checked file in autocommit mode, and compare its whole schema before anything else is read.
+
+    Returns the connection and the schema's version.
 
     Raises:
+        DataError: the version is not known, the schema is not that version's, or the log of a file that is read is
+            damaged.
         sqlite3.Error: the file cannot be opened or is no database.
     """
     address = path.resolve().as_uri()
@@ -131,44 +179,53 @@ def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()
         raise
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection
+    try:
+        if read_only:
+            check_log(path, path.resolve())
+        version = _compare_schema(path, connection)
+    except BaseException:
+        connection.close()
+        raise
+    for limit, value in _LIMITS.items():
+        connection.setlimit(limit, value)
+    if read_only:
+        _Steps(float("inf")).limit(connection)
+    else:
+        connection.set_progress_handler(None, 0)
+    return connection, version
+
+
+def _compare_schema(path: Path, connection: sqlite3.Connection) -> int:
+    """Refuse a schema that is not kernelcast's; returns its version."""
+    steps = _Steps(_GATE_STEPS, _GATE_S)
+    steps.limit(connection)
+    try:
+        with snapshot(connection):  # another process may be migrating it
+            check_version(path, version := schema_version(connection))
+            differences = schema_differences(schema_objects(connection), version, FROZEN)
+    except sqlite3.OperationalError as error:
+        if not steps.is_over:
+            raise
+        differences = [f"reading the schema takes more than {_GATE_STEPS:,} steps or {_GATE_S:g} s"]
+        raise _other_schema(path, differences) from error
+    if differences:
+        raise _other_schema(path, differences)
+    return version
+
+
+def _other_schema(path: Path, differences: list[str]) -> DataError:
+    others = f" ({len(differences) - 1} more differences)" if len(differences) > 1 else ""
+    return DataError(
+        f"{path}: schema: {differences[0]}{others}; expected exactly the tables and views of schema.sql, "
+        "nothing was read from it"
+    )
 
 
 def _connect_uri(uri: str) -> sqlite3.Connection:
     # isolation_level None: only this package begins and ends transactions.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
-
-
-def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
-    # With WAL, NORMAL risks the last transactions at a power cut, never the database.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    found = schema_version(connection)
-    check_version(path, found)
-    if read_only and found < SCHEMA_VERSION:
-        raise DataError(
-            f"{path}: has schema version {found}, expected {SCHEMA_VERSION}; "
-            "open it once for writing to migrate it"
-        )
-    _refuse(path, foreign_objects(connection))
-    if not read_only:
-        # Exported databases have no WAL, so that they can be read in read-only folders; writers use WAL.
-        connection.execute("PRAGMA journal_mode = WAL")
-        migrate(connection)
-    _refuse(path, schema_differences(connection))
-    if not read_only and not (operators_are_current(connection) and peaks_are_current(connection)):
-        with transaction(connection):
-            write_operators(connection)
-            write_peaks(connection)
-
-
-def _refuse(path: Path, differences: list[str]) -> None:
-    if differences:
-        others = f" ({len(differences) - 1} more differences)" if len(differences) > 1 else ""
-        raise DataError(
-            f"{path}: {differences[0]}{others}; expected exactly the tables and views of schema.sql, "
-            "nothing was read from it"
-        )
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+    for limit, value in _GATE_LIMITS.items():
+        connection.setlimit(limit, value)
+    for setting in ("trusted_schema = OFF", "cell_size_check = ON", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {setting}")
+    return connection

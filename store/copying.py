@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelcast.runtime.bundle.signature import Verified, verify_signed_file
 from kernelcast.runtime.errors import DataError, UsageError, one_line
 from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_file, publish, unfinished_file
+from kernelcast.store.merges import Brought, Merge, file_digest, record_merge, stored_merges
 from kernelcast.store.rows import CONTENT_TABLES, content_tables_digest, insert, row_problem, rows
 from kernelcast.store.sample_rows import SampleWriter, sample_problem, stored_samples
 from kernelcast.store.sqlite_errors import explanation, reported
@@ -46,16 +48,17 @@ def copy_content(
     source_path: Path,
     target_path: Path,
     selection: Selection | None = None,
+    brought: Brought = lambda table, row_id, is_new: None,
 ) -> Counter[str]:
     """Add the rows that `target` lacks, in the caller's transactions on both; returns the rows added per table.
 
-    Memory does not grow with the databases.
+    `brought` is told of every row. Memory does not grow with the databases.
 
     Raises:
         DataError: a row's content does not match its id, or the target has a different row with the same id. The
             caller must then roll back.
     """
-    copy, selection = _Copy(source, target, source_path, target_path), selection or Selection()
+    copy, selection = _Copy(source, target, source_path, target_path, brought), selection or Selection()
     with reported(source_path):
         copy.operators()
         added = Counter({table: copy.of(table, *selection.of(table)) for table in CONTENT_TABLES})
@@ -70,6 +73,7 @@ class _Copy:
     target: sqlite3.Connection
     source_path: Path
     target_path: Path
+    brought: Brought
 
     def operators(self) -> None:
         """Add operators of other versions of kernelcast; their titles are not compared."""
@@ -100,7 +104,8 @@ class _Copy:
             if problem is not None:
                 raise self._corrupt("timeline", timeline_id, problem)
             with self._writing("timeline"):
-                added += write_timeline(self.target, timeline)
+                added += (is_new := write_timeline(self.target, timeline))
+                self.brought("timeline", timeline_id, is_new)
         return added
 
     def rows(self, table: str, where: str, parameters: Sequence[Any]) -> int:
@@ -111,6 +116,7 @@ class _Copy:
                 raise self._corrupt(table, row["id"], problem)
             with self._writing(table):
                 is_new = insert(self.target, table, row) is not None
+                self.brought(table, row["id"], is_new)
             added += is_new
             if not is_new:
                 [there] = rows(self.target, f"SELECT * FROM {table} WHERE id = ?", [row["id"]])
@@ -127,6 +133,7 @@ class _Copy:
                 raise self._corrupt("sample", sample.id, problem)
             with self._writing("sample"):
                 is_new = writer.add(sample)
+                self.brought("sample", sample.id, is_new)
             added += is_new
             if not is_new and [sample] != list(stored_samples(self.target, "id = ?", [sample.id])):
                 raise self._conflict("sample", sample.id)
@@ -164,15 +171,22 @@ class Merged:
 
     added: tuple[tuple[Path, Counter[str]], ...]
     content_digest: str
+    merges: tuple[Merge, ...] = ()  # all of the result, also earlier ones
 
 
 def merge_databases(
-    sources: Sequence[str | Path], into: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
+    sources: Sequence[str | Path],
+    into: str | Path,
+    *,
+    max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
+    allowed_signers: Path | None = None,
+    signer: str = "",
 ) -> Merged:
     """Add all rows of `sources` to the database `into`, which is created if it is missing.
 
     One transaction: an error or an interruption leaves `into` unchanged (or absent). `into` may be one of the sources.
-    Sources are not written, and memory does not grow with the databases.
+    Sources are not written, and memory does not grow with the databases. Every added row knows the merge (`merges`).
+    With `allowed_signers`, every source needs a signature of one of them, or of `signer` (`verify_signed_file`).
 
     Raises:
         UsageError: `sources` is empty.
@@ -186,30 +200,49 @@ def merge_databases(
         check_file(path)  # report a missing source before creating the target
     if target.exists():
         check_file(target)
-        return _merge(paths, target, target, max_size_bytes)
+        return _merge(paths, target, target, max_size_bytes, allowed_signers, signer)
     with unfinished_file(target) as unfinished:
-        merged = _merge(paths, unfinished, target, max_size_bytes)
+        merged = _merge(paths, unfinished, target, max_size_bytes, allowed_signers, signer)
         if not publish(unfinished, target):
             raise DataError(f"{target}: appeared while merging; nothing was stored in it, merge again")
     return merged
 
 
-def _merge(paths: Sequence[Path], file: Path, target: Path, max_size_bytes: int) -> Merged:
+def _merge(
+    paths: Sequence[Path],
+    file: Path,
+    target: Path,
+    max_size_bytes: int,
+    allowed_signers: Path | None,
+    signer: str,
+) -> Merged:
     added = []
     with reported(target), closing(connect(file, read_only=False)) as connection:
         # With the default of 2 MB, a large merge reads its indexes from the disk again and again.
         connection.execute("PRAGMA cache_size = -65536")  # 64 MiB, whatever the size of the databases
         with transaction(connection):
             for path in paths:
-                added.append((path, _add(path, connection, file, target, max_size_bytes)))
-            digest = content_tables_digest(connection)
-    return Merged(added=tuple(added), content_digest=digest)
+                verified = None
+                if allowed_signers is not None:
+                    verified = verify_signed_file(path, allowed_signers, signer=signer)
+                added.append((path, _add(path, connection, file, target, max_size_bytes, verified)))
+            digest, merges = content_tables_digest(connection), tuple(stored_merges(connection))
+    return Merged(added=tuple(added), content_digest=digest, merges=merges)
 
 
 def _add(
-    path: Path, connection: sqlite3.Connection, file: Path, target: Path, max_size_bytes: int
+    path: Path,
+    connection: sqlite3.Connection,
+    file: Path,
+    target: Path,
+    max_size_bytes: int,
+    verified: Verified | None,
 ) -> Counter[str]:
     if os.path.samefile(path, file):
         return Counter()
     with foreign_database(path, max_size_bytes=max_size_bytes) as source:
-        return copy_content(source, connection, source_path=path, target_path=target)
+        digest = file_digest(path)
+        if verified is not None and verified.bundle_digest != digest:
+            raise DataError(f"{path}: was changed while its signature was verified; nothing was stored")
+        brought = record_merge(connection, digest, "" if verified is None else verified.signer)
+        return copy_content(source, connection, source_path=path, target_path=target, brought=brought)

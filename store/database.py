@@ -177,6 +177,7 @@ class Database:
                         write.write_record(connection, record)
                 added += write.write_samples(connection, measured.samples)
                 for timeline in measured.timelines:
+                    added += write.write_samples(connection, timeline.samples)
                     write_timeline(connection, timeline)
             write.write_peaks(connection)
         return added

@@ -135,8 +135,7 @@ def unfinished_file(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise DataError(f"{path}: its folder does not exist")
-    unfinished = unfinished_beside(path)
-    try:
+    with unfinished_beside(path) as unfinished:
         with reported(path):
             connection = sqlite3.connect(unfinished, isolation_level=None)
             try:
@@ -145,9 +144,6 @@ def unfinished_file(path: Path) -> Iterator[Path]:
             finally:
                 connection.close()
         yield unfinished
-    finally:
-        for leftover in ("", "-journal", "-wal", "-shm"):
-            unfinished.with_name(unfinished.name + leftover).unlink(missing_ok=True)
 
 
 def publish(unfinished: Path, path: Path) -> bool:

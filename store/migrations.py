@@ -10,10 +10,10 @@ import sqlite3
 from collections.abc import Callable, Mapping
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store.schema import definitions
+from kernelcast.store.schema import REMOVED_VIEWS, definitions
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 9
 OLDEST_VERSION = 4
 
 Upgrade = Callable[[sqlite3.Connection], None]
@@ -29,14 +29,34 @@ def _new_tables(*names: str) -> Upgrade:
     return create
 
 
+def _matched_ranks(connection: sqlite3.Connection) -> None:
+    _new_tables("trace_clock", "matched_collective", "host_time")(connection)
+    there = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('event_kind')")}
+    for column in ("grid TEXT NOT NULL DEFAULT ''", "block TEXT NOT NULL DEFAULT ''", "registers INTEGER",
+                   "occupancy_percent REAL"):  # fmt: skip
+        if column.split()[0] not in there:
+            connection.execute(f"ALTER TABLE event_kind ADD COLUMN {column}")
+
+
 _TIMELINES = ("timeline", "traced_step", "event_kind", "event_scope", "traced_event")
 
 MIGRATIONS: Mapping[int, Upgrade] = {
     5: _new_tables("device_peak", *_TIMELINES),
     6: _new_tables(),  # only views: `step_time` has idle time by cause
     7: _new_tables("failure_log", "step_times"),
+    8: _matched_ranks,
+    9: _new_tables("merge", "merged_row"),
 }
 """Migrations by the version that they produce."""
+
+FROZEN: Mapping[int, str] = {
+    4: "a8c3b411e242773af621d2238267db40",
+    5: "36f01e231c59ad4c3cd0b68fd9f3f79f",
+    6: "36f01e231c59ad4c3cd0b68fd9f3f79f",
+    7: "d2bd9694daf6ee08148dc13ea65845a6",
+    8: "e26d51fe8c5d389d298f303a5e8cd1ff",
+}
+"""Digests of the tables and indexes of older versions (`schema_digest`): they are compared before anything is read."""
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
@@ -67,7 +87,7 @@ def _apply(connection: sqlite3.Connection, version: int, upgrade: Upgrade) -> No
     try:
         if schema_version(connection) < version:  # another process may have migrated it meanwhile
             views = definitions("view")
-            for name in views:
+            for name in (*views, *REMOVED_VIEWS):
                 connection.execute(f"DROP VIEW IF EXISTS {name}")
             upgrade(connection)
             for sql in views.values():

@@ -9,7 +9,6 @@ OUT/traces.sql                             the views of traces, for DuckDB
 """
 
 import re
-import shutil
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
@@ -74,8 +73,11 @@ _VIEWS = (
     "host_operator_time",
     "product_rate",
     "collective_rate",
-    "rank_time",
+    "collective_match",
+    "rank_arrival",
     "stream_idle",
+    "copy_rate",
+    "launch_delay",
 )
 # Other tables that the views read.
 _TABLES = ("run", "hardware", "device_peak", "trace")
@@ -103,17 +105,15 @@ def export_parquet(
         raise DataError(f"{target}: exists already, expected the name of a new folder")
     if not target.parent.is_dir():
         raise DataError(f"{target}: its folder does not exist")
-    unfinished = unfinished_beside(target)
     try:
-        with reading(source), foreign_database(source, max_size_bytes=max_size_bytes) as connection:
-            check_operators(connection, subset)
-            unfinished.mkdir()
-            rows = _write_all(connection, unfinished, subset)
-        unfinished.rename(target)
+        with unfinished_beside(target) as unfinished:
+            with reading(source), foreign_database(source, max_size_bytes=max_size_bytes) as connection:
+                check_operators(connection, subset)
+                unfinished.mkdir()
+                rows = _write_all(connection, unfinished, subset)
+            unfinished.rename(target)
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return rows
 
 

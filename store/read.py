@@ -84,12 +84,15 @@ class SampleRow:
     clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
+    origin: str = ""  # id of the merge that brought it, the first of several; empty for the database's own
     flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: flag and detail
 
 
 _SAMPLE_ROW = (
     "SELECT sample.id AS sample_id, sample.*, run.compute_id, run.fabric_id, run.software_id, run.conditions,"
-    " source.kind AS source_kind, CASE sample.direction WHEN 'once' THEN ("
+    " source.kind AS source_kind, coalesce((SELECT merge.id FROM merged_row JOIN merge ON number = merge_number"
+    " WHERE table_name = 'sample' AND row_id = sample.id ORDER BY number LIMIT 1), '') AS origin,"
+    " CASE sample.direction WHEN 'once' THEN ("
     "SELECT avg(time_us) FROM (SELECT time_us, row_number() OVER (ORDER BY time_us) AS place, count(*) OVER () AS count"
     " FROM repetition WHERE sample_number = sample.number) WHERE place > count / 10 AND place <= count - count / 10"
     ") END AS inner_mean_us,"

@@ -15,7 +15,7 @@ from kernelcast.runtime.bundle.fingerprint import (
     canonical_json,
 )
 from kernelcast.runtime.errors import KernelcastError
-from kernelcast.store.canonical import record_digest, utc_moment
+from kernelcast.store.canonical import future_problem, record_digest, utc_moment
 from kernelcast.store.runs import IngestedTrace, Source, UnrecognisedKernels
 from kernelcast.store.steps import FailureLog, MeasuredStep, Prediction, PredictorRecord, StepTimes
 
@@ -154,7 +154,7 @@ def row_problem(table: str, row: Row) -> str | None:
     A row is sound when a record can be made from it and has the same id.
     """
     try:
-        return id_problem(row["id"], _id_of(table, row))
+        return id_problem(row["id"], _id_of(table, row)) or future_problem(row)
     except NO_RECORD as error:
         return str(error) or type(error).__name__
 

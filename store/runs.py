@@ -152,7 +152,11 @@ class EventKind(Record):
     collective: str = ""
     group_ranks: str = ""
     group_size: int | None = None
-    message_bytes: int | None = None  # as nccl-tests count them
+    message_bytes: int | None = None  # as nccl-tests count them; of a copy or fill its bytes
+    grid: str = ""  # JSON list of three
+    block: str = ""
+    registers: int | None = None  # of a thread
+    occupancy_percent: float | None = None
 
 
 KIND_COLUMNS = tuple(field.name.rstrip("_") for field in fields(EventKind))
@@ -186,13 +190,49 @@ class TracedStep(NamedTuple):
     duration_ns: int
 
 
+class TraceClock(NamedTuple):
+    """The clock of a trace on the clock of its run."""
+
+    start_ns: int  # from the first event of the run to the start of the trace
+    drift: float  # seconds that the run's clock gains in one second of the trace's
+    error_ns: int  # spread of the ends of collectives around it; 0: a host's own clock
+
+
+class MatchedCollective(NamedTuple):
+    """An event that is one rank's part of a collective that several ranks ran."""
+
+    sequence: int  # of the event
+    collective_number: int  # in the run, the same on all ranks
+    compute_ns: int  # since the start of the rank's matched collective before
+    memory_ns: int
+    host_ns: int  # while the device waited for its host
+
+
+class HostTime(NamedTuple):
+    """Calls of the host, summed by step and name."""
+
+    step: int | None
+    kind: str  # operator (inside no other), annotation, or runtime (of the device)
+    name: str
+    calls: int
+    total_ns: int
+    longest_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The steps and events of a trace; `events` can be iterated more than once."""
+    """The steps and events of a trace; `events` can be iterated more than once.
+
+    The last fields are not part of the id; `samples` are stored with it, before its events.
+    """
 
     trace_id: str
     steps: tuple[TracedStep, ...]
     events: Iterable[TracedEvent]
+    clock: TraceClock | None = None
+    collectives: Sequence[MatchedCollective] = ()
+    host: Sequence[HostTime] = ()
+    samples: Sequence[Sample] = ()
 
     @property
     def id(self) -> str:
@@ -215,4 +255,4 @@ class MeasuredRun:
     software: SoftwareFingerprint
     samples: Sequence[Sample] = ()
     traces: Sequence[tuple[IngestedTrace, Sequence[UnrecognisedKernels]]] = ()
-    timelines: Sequence[Timeline] = ()
+    timelines: Iterable[Timeline] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json
-from kernelcast.store.canonical import record_digest
+from kernelcast.store.canonical import future_problem, record_digest
 from kernelcast.store.records import Kernel, Repetition, Sample
 from kernelcast.store.rows import NO_RECORD, Numbers, Row, id_problem, insert, json_value, rows
 
@@ -125,7 +125,7 @@ def sample_problem(sample: SampleRows) -> str | None:
         # A Sample without repetitions checks the columns; making all kernels would be slow.
         if list(Sample(**columns, flags=tuple(sample.flags)).flags) != sample.flags:
             return "its flags are not in the stored form"
-        return id_problem(sample.id, meaning_digest(columns, sample))
+        return id_problem(sample.id, meaning_digest(columns, sample)) or future_problem(columns)
     except NO_RECORD as error:
         return str(error) or type(error).__name__
 

@@ -6,13 +6,17 @@ untrusted file would run.
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
+
+REMOVED_VIEWS = ("rank_time",)
+"""Views of older versions, which migrations drop."""
 
 # Units by the end of a column's name, as pint writes them.
 _UNITS = (
@@ -81,104 +85,105 @@ def unit(column: str) -> str:
     return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")
 
 
-# Query planner statistics, which ANALYZE makes.
-_SQLITES_OWN = re.compile(r"sqlite_stat\d$")
+# Query planner statistics, which ANALYZE makes, as SQLite creates them.
+_STATISTICS = {
+    ("table", "sqlite_stat1"): ("sqlite_stat1", "CREATE TABLE sqlite_stat1 ( tbl , idx , stat )"),
+    ("table", "sqlite_stat4"): (
+        "sqlite_stat4",
+        "CREATE TABLE sqlite_stat4 ( tbl , idx , neq , nlt , ndlt , sample )",
+    ),
+}
 
-_MOST_TIMES = 10
+_MOST_OBJECTS = 1000
 
-Key = tuple[str, str]
-"""Kind (table, index, view, trigger) and name."""
+# Literals, names and numbers, other characters; spaces are SQLite's, not all of Unicode's.
+_TOKEN = re.compile(r"""('(?:[^']|'')*'|"[^"]*"|[\w$]+|[^ \t\n\f\r])""")
+_COMMENT = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|--[^\n]*""")
+
+Objects = dict[tuple[str, str], tuple[str, str | None]]
+"""Kind (table, index, view, trigger) and name → its table, and its statement without comments and spaces."""
 
 
-def schema_differences(connection: sqlite3.Connection) -> list[str]:
-    """Differences from schema.sql, one line each: foreign, missing and changed objects.
+def schema_differences(found: Objects, version: int, frozen: Mapping[int, str]) -> list[str]:
+    """Differences of a schema from kernelcast's of that version: foreign, missing and changed objects.
 
-    Tables are equal if their columns, keys, kinds and CHECK constraints are: the text of a migrated table differs from
-    that of a new table. Indexes and views are equal if their text is, without comments and spaces.
+    The whole statements are compared, with generated columns, constraints, collations and indexed expressions. Of an
+    older version the digest is kept (`frozen`) of all but the views, which are replaced and never run.
+    """
+    ours = _our_objects()
+    if len(found) > _MOST_OBJECTS:
+        return [f"more than {_MOST_OBJECTS} tables, indexes and views, expected {len(ours)}"]
+    found = {key: one for key, one in found.items() if _STATISTICS.get(key) != one}
+    known = ours.keys() | ({("view", name) for name in REMOVED_VIEWS} if version in frozen else set())
+    foreign = [f"{kind} {name!r} is not kernelcast's" for kind, name in sorted(found.keys() - known)]
+    if version in frozen:
+        same = schema_digest(found) == frozen[version]
+        return foreign or ([] if same else [f"its tables and indexes differ from version {version}"])
+    missing = [f"{kind} {name!r} is missing" for kind, name in sorted(ours.keys() - found.keys())]
+    changed = [
+        f"{kind} {name!r} is not as kernelcast defines it"
+        for kind, name in sorted(found.keys() & ours.keys())
+        if found[kind, name] != ours[kind, name]
+    ]
+    return foreign + missing + changed
+
+
+def schema_digest(objects: Objects) -> str:
+    """Digest of all objects but views, 128 bits."""
+    lines = [repr((key, objects[key])) for key in sorted(objects) if key[0] != "view"]
+    return sha256("\n".join(lines).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def schema_objects(connection: sqlite3.Connection) -> Objects:
+    """The objects of a database, slightly more than `_MOST_OBJECTS` at most; only their text is read.
 
     Raises:
         sqlite3.Error: the schema cannot be read.
     """
-    many = _too_many(connection)
-    if many:
-        return many
-    found, expected = _objects(connection), _our_objects()
-    missing = [f"{kind} {name!r} is missing" for kind, name in sorted(expected.keys() - found.keys())]
-    changed = [
-        f"{kind} {name!r} is not as kernelcast defines it"
-        for kind, name in sorted(found.keys() & expected.keys())
-        if found[kind, name] != expected[kind, name]
-    ]
-    return foreign_objects(connection) + missing + changed
-
-
-def foreign_objects(connection: sqlite3.Connection) -> list[str]:
-    """Tables, indexes, views and triggers outside schema.sql, which could run in a migration, one line each.
-
-    All objects of older versions are also in schema.sql.
-    """
-    many = _too_many(connection)
-    if many:
-        return many
-    ours = _our_objects()
-    found = connection.execute(
-        "SELECT type, name, rootpage FROM sqlite_master ORDER BY type, name"
-    ).fetchall()
-    return [
-        f"{kind} {name!r} is not kernelcast's"
-        for kind, name, root_page in found
-        if not _SQLITES_OWN.match(name)
-        and ((kind, name) not in ours or (kind == "table" and not root_page))  # a virtual table has no page
-    ]
-
-
-def _too_many(connection: sqlite3.Connection) -> list[str]:
-    """A line if there are many more objects than in schema.sql: comparing tens of thousands takes long."""
-    [count] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    ours = len(_our_objects())
-    return [f"{count} tables, indexes and views, expected {ours}"] if count > _MOST_TIMES * ours else []
+    rows = connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT ?", (_MOST_OBJECTS + 1,)
+    )
+    # A number or a blob in the place of a text is never equal to ours.
+    return {(str(kind), str(name)): (table, _without_comments(sql)) for kind, name, table, sql in rows}
 
 
 @cache
-def _our_objects() -> dict[Key, object]:
+def _our_objects() -> Objects:
     with empty_database() as connection:
-        return _objects(connection)
+        return schema_objects(connection)
 
 
-def _objects(connection: sqlite3.Connection) -> dict[Key, object]:
-    objects: dict[Key, object] = {}
-    rows = connection.execute("SELECT type, name, tbl_name, sql, rootpage FROM sqlite_master").fetchall()
-    for kind, name, table, sql, root_page in rows:
-        if kind == "table" and root_page:  # a virtual table has no page
-            objects[kind, name] = (_table_shape(connection, name), _checks(sql))
-        else:
-            objects[kind, name] = (table, _without_comments(sql))
-    return objects
+def read_as_current(connection: sqlite3.Connection) -> None:
+    """Let a database of an older version be read as one of this version: its file stays as it is.
+
+    Tables that it lacks are empty ones of the connection's temporary schema, tables with fewer columns are temporary
+    views with the columns' defaults, and views are temporary ones too.
+    """
+    found = schema_objects(connection)
+    for kind, name in _our_objects():
+        if kind == "view" or (kind == "table" and (kind, name) not in found):
+            statement = definitions(kind, name)[name]
+            connection.execute(statement.replace("CREATE ", "CREATE TEMP ", 1))
+        elif kind == "table":
+            [stored, columns] = _columns(connection, name), _our_columns(name)
+            if stored.keys() != columns.keys():
+                values = [one if one in stored else f"{columns[one] or 'NULL'} AS {one}" for one in columns]
+                connection.execute(f"CREATE TEMP VIEW {name} AS SELECT {', '.join(values)} FROM main.{name}")
 
 
-def _table_shape(connection: sqlite3.Connection, name: str) -> object:
-    kinds = connection.execute(
-        "SELECT wr, strict FROM pragma_table_list WHERE schema = 'main' AND name = ?", (name,)
-    ).fetchall()
-    columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
-    keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
-    return kinds, columns, keys
+@cache
+def _our_columns(table: str) -> dict[str, str | None]:
+    with empty_database() as connection:
+        return _columns(connection, table)
 
 
-def _checks(sql: str | None) -> list[str]:
-    """The CHECK constraints of a table, sorted, without spaces."""
-    text, found = re.sub(r"[\s\"]+", "", _without_comments(sql) or ""), []
-    for begin in re.finditer(r"CHECK\(", text):
-        depth, place = 1, begin.end()
-        while depth and place < len(text):
-            depth += {"(": 1, ")": -1}.get(text[place], 0)
-            place += 1
-        found.append(text[begin.end() : place - 1])
-    return sorted(found)
+def _columns(connection: sqlite3.Connection, table: str) -> dict[str, str | None]:
+    """Column → its default as SQL, or None."""
+    found = connection.execute("SELECT name, dflt_value FROM pragma_table_info(?)", (table,))
+    return dict(found.fetchall())
 
 
-def _without_comments(sql: str | None) -> str | None:
+def _without_comments(sql: object) -> str | None:
     if sql is None:  # an index that a UNIQUE or PRIMARY KEY brings
         return None
-    lines = (line.partition("--")[0] for line in sql.splitlines())
-    return " ".join(" ".join(lines).split())
+    return " ".join(_TOKEN.findall(_COMMENT.sub(lambda found: found[1] or " ", str(sql))))

@@ -26,10 +26,13 @@ def reported(path: Path) -> Iterator[None]:
 
     Raises:
         DataError: for any sqlite3.Error, and for values that SQLite cannot hold.
+        KeyboardInterrupt: Ctrl-C ended a statement: a progress handler cannot raise it.
     """
     try:
         yield
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", None) == "SQLITE_INTERRUPT":
+            raise KeyboardInterrupt from error
         raise DataError(f"{path}: {explanation(error)}") from error
     except (ValueError, OverflowError) as error:
         # JSON that does not parse, text that is not Unicode, an integer of more than 64 bits.

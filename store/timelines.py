@@ -1,14 +1,28 @@
 """Events of traces: writing, reading and verifying their rows one at a time."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from kernelcast.store.rows import Numbers, id_problem, insert
-from kernelcast.store.runs import KIND_COLUMNS, EventKind, Timeline, TracedEvent, TracedStep
+from kernelcast.store.runs import (
+    KIND_COLUMNS,
+    EventKind,
+    HostTime,
+    MatchedCollective,
+    Timeline,
+    TraceClock,
+    TracedEvent,
+    TracedStep,
+)
 
-_ROWS_AT_ONCE = 50_000
+# Rows that are tuples, by table.
+_TUPLES: Mapping[str, Any] = {
+    "trace_clock": TraceClock,
+    "matched_collective": MatchedCollective,
+    "host_time": HostTime,
+}
 
 
 def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
@@ -47,6 +61,13 @@ def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
             for sequence, (kind, *values, scope, sample_id, repetition) in enumerate(timeline.events)
         ),
     )
+    clocks = () if timeline.clock is None else (timeline.clock,)
+    for table, found in zip(_TUPLES, (clocks, timeline.collectives, timeline.host), strict=True):
+        names = _TUPLES[table]._fields
+        connection.executemany(
+            f"INSERT INTO {table} (timeline_number, {', '.join(names)}) VALUES (?{', ?' * len(names)})",
+            ((number, *row) for row in found),
+        )
     return True
 
 
@@ -96,7 +117,20 @@ def stored_timelines(
             "SELECT name, start_ns, duration_ns FROM traced_step WHERE timeline_number = ? ORDER BY step",
             (number,),
         )
-        timeline = Timeline(trace_id, tuple(map(TracedStep._make, steps)), _StoredEvents(connection, number))
+        clocks, collectives, host = (
+            connection.execute(
+                f"SELECT {', '.join(kind._fields)} FROM {table} WHERE timeline_number = ?", (number,)
+            ).fetchall()
+            for table, kind in _TUPLES.items()
+        )
+        timeline = Timeline(
+            trace_id,
+            tuple(map(TracedStep._make, steps)),
+            _StoredEvents(connection, number),
+            TraceClock(*clocks[0]) if clocks else None,
+            collectives,
+            host,
+        )
         yield timeline_id, timeline, _problem(connection, number, timeline_id, timeline)
 
 

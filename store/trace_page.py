@@ -14,6 +14,7 @@ from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.runtime.views.page import (
     Markup,
+    bullets,
     document,
     element,
     legend,
@@ -46,6 +47,9 @@ _LEGEND = (
 )
 _WIDTH, _LEFT, _LANE, _TOP = 1200.0, 140.0, 22.0, 8.0
 _MOST_LANES = 32
+_MOST_NAMED = 1000  # events with a tooltip
+_MOST_SHOWN = 40  # rows of a table
+_TICKS = 5
 _NEAR = 0.5  # of a pixel: closer events of one class are one shape
 
 
@@ -77,6 +81,8 @@ def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
 
 
 def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
+    if report.findings:
+        yield section("What the ranks wait for", bullets(*(finding.line for finding in report.findings)))
     if lanes := _lanes(database, report):
         yield section(
             "The first step, stream by stream", region("lanes of the first step", lanes), legend(_LEGEND)
@@ -84,43 +90,63 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
     for table in report_tables():
         if rows := getattr(report, table.name):
             shown = [
-                {k: v for k, v in row.items() if not k.endswith("_id") and k != "step_index"} for row in rows
+                {k: v for k, v in row.items() if not k.endswith("_id") and k != "step_index"}
+                for row in rows[:_MOST_SHOWN]
             ]
-            yield section(table.title.capitalize(), rows_table(shown, caption=table.title.capitalize()))
+            cut = f" The first {_MOST_SHOWN} of {len(rows):,} rows." if len(rows) > _MOST_SHOWN else ""
+            yield section(table.title.capitalize(), rows_table(shown, caption=f"{table.explanation}{cut}"))
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:
-    """Streams of all ranks during the first marked step, or the whole trace, as SVG."""
+    """Streams of all ranks during the first marked step, or the whole trace, on one clock, as SVG."""
     rows = database.connection.execute(
-        "SELECT rank, device, stream, class, start_us - min(start_us) OVER (PARTITION BY rank), duration_us"
-        " FROM trace_event"
+        "SELECT rank, device, stream, class, name,"
+        " coalesce(run_us, start_us - min(start_us) OVER (PARTITION BY rank)), duration_us FROM trace_event"
         " WHERE run_id = ? AND step_index IS (SELECT min(step_index) FROM trace_event WHERE run_id = ?)"
         " ORDER BY rank, trace_id, device, stream, start_us",
         (report.run_id, report.run_id),
     )
     lanes: dict[tuple[int | None, ...], dict[str, list[tuple[float, float]]]] = {}
-    for rank, device, stream, class_, start_us, duration_us in rows:
-        of_class = lanes.setdefault((rank, device, stream), {}).setdefault(class_, [])
-        of_class.append((start_us, start_us + duration_us))
+    named: list[tuple[float, float, tuple[int | None, ...], str, str]] = []
+    for rank, device, stream, class_, name, start_us, duration_us in rows:
+        lane = rank, device, stream
+        if lane not in lanes and len(lanes) == _MOST_LANES:
+            break
+        lanes.setdefault(lane, {}).setdefault(class_, []).append((start_us, start_us + duration_us))
+        named.append((duration_us, start_us, lane, class_, name))
     if not lanes:
         return None
-    span_us = (
-        max(end for spans in lanes.values() for of_class in spans.values() for _, end in of_class) or 1.0
-    )
+    spans = [span for of_lane in lanes.values() for of_class in of_lane.values() for span in of_class]
+    first_us = min(start for start, _ in spans)
+    span_us = max(end for _, end in spans) - first_us or 1.0
     scale = (_WIDTH - _LEFT - 10) / span_us
     shapes: list[Markup] = []
-    drawn = list(lanes.items())[:_MOST_LANES]
-    for lane, ((rank, _, stream), spans) in enumerate(drawn):
-        y = _TOP + lane * _LANE
-        name = f"stream {stream}" if rank is None else f"rank {rank}, stream {stream}"
-        shapes.append(element("text", name, x=_LEFT - 8, y=y + 14, class_="label"))
+    rows_y = {key: _TOP + lane * _LANE for lane, key in enumerate(lanes)}
+    for key, of_lane in lanes.items():
+        (rank, _, stream), y = key, rows_y[key]
+        text = f"stream {stream}" if rank is None else f"rank {rank}, stream {stream}"
+        shapes.append(element("text", text, x=_LEFT - 8, y=y + 14, class_="label"))
         shapes.append(element("rect", x=_LEFT, y=y, width=span_us * scale, height=_LANE - 4, class_="idle"))
-        for class_, of_class in spans.items():
-            places = _merged(_LEFT + scale * np.array(of_class))
+        for class_, of_class in of_lane.items():
+            places = _merged(_LEFT + scale * (np.array(of_class) - first_us))
             shapes.append(rectangles(places, y, _LANE - 4, _STYLES[class_]))
+    # The longest events again, one by one, with their names.
+    for duration_us, start_us, key, class_, name in sorted(named, key=lambda one: -one[0])[:_MOST_NAMED]:
+        left = _LEFT + scale * (start_us - first_us)
+        title = f"{name}, {seconds(duration_us * 1e-6)} from {seconds((start_us - first_us) * 1e-6)}"
+        shapes.append(
+            rectangles([(left, scale * duration_us)], rows_y[key], _LANE - 4, _STYLES[class_], title)
+        )
+    bottom = _TOP + len(lanes) * _LANE
+    for tick in range(_TICKS + 1):
+        x = _LEFT + scale * span_us * tick / _TICKS
+        shapes.append(
+            element("text", seconds(span_us * 1e-6 * tick / _TICKS), x=x, y=bottom + 16, class_="label")
+        )
     description = f"One row per stream, time from left to right, {seconds(span_us * 1e-6)} in all."
-    height = _TOP * 2 + len(drawn) * _LANE
-    return picture("lanes", "Events of the first step", description, *shapes, width=_WIDTH, height=height)
+    return picture(
+        "lanes", "Events of the first step", description, *shapes, width=_WIDTH, height=bottom + 16 + _TOP
+    )
 
 
 def _merged(spans: npt.NDArray[np.float64]) -> Iterator[tuple[float, float]]:

@@ -60,13 +60,20 @@ SELECT rank, collective, group_ranks, message_bytes, dtype, calls, mean_us, bus_
 FROM collective_rate
 ORDER BY rank, total_us DESC;
 
--- rank_time: Which rank is the straggler?
--- Ranks of a run side by side. The straggler has the most compute time and idle time caused by the host; the other
--- ranks wait for it in collectives. `behind_ms` is its compute time minus the fastest rank's.
-SELECT step, rank, device_ms, compute_ms, behind_ms, communication_ms, exposed_communication_ms,
-    idle_host_ms, is_straggler
-FROM rank_time
-ORDER BY step, rank;
+-- rank_arrival: Which rank do the others wait for?
+-- By the collectives that several ranks ran, matched by group and sequence number. `delay_ms` is the time that the
+-- others wait for a rank, the last columns what it does between collectives beyond the mean of the others.
+SELECT rank, collectives, times_last, largest_skew_us, delay_ms, waiting_ms, extra_compute_ms, extra_memory_ms,
+    extra_host_ms
+FROM rank_arrival
+ORDER BY delay_ms DESC;
+
+-- collective_match: How late does each rank arrive at each collective?
+-- On one clock. `wait_us` is how much longer a rank is in the collective than the one that waited least, `transfer_us`
+-- the time with all ranks there.
+SELECT collective_number, step, rank, message_bytes, arrival_us, late_us, is_last, wait_us, transfer_us, bus_gb_per_s
+FROM collective_match
+ORDER BY collective_number, rank;
 
 -- stream_idle: Why is a stream idle?
 -- Gaps before the events of a stream: `host_ms` if the event was launched in the gap, `waiting_ms` if it was launched
@@ -115,3 +122,41 @@ SELECT rank, scope, class, count(*) AS launches, round(sum(duration_us), 3) AS t
 FROM trace_event
 GROUP BY trace_id, scope, class
 ORDER BY rank, total_us DESC;
+
+-- copy_rate: How much is copied, and how fast?
+-- Copies between host and device, on the device, and fills; `exposed_ms` is the time in which nothing else ran.
+SELECT rank, copy, copies, total_bytes, total_ms, exposed_ms, gb_per_s
+FROM copy_rate
+ORDER BY rank, total_ms DESC;
+
+-- launch_delay: Is the host far enough ahead of the device?
+-- Kernels wait in a queue: a delay of a few microseconds, and few queued, mean that the device runs dry.
+SELECT rank, step, launches, short_percent, mean_delay_us, mean_queued, starved_percent, host_ms
+FROM launch_delay
+ORDER BY rank, step_index;
+
+-- host_call: What does the host do, and which calls wait for the device?
+-- Operators inside no other, annotations, and calls of the device's runtime.
+SELECT rank, step, kind, call, is_synchronising, calls, round(total_ms, 3) AS total_ms
+FROM host_call
+WHERE rank = 0
+ORDER BY is_synchronising DESC, total_ms DESC LIMIT 6;
+
+-- module_time: Which modules take the time, with everything inside them?
+-- Modules and annotations around the launches (`with_modules` and `record_function`), outermost first.
+SELECT rank, module, level, launches, total_us, exposed_us
+FROM module_time
+ORDER BY rank, level, exposed_us DESC;
+
+-- occupancy: Which kernels fill the device badly?
+-- Occupancy as the profiler estimates it, of the kernels that take the most time; NULL where it was not recorded.
+SELECT name, grid, block, registers, occupancy_percent, count(*) AS launches, sum(duration_us) AS total_us
+FROM trace_event WHERE rank = 0 AND class = 'compute'
+GROUP BY name, grid, block, registers, occupancy_percent
+ORDER BY total_us DESC LIMIT 5;
+
+-- slow_collectives: Which collectives cost the most waiting, and for whom?
+-- The last rank, and how long the others waited for it.
+SELECT collective_number, step, rank AS last_rank, collective, message_bytes, skew_us, delay_us
+FROM collective_match WHERE is_last
+ORDER BY delay_us DESC LIMIT 5;

@@ -10,6 +10,7 @@ from typing import Any
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.database import Database
 from kernelcast.store.querying import Question, questions
+from kernelcast.store.rank_causes import RankFinding, rank_findings
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -34,11 +35,17 @@ class TraceReport:
     software: str
     steps: Rows
     ranks: Rows
+    matches: Rows
     kernels: Rows
     host_operators: Rows
     products: Rows
     collectives: Rows
+    copies: Rows
+    launches: Rows
+    host: Rows
+    modules: Rows
     streams: Rows
+    findings: Sequence[RankFinding] = ()
 
     @property
     def parts_ms(self) -> dict[str, float]:
@@ -80,7 +87,8 @@ def trace_report(database: Database, run_id: str, *, top: int = 15) -> TraceRepo
     tables: dict[str, Any] = {
         one.name: database.query(one.sql, {"run": run_id, "top": top}) for one in report_tables()
     }
-    return TraceReport(run_id=run_id, **about, **tables)
+    findings = rank_findings(database, run_id) if tables["ranks"] else ()
+    return TraceReport(run_id=run_id, **about, **tables, findings=findings)
 
 
 _PARTS = (

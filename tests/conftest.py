@@ -1,6 +1,7 @@
 """Fixtures for tests of every part: real bundles with tiny ONNX models, whose answers are known by hand."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,13 +26,12 @@ settings.load_profile("kernelcast")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no worker waits for another at the end."""
-
-    def minutes(item: pytest.Item) -> float:
+    """The files that take longest first, so that no worker waits for another at the end."""
+    minutes: Counter[Path] = Counter()
+    for item in items:
         slow = item.get_closest_marker("slow")
-        return slow.kwargs.get("minutes", 0.0) if slow else 0.0
-
-    items.sort(key=minutes, reverse=True)
+        minutes[item.path] += slow.kwargs.get("minutes", 0.0) if slow else 0.0
+    items.sort(key=lambda item: minutes[item.path], reverse=True)
 
 
 def linear_model(
@@ -141,8 +141,8 @@ def bundle_maker(folder: Path) -> Callable[..., Path]:
 
     A linear's backward is 10 µs for either gradient. `times` gives other operators (all directions) or (operator,
     direction) a constant time in µs or a model; `without` leaves operators or (operator, direction) out. Optional ones
-    take next to no time, so that steps can be added up by hand. The sum of a linear's gradients is included where
-    `times` names it.
+    take `optional_us`, next to no time, so that steps can be added up by hand. The sum of a linear's gradients
+    is included where `times` names it.
     """
 
     def make(
@@ -154,13 +154,14 @@ def bundle_maker(folder: Path) -> Callable[..., Path]:
         dtype: str = "float32",
         largest: float = 1e12,
         name: str = "test.kcast",
+        optional_us: float = 1e-9,
     ) -> Path:
         times = times or {}
         named = {one if isinstance(one, str) else one[0] for one in (*times, *without)}
         assert named <= set(OPERATORS), f"{named - set(OPERATORS)} are no operators"
         path = folder / name
         table = tuple((operator.name, *operator.costs) for operator in OPERATORS.values())
-        asked = (table, *map(tuple, (times.items(), without, fabric, compute)), dtype, largest)
+        asked = (table, *map(tuple, (times.items(), without, fabric, compute)), dtype, largest, optional_us)
         if asked in _written:
             # Renamed as in `write_bundle`: a file that is open elsewhere stays as it is.
             path.with_suffix(".new").write_bytes(_written[asked])
@@ -172,7 +173,7 @@ def bundle_maker(folder: Path) -> Callable[..., Path]:
                 key = operator.name, direction
                 if {operator.name, key} & set(without) or (direction in operator.sums and key not in times):
                     continue
-                usual = 1e-9 if operator.is_optional or operator.is_on_request else usual_us[direction]
+                usual = optional_us if operator.is_optional or operator.is_on_request else usual_us[direction]
                 answer = times.get(key, times.get(operator.name, usual))
                 zeros = [0.0] * len(operator.features)
                 model = answer if isinstance(answer, bytes) else linear_model(zeros, answer)

@@ -30,6 +30,8 @@ class Row:
     role: str = ""
     processes_per_node: int = 1
     load: Load = Load.NOT_STATED
+    run_id: str = ""
+    origin: str = ""  # merge that brought it; empty for the database's own
 
 
 TableKey = tuple[str, Direction, int]
@@ -137,9 +139,10 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
 
     Times under sustained load are a table of their own; times without a stated load count as bursts.
 
-    Repeated measurements of a workload count once: by the lowest quiet time (disturbances only add), or by the median
-    of middle-five times and of a collective's means. Where quiet times conflict (`CONFLICT`), the lowest may be a
-    failed measurement, so the lower median counts.
+    Repeated measurements of a workload count once. A run counts by its lowest quiet time (disturbances only add; where
+    they conflict (`CONFLICT`), the lowest may be a failed measurement, and the lower median counts), an origin by the
+    median over its runs, or over all middle-five times and means of collectives. Over origins the median counts, the
+    database's own twice: one merge cannot move a time that was measured here.
     """
     found = []
     for (operator, direction, processes, _), measured in sorted(by_workload(rows).items()):
@@ -178,11 +181,23 @@ def by_workload(rows: Iterable[Row]) -> dict[tuple[str, Direction, int, bool], d
     return grouped
 
 
+def by_run(rows: Iterable[Row]) -> dict[tuple[str, str], list[float]]:
+    """Times by origin and run, sorted by them."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in sorted(rows, key=lambda row: (row.origin, row.run_id)):
+        found.setdefault((row.origin, row.run_id), []).append(row.time_us)
+    return found
+
+
 def _agreed_us(rows: Sequence[Row], *, lowest: bool) -> float:
     """One time for several rows; NaN without any."""
-    times_us = [row.time_us for row in rows]
-    if not times_us:
+    if not rows:
         return float("nan")
-    if lowest:
-        return min(times_us) if max(times_us) <= CONFLICT * min(times_us) else median_low(times_us)
-    return float(np.median(times_us))
+    of_origins: dict[str, list[float]] = {}
+    for (origin, _), times_us in by_run(rows).items():
+        if lowest:
+            conflict = max(times_us) > CONFLICT * min(times_us)
+            times_us = [median_low(times_us) if conflict else min(times_us)]
+        of_origins.setdefault(origin, []).extend(times_us)
+    agreed = {origin: float(np.median(times_us)) for origin, times_us in of_origins.items()}
+    return float(np.median([*agreed.values(), *([agreed[""]] if "" in agreed else [])]))

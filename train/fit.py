@@ -13,6 +13,7 @@ from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, Regress
 from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.output_file import check_writable
+from kernelcast.runtime.workers import available_cores, each
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.database_file import check_writable as check_database_writable
@@ -28,7 +29,6 @@ from kernelcast.train.prior_choice import choose, corrections, parts_of
 from kernelcast.train.scope import Scope, Wanted, measured_peaks
 from kernelcast.train.screening import Screened, screen, statistic_of_all
 from kernelcast.train.selection import Selected, why_unfit
-from kernelcast.train.workers import available_cores, each
 
 DEFAULT_SEED = 20
 LARGEST_SEED = 2**32 - 1

@@ -9,12 +9,13 @@ import numpy as np
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import SampleRow
 from kernelcast.store.doubts import NOTED
-from kernelcast.train.dataset import CONFLICT, Array, Row, Table, by_workload
+from kernelcast.train.dataset import CONFLICT, Array, Row, Table, by_run, by_workload
 
 # Robust standard deviations of log(held-out prediction / measured) within a layout or table.
 _FARTHEST = 3.0
 # Errors below are no outliers even where nearly all rows agree and three deviations are next to nothing.
 _LEAST_ERROR = 0.2
+_RUNS_AGREE = 0.1  # of a workload's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,9 @@ class Note:
 
 
 def notes_on(rows: Iterable[Row], tables: Iterable[Table]) -> tuple[Note, ...]:
-    """Notes on conflicting times, and on collectives measured in one layout only."""
-    found = list(conflict_notes(rows))
+    """Notes on conflicting times, on merged rows, and on collectives measured in one layout only."""
+    rows = list(rows)
+    found = [*conflict_notes(rows), *_run_notes(rows)]
     for table in tables:
         if len(table.layouts) == 1:
             [(nodes, gpus)] = table.layouts
@@ -53,6 +55,34 @@ def conflict_notes(rows: Iterable[Row]) -> Iterator[Note]:
                 f"apart (worst: [{', '.join(map(str, worst))}]); the middle one counts"
             )
             yield Note(operator=operator, direction=direction, text=text)
+
+
+def _run_notes(rows: Iterable[Row]) -> Iterator[Note]:
+    """Notes on workloads whose runs differ, and on rows that merges brought: whose rows they are."""
+    for (operator, direction, _, _), measured in sorted(by_workload(rows).items()):
+        differing = []
+        for vector, own in sorted(measured.items()):
+            (least, fastest), *_, (most, slowest) = 2 * sorted(
+                (min(us), run) for run, us in by_run(own).items()
+            )
+            if most > (1 + _RUNS_AGREE) * least:
+                differing.append((most / least, vector, (least, fastest), (most, slowest)))
+        if differing:
+            factor, vector, *ends = max(differing)
+            runs = " and ".join(f"{us:g} µs in run {run[:12]} {_of(origin)}" for us, (origin, run) in ends)
+            text = (
+                f"runs differ by more than {_RUNS_AGREE:.0%} at {len(differing)} workloads, by up to {factor:.3g}× "
+                f"([{', '.join(map(str, vector))}]: {runs}); the median counts, of this database's own twice"
+            )
+            yield Note(operator=operator, direction=direction, text=text)
+        origins = Counter(row.origin for own in measured.values() for row in own)
+        for origin in sorted(origins.keys() - {""}):
+            text = f"{origins[origin]:,} of {origins.total():,} samples are {_of(origin)}"
+            yield Note(operator=operator, direction=direction, text=text)
+
+
+def _of(origin: str) -> str:
+    return f"of merge {origin[:12]}" if origin else "of this database"
 
 
 def notes_on_flags(samples: Sequence[SampleRow]) -> tuple[Note, ...]:

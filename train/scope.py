@@ -12,6 +12,9 @@ from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store import Database, FabricRow, SampleRow
 from kernelcast.train.dataset import Table
 
+OWN = "own"
+"""Origin of the samples that no merge brought."""
+
 
 class _Listed(Protocol):
     @property
@@ -31,6 +34,7 @@ class Wanted(TypedDict, total=False):
     software: str
     fabric: str
     traces: bool
+    only_origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +67,24 @@ class Scope:
         software: str = "",
         fabric: str = "",
         traces: bool = False,
+        only_origin: str = "",
     ) -> Self:
         """The only one of each kind that has samples, or the one that the id prefix names.
 
         Hardware is chosen first, then software, dtype and fabric, each among the samples left by the choices before;
         a fabric named by `fabric` may come from other samples. Samples from `traces` of real runs were not measured
-        alone, so they train only on request.
+        alone, so they train only on request. `only_origin` leaves the samples of one merge, by the start of its id, or
+        with `own` those that no merge brought.
 
         Raises:
             UsageError: several to choose from, or none that the option names.
             DataError: the database holds no sample with a time.
         """
         where = str(database.path)
-        found = database.read_samples()
+        found = [s for s in database.read_samples() if _is_of(s, only_origin)]
+        if only_origin and not found:
+            known = sorted({s.origin[:12] or OWN for s in database.read_samples()})
+            raise UsageError(f"{where}: no sample of origin {only_origin!r:.80}, found {', '.join(known)}")
         everything = [s for s in found if traces or s.source_kind != "trace"]
         if not everything:
             only = "only samples of real runs' traces (--traces)" if found else "no sample with a time"
@@ -157,6 +166,10 @@ def _collectives(
             "expected one; export the wanted ones with kernelcast db export"
         )
     return network, chosen
+
+
+def _is_of(sample: SampleRow, origin: str) -> bool:
+    return not sample.origin if origin == OWN else sample.origin.startswith(origin)
 
 
 def _is_collective(sample: SampleRow) -> bool:

@@ -184,4 +184,6 @@ def _row(sample: SampleRow, statistic: str, where: str) -> Row:
         role=sample.role,
         processes_per_node=processes,
         load=sample.load,
+        run_id=sample.run_id,
+        origin=sample.origin,
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime.output_file import write_bytes
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
 
@@ -70,11 +71,9 @@ def add_runs(path: Path, *, replace: bool = False) -> AddedRuns:
     if is_new:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            written = target.with_suffix(".new")
-            written.write_bytes(path.read_bytes())
-            written.replace(target)
         except OSError as error:
             raise DataError(f"{shown_path(target)}: cannot be written ({error.strerror})") from error
+        write_bytes(target, path.read_bytes(), shown_path(target))
     return AddedRuns(path=target, is_new=is_new, scored=scored)
 
 

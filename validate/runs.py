@@ -187,6 +187,16 @@ class Measured(Record):
     flag: _MaybeText = ""
 
 
+def kind_of(model: ModelConfig, layout: Parallelism) -> str:
+    """Format of a step's products and kind of model, such as "mxfp8, experts"."""
+    size = "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
+    if layout.offload_activations:
+        size += ", offload"
+    if model.sequence_length >= LONG_TOKENS:
+        size += ", long"
+    return f"{'16 bit' if layout.fp8_recipe == 'none' else layout.fp8_recipe}, {size}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun(Measured):
     """One measured training step with the inputs of its prediction.
@@ -207,13 +217,7 @@ class MeasuredRun(Measured):
     @property
     def kind(self) -> str:
         """Format of its products and kind of model, such as "mxfp8, experts"."""
-        layout, model = self.parallelism, self.model
-        size = "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
-        if layout.offload_activations:
-            size += ", offload"
-        if model.sequence_length >= LONG_TOKENS:
-            size += ", long"
-        return f"{'16 bit' if layout.fp8_recipe == 'none' else layout.fp8_recipe}, {size}"
+        return kind_of(self.model, self.parallelism)
 
     @property
     def asked(self) -> dict[str, Any]:

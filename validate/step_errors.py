@@ -17,7 +17,7 @@ from kernelcast.runtime.answers.step_errors import (
 )
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
-from kernelcast.validate.steps import AskedFile, ScoredStep, asked_files, recent_runs, shipped_runs
+from kernelcast.validate.steps import TODAY, AskedFile, ScoredStep, asked_files, shipped_runs
 
 MOST_VALUES = 20
 """Quantiles kept of a source; of fewer steps all are."""
@@ -28,7 +28,7 @@ _BOTH: tuple[TimelineKind, ...] = ("simulate", "closed-form")
 def step_errors() -> StepErrors:
     """Errors of all steps that ship and can be predicted, by source, and of the stacks that ship on other devices."""
     machines = _machines(asked_files(shipped_runs()))
-    asked = [*machines, *_machines(asked_files(recent_runs()))]
+    asked = [*machines, *_machines(asked_files(shipped_runs(names=TODAY)))]
     return StepErrors(
         sources=tuple(one for timeline in _BOTH for files in asked for one in _sources(files, timeline)),
         carried=tuple(_carried(machines)),

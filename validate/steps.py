@@ -1,6 +1,6 @@
 """Scores predictions against measured steps: what ships, or another bundle, asked for every step of runs files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -312,14 +312,9 @@ def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") ->
     return found
 
 
-def recent_runs() -> tuple[Path, ...]:
-    """The runs files of steps of 2024 to 2026 that exist."""
-    return tuple(path for path in (_FOLDER / f"{name}.toml" for name in TODAY) if path.exists())
-
-
-def shipped_runs(device: str = "") -> tuple[Path, ...]:
+def shipped_runs(device: str = "", *, names: Iterable[str] = SHIPPED) -> tuple[Path, ...]:
     """The runs files that ship, or the files of one device."""
-    paths = tuple(_FOLDER / f"{name}.toml" for name in SHIPPED)
+    paths = tuple(_FOLDER / f"{name}.toml" for name in names)
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 

@@ -31,6 +31,19 @@ _ACCUMULATION = "AccumulateGrad"
 _NO_DURATION = Unrecognised("took no time")
 
 
+class Launch(NamedTuple):
+    """What a launch is recorded with; empty or None where it is not."""
+
+    grid: str = ""  # JSON list of three
+    block: str = ""
+    registers: int | None = None  # of a thread
+    occupancy_percent: float | None = None
+    message_bytes: int | None = None  # of a copy or fill
+
+
+_NO_LAUNCH = Launch()
+
+
 @dataclass(slots=True)
 class KernelSpan:
     """One kernel; on a CPU one call, whose self time `duration_us` is part of `end_us − start_us`."""
@@ -46,6 +59,7 @@ class KernelSpan:
     launch_us: float | None = None
     correlation: int | None = None
     occurrence: "Occurrence | None" = None  # that it belongs to
+    launch: Launch | None = None
 
 
 @dataclass(slots=True)
@@ -136,6 +150,7 @@ def _device_pieces(
 ) -> Iterator[AttributedKernel]:
     operators, annotations = _Operators(tree), _Annotations(trace)
     only = _only_group(trace.distributed.get("pg_config"))
+    launched: dict[Launch, Launch] = {}  # each once
     for number, event in enumerate(kernels):
         arguments = arguments_of(event)
         call = tree.launching(event, arguments)
@@ -144,6 +159,8 @@ def _device_pieces(
         end_us = event.start_us + duration_us
         piece = KernelSpan(event.name, event.category, event.start_us, duration_us, end_us, stream, call)
         piece.device = whole(arguments.device) or 0
+        if (shape := _launch_of(arguments)) != _NO_LAUNCH:
+            piece.launch = launched.setdefault(shape, shape)
         piece.correlation = whole(arguments.correlation)
         launch = None if piece.correlation is None else tree.launches.get(piece.correlation)
         piece.launch_us = None if launch is None else launch.start_us
@@ -164,6 +181,18 @@ def _device_pieces(
             yield AttributedKernel(piece, DEEP_EP, -1 - number, Direction.ONCE)
         else:
             yield AttributedKernel(piece, *operators.place(call))
+
+
+def _launch_of(arguments: Arguments) -> Launch:
+    occupancy = arguments.occupancy
+    moved = whole(arguments.moved_bytes)
+    return Launch(
+        shapes_text(arguments.grid),
+        shapes_text(arguments.block),
+        whole(arguments.registers),
+        float(occupancy) if type(occupancy) in (int, float) and 0 <= occupancy <= 100 else None,
+        moved if moved is not None and moved > 0 else None,
+    )
 
 
 class _Annotations:

@@ -94,14 +94,18 @@ def gpus_per_node_of(trace: Trace) -> int:
     return devices if world_size is not None and 1 < world_size <= devices else 0
 
 
-def recorded_at(trace: Trace) -> str | None:
-    """Time of the first event, UTC; None where the trace's clock does not count from Unix time."""
+def recorded_ns(trace: Trace) -> int | None:
+    """Unix time of the first event, ns; None where the trace's clock does not count from Unix time."""
     if not trace.events:
         return None
     moment_ns = trace.base_time_ns + round(trace.events[0].start_us * 1000)
-    if not _YEAR_2000_NS < moment_ns < _YEAR_2200_NS:
-        return None
-    return datetime.fromtimestamp(moment_ns / 1e9, UTC).isoformat()
+    return moment_ns if _YEAR_2000_NS < moment_ns < _YEAR_2200_NS else None
+
+
+def recorded_at(trace: Trace) -> str | None:
+    """Time of the first event, UTC; None where it is not known."""
+    moment_ns = recorded_ns(trace)
+    return None if moment_ns is None else datetime.fromtimestamp(moment_ns / 1e9, UTC).isoformat()
 
 
 def process_groups(trace: Trace) -> tuple[dict[str, Any], ...]:

@@ -1,27 +1,34 @@
 """`ingest_traces`: stores trace files of real runs in a database, all of them or none."""
 
+import gc
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from kernelcast.collector.ingest.attribute_kernels import Extracted, Occurrence, SampleKey, extract
+from kernelcast.collector.ingest.attribute_kernels import Occurrence, SampleKey, UnrecognisedGroup, extract
+from kernelcast.collector.ingest.host_calls import host_times
 from kernelcast.collector.ingest.machine import (
     compute_of,
     gpus_per_node_of,
     process_groups,
     recorded_at,
+    recorded_ns,
     software_of,
 )
+from kernelcast.collector.ingest.matching import CollectiveCall, RankCalls, matched
 from kernelcast.collector.ingest.scopes import marks_of
+from kernelcast.collector.ingest.spool import Content, read_spool, write_spool
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
-from kernelcast.collector.traces.kineto import Trace, read_trace
+from kernelcast.collector.traces.kineto import UNREAD, Trace, read_trace
 from kernelcast.collector.traces.trace_text import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.small_file import open_regular
+from kernelcast.runtime.workers import available_cores, each
 from kernelcast.store import (
     Database,
     IngestedTrace,
@@ -32,14 +39,18 @@ from kernelcast.store import (
     Sample,
     Source,
     Timeline,
+    TracedEvent,
     UnrecognisedKernels,
 )
 from kernelcast.store.doubts import flagged
+from kernelcast.store.runs import MatchedCollective
 
 COMMAND = "ingest"
 _PROFILER = "PyTorch profiler"
 _IDLE_PERCENT = 10
 _HASHED_BYTES = 1 << 20
+_IN_MEMORY_BYTES = 64 << 20  # of the traces of several ranks; larger ones are read by several processes
+_USUAL_RATIO = 12  # of gzip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +64,50 @@ class Ingested:
     unrecognised: tuple[UnrecognisedKernels, ...] = ()
     device: str = ""
     notes: tuple[str, ...] = ()  # repairs and omissions
-    timeline: Timeline | None = None  # None: nothing ran
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """One file that was read; `trace` has no run yet."""
+    """One file that was read; `trace` has no run yet. `content` may be in a file, so that memory holds one rank."""
 
     path: Path
-    content: Trace  # only its first event and its marks
-    extracted: Extracted
+    content: Content | Path
     compute: ComputeFingerprint
     software: SoftwareFingerprint
     gpus_per_node: int
     trace: IngestedTrace
     notes: tuple[str, ...]
+    left: Mapping[UnrecognisedGroup, tuple[int, float]]
+    collectives: RankCalls
 
     @property
     def job(self) -> tuple[object, ...]:
         """Fields that all ranks of one job share."""
         trace = self.trace
         return self.compute, self.software, trace.backend, trace.world_size, self.gpus_per_node
+
+    @property
+    def fabric(self) -> FabricFingerprint | None:
+        """What its collectives ran on; None where that is not known."""
+        if not self.gpus_per_node or not self.trace.backend:
+            return None
+        return FabricFingerprint(backend=self.trace.backend, gpus_per_node=self.gpus_per_node)
+
+    def load(self) -> Content:
+        """The content, from its file if it has one."""
+        return self.content if isinstance(self.content, Content) else read_spool(self.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """One file to read."""
+
+    path: Path
+    digest: str
+    gpus_per_node: int
+    max_bytes: int
+    is_partial: bool
+    folder: Path | None  # where to put the content; None: in memory
 
 
 def ingest_traces(
@@ -98,21 +132,33 @@ def ingest_traces(
     if not paths:
         raise UsageError("ingest: found no trace, expected at least one")
     known = _known(database_path)
-    files: list[_File | Path] = []
-    for path in paths:
-        digest = _digest(path)
-        files.append(path if digest in known else _read(path, digest, gpus_per_node, max_bytes, is_partial))
-        known.add(digest)
-    done = {path: Ingested(path=path, is_new=False) for path in files if isinstance(path, Path)}
-    runs = []
-    for job in _jobs([file for file in files if isinstance(file, _File)]):
-        run, ingested = _traced_run(job, site)
-        runs.append(run)
-        done |= {one.path: one for one in ingested}
-    if runs:
-        with Database.open(database_path, create=True) as database:
-            database.add_runs(runs)
-    return [done[path] for path in dict.fromkeys(paths)]
+    wanted: dict[Path, str] = {}
+    for path in dict.fromkeys(paths):
+        if (digest := _digest(path)) not in known:
+            wanted[path] = digest
+            known.add(digest)
+    done = {path: Ingested(path=path, is_new=False) for path in paths}
+    is_large = len(wanted) > 1 and sum(_unpacked_bytes(path) for path in wanted) > _IN_MEMORY_BYTES
+    with TemporaryDirectory() as name:
+        folder = Path(name) if is_large else None
+        tasks = [
+            _Task(path=path, digest=digest, gpus_per_node=gpus_per_node, max_bytes=max_bytes,
+                  is_partial=is_partial, folder=folder)
+            for path, digest in wanted.items()
+        ]  # fmt: skip
+        files = dict(each(_read, tasks, jobs=available_cores() if is_large else 1))
+        runs = [_traced_run(job, site) for job in _jobs([files[number] for number in range(len(tasks))])]
+        if runs:
+            with Database.open(database_path, create=True) as database:
+                database.add_runs([measured for measured, _ in runs])
+        for _, ingested in runs:
+            done |= {one.path: one for one in ingested}
+    return list(done.values())
+
+
+def _unpacked_bytes(path: Path) -> int:
+    """Roughly."""
+    return path.stat().st_size * (_USUAL_RATIO if path.suffix == ".gz" else 1)
 
 
 def _known(database_path: Path) -> set[str]:
@@ -136,29 +182,43 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partial: bool) -> _File:
-    trace = read_trace(path, max_bytes=max_bytes, is_partial=is_partial)
+def _read(task: _Task) -> _File:
+    """Read a file. Its millions of objects live until the end: searching them for cycles takes a fifth of the time."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _read_file(task)
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _read_file(task: _Task) -> _File:
+    path = task.path
+    trace = read_trace(path, max_bytes=task.max_bytes, is_partial=task.is_partial)
     if not trace.events:
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
-    gpus_per_node = gpus_per_node or gpus_per_node_of(trace)
-    backend = trace.distributed.get("backend")
+    gpus_per_node = task.gpus_per_node or gpus_per_node_of(trace)
+    backend, rank = trace.distributed.get("backend"), whole(trace.distributed.get("rank"))
     found = extract(trace, gpus_per_node)
     if not found.count:
+        unread = "".join(f"; {note}" for note in trace.notes if UNREAD in note)
         raise DataError(
-            f"{path}: holds no kernel, only events of the host; expected a trace of the device's kernels too"
+            f"{path}: holds no kernel, only events of the host{unread}; expected a trace of the device's kernels too"
         )
-    return _File(
+    file = _File(
         path=path,
-        content=replace(trace, events=marks_of(trace)),
-        extracted=found,
+        content=Path(),
         compute=compute_of(trace),
         software=software_of(trace),
         gpus_per_node=gpus_per_node,
         notes=trace.notes,
+        left=found.left,
+        collectives=RankCalls(start_ns=None, host=None, calls=()),
         trace=IngestedTrace(
             run_id="",
-            file_digest=digest,
-            rank=whole(trace.distributed.get("rank")),
+            file_digest=task.digest,
+            rank=rank,
             world_size=whole(trace.distributed.get("world_size")),
             backend=backend if isinstance(backend, str) else "",
             process_groups=process_groups(trace),
@@ -173,6 +233,22 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partia
             measured_at=recorded_at(trace),
         ),
     )
+    samples = flagged(
+        [_sample(kind, pieces, file.trace.measured_at) for kind, pieces in found.points.items()],
+        file.compute,
+        file.fabric,
+    )
+    host = tuple(host_times(trace, found.tree))
+    start_ns, host_name = recorded_ns(trace), trace.host_name
+    node = None if rank is None or not gpus_per_node else rank // gpus_per_node
+    trace = replace(trace, events=marks_of(trace))  # the events of the host are not needed any more
+    events = TraceEvents(trace, found, {kind: str(place) for place, kind in enumerate(found.points)})
+    content = Content(samples=samples, steps=events.steps, host=host, events=events)
+    calls = RankCalls(start_ns=start_ns, host=host_name or node, calls=events.collectives(rank))
+    if task.folder is None:
+        return replace(file, content=content, collectives=calls)
+    write_spool(task.folder / task.digest, content)
+    return replace(file, content=task.folder / task.digest, collectives=calls)
 
 
 def _span_us(trace: Trace) -> float:
@@ -196,12 +272,10 @@ def _jobs(files: Sequence[_File]) -> list[list[_File]]:
 
 
 def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Ingested]]:
+    """The run of a job, and its files: that list is filled while the timelines are stored, which reads rank by rank."""
     first = job[0]
-    backend, world_size = first.trace.backend, first.trace.world_size
+    world_size, fabric = first.trace.world_size, first.fabric
     digests = sorted(file.trace.file_digest for file in job)
-    fabric = None
-    if first.gpus_per_node and backend:
-        fabric = FabricFingerprint(backend=backend, gpus_per_node=first.gpus_per_node)
     run = Run(
         started_at=min((file.trace.measured_at for file in job if file.trace.measured_at), default=None),
         command=COMMAND,
@@ -219,55 +293,85 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
         ),
         site=site,
     )
-    ingested = [_ingested(file, run.id, fabric) for file in job]
-    traced = MeasuredRun(
+    ingested: list[Ingested] = []
+    traces = [replace(file.trace, run_id=run.id) for file in job]
+    unrecognised = [_unrecognised(file, trace.id) for file, trace in zip(job, traces, strict=True)]
+
+    def timelines() -> Iterator[Timeline]:
+        clocks, numbers = matched([file.collectives for file in job])
+        for file, trace, left, clock, found in zip(job, traces, unrecognised, clocks, numbers, strict=True):
+            content = file.load()
+            samples = tuple(replace(sample, run_id=run.id) for sample in content.samples)
+            yield Timeline(
+                trace.id,
+                content.steps,
+                _NamedSamples(content.events, [sample.id for sample in samples]),
+                clock,
+                tuple(_work(file.collectives.calls, found)),
+                content.host,
+                samples,
+            )
+            if isinstance(file.content, Path):  # repetitions of many ranks may not fit into memory
+                samples = tuple(replace(sample, repetitions=()) for sample in samples)
+            ingested.append(
+                Ingested(
+                    path=file.path,
+                    is_new=True,
+                    trace=trace,
+                    samples=samples,
+                    unrecognised=left,
+                    device=file.compute.description,
+                    notes=file.notes,
+                )
+            )
+
+    measured = MeasuredRun(
         run=run,
         compute=first.compute,
         fabric=fabric,
         software=first.software,
-        samples=tuple(sample for one in ingested for sample in one.samples),
-        traces=tuple((one.trace, one.unrecognised) for one in ingested if one.trace),
-        timelines=tuple(one.timeline for one in ingested if one.timeline),
+        traces=tuple(zip(traces, unrecognised, strict=True)),
+        timelines=timelines(),
     )
-    return traced, ingested
+    return measured, ingested
 
 
-def _ingested(file: _File, run_id: str, fabric: FabricFingerprint | None) -> Ingested:
-    trace = replace(file.trace, run_id=run_id)
-    trace_id = trace.id
-    unrecognised = tuple(
+@dataclass(frozen=True, slots=True)
+class _NamedSamples:
+    """Events with the ids of their samples in the place of their positions."""
+
+    events: Iterable[TracedEvent]
+    ids: Sequence[str]
+
+    def __iter__(self) -> Iterator[TracedEvent]:
+        for event in self.events:
+            place = event.sample_id
+            yield event._replace(sample_id=self.ids[int(place)]) if place else event
+
+
+def _work(calls: Sequence[CollectiveCall], numbers: Mapping[int, int]) -> Iterator[MatchedCollective]:
+    """The matched collectives of a rank, with what it did since the one before."""
+    before = (0, 0, 0)
+    for call in sorted(calls):
+        if call.sequence in numbers:
+            since = (now - then for now, then in zip(call.done_ns, before, strict=True))
+            yield MatchedCollective(call.sequence, numbers[call.sequence], *since)
+            before = call.done_ns
+
+
+def _unrecognised(file: _File, trace_id: str) -> tuple[UnrecognisedKernels, ...]:
+    return tuple(
         UnrecognisedKernels(trace_id=trace_id, **left._asdict(), kernel_count=count, total_us=total_us)
-        for left, (count, total_us) in file.extracted.left.items()
-    )
-    kinds = list(file.extracted.points)
-    samples = flagged(
-        [_sample(kind, file.extracted.points[kind], run_id, trace.measured_at) for kind in kinds],
-        file.compute,
-        fabric,
-    )
-    events = TraceEvents(
-        file.content, file.extracted, {kind: one.id for kind, one in zip(kinds, samples, strict=True)}
-    )
-    return Ingested(
-        path=file.path,
-        is_new=True,
-        trace=trace,
-        samples=samples,
-        unrecognised=unrecognised,
-        device=file.compute.description,
-        notes=file.notes,
-        timeline=Timeline(trace_id, events.steps, events) if trace.kernel_count else None,
+        for left, (count, total_us) in file.left.items()
     )
 
 
-def _sample(
-    kind: SampleKey, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None
-) -> Sample:
+def _sample(kind: SampleKey, occurrences: Sequence[Occurrence], measured_at: str | None) -> Sample:
     point, direction = kind
     first_us = occurrences[0].start_us
     repetitions = [_repetition(index, occurrence, first_us) for index, occurrence in enumerate(occurrences)]
     return Sample.from_repetitions(
-        run_id=run_id,
+        run_id="",
         operator=point.operator,
         role=point.role,
         direction=direction,

@@ -25,7 +25,7 @@ def steps_of(trace: Trace) -> list[Event]:
 
 def marks_of(trace: Trace) -> tuple[Event, ...]:
     """The first event of a trace, where its clock starts, and all events that this module reads."""
-    marks = (event for event in trace.events[1:] if event.category == ANNOTATION_CATEGORY or _is_scope(event))
+    marks = (event for event in trace.events[1:] if event.category == ANNOTATION_CATEGORY or is_scope(event))
     return (*trace.events[:1], *marks)
 
 
@@ -46,7 +46,7 @@ def scopes_of(trace: Trace, tree: CallTree) -> Sequence[str]:
 
     A backward call without a scope on its thread gets the scope of its forward call.
     """
-    marks = [event for event in trace.events if _is_scope(event)]
+    marks = [event for event in trace.events if is_scope(event)]
     if not marks:
         return [""] * len(tree.calls)
     found: list[str] = [""] * len(tree.calls)
@@ -74,7 +74,8 @@ def _numbered(calls: Sequence[Event]) -> Iterable[tuple[Event, int]]:
     return ((call, index) for index, call in enumerate(calls))
 
 
-def _is_scope(event: Event) -> bool:
+def is_scope(event: Event) -> bool:
+    """Whether an event is an annotation or module of the program, neither a step nor a collective."""
     if event.category == "python_function":
         return event.name.startswith(_MODULE)
     return (

@@ -6,10 +6,12 @@ from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from kernelcast.collector.ingest.attribute_kernels import AttributedKernel, Extracted, KernelSpan, SampleKey
 from kernelcast.collector.ingest.collectives import group_ranks
+from kernelcast.collector.ingest.matching import CollectiveCall, collective_call
 from kernelcast.collector.ingest.recognised_calls import DTYPES, RecognisedCall, product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
 from kernelcast.collector.traces.arguments import Arguments, shapes, shapes_text, texts, whole
@@ -162,6 +164,23 @@ class TraceEvents:
                 repetition=occurrence.index if occurrence and occurrence.kind else None,
             )
 
+    def collectives(self, rank: int | None) -> tuple[CollectiveCall, ...]:
+        """The collectives of the trace, in order of launch, for the match with other ranks."""
+        kinds, (_, exposed, _, late) = self._kinds, self._figures
+        calls = []
+        done: dict[int, list[int]] = {}
+        for number, (placed, kind) in enumerate(zip(self.extracted.pieces, kinds, strict=True)):
+            until = done.setdefault(placed.piece.device, [0, 0, 0])
+            until[2] += max(late[number], 0)
+            if kind.class_ == "communication":
+                done_ns = until[0], until[1], until[2]
+                found = collective_call(number, placed, rank, size_bytes=kind.message_bytes,
+                                        start_us=self.start_us, done_ns=done_ns)  # fmt: skip
+                calls += [] if found is None else [(placed.piece.launch_us or placed.piece.start_us, found)]
+            else:
+                until[kind.class_ == "memory"] += exposed[number]
+        return tuple(call for _, call in sorted(calls, key=itemgetter(0)))
+
     @cached_property
     def _kinds(self) -> Sequence[EventKind]:
         known: dict[tuple[Any, ...], EventKind] = {}
@@ -181,17 +200,31 @@ class TraceEvents:
             and piece.occurrence.kind is not None
         )
         message = {} if described is None else _message(described)
-        key = piece.name, piece.category, name, listed, types, found, is_part, placed.direction
-        if (known := kinds.get((*key, *message.values()))) is not None:
+        if piece.launch is not None:
+            message |= {
+                name: value for name, value in piece.launch._asdict().items() if value not in ("", None)
+            }
+        key = (
+            piece.name,
+            piece.category,
+            name,
+            listed,
+            types,
+            found,
+            is_part,
+            placed.direction,
+            *message.items(),
+        )
+        if (known := kinds.get(key)) is not None:
             return known
         point = found if is_part and isinstance(found, RecognisedCall) else None
         first = next((DTYPES[text] for text in types if text in DTYPES), "")
         product = product_shape(name, shapes(json.loads(listed)) if listed else ())
         reason = "" if isinstance(found, RecognisedCall) else found.reason
-        fields: dict[str, Any] = {field: value for field, value in message.items() if field != "dtype"}
+        fields: dict[str, Any] = {name: value for name, value in message.items() if name != "dtype"}
         if product:
             fields |= dict(zip(("batch", "m", "k", "n"), product, strict=True))
-        kinds[*key, *message.values()] = kind = EventKind(
+        kinds[key] = kind = EventKind(
             name=piece.name,
             category=piece.category,
             class_=_class_of(piece),

@@ -17,6 +17,8 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
     "rank_stride": "Global rank stride", "old_external_id": "external id", "moved_bytes": "bytes",
     "group_name": "Process Group Name", "group_description": "Process Group Description",
+    "recorded_number": "Seq", "source_rank": "Src Rank", "destination_rank": "Dst Rank",
+    "registers": "registers per thread", "occupancy": "est. achieved occupancy %",
 }):  # fmt: skip
     """The arguments that this package uses, unchecked."""
 
@@ -42,6 +44,13 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
     group_description: Any = None
     old_external_id: Any = None  # torch 1.8
     moved_bytes: Any = None  # of a copy or a fill
+    recorded_number: Any = None  # of a collective in its group
+    source_rank: Any = None  # of a transfer between two ranks, in its group
+    destination_rank: Any = None
+    grid: Any = None  # of a launch
+    block: Any = None
+    registers: Any = None
+    occupancy: Any = None
 
 
 class CallIds(msgspec.Struct, frozen=True, gc=False, rename={
@@ -93,7 +102,12 @@ def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
 
 def shapes_text(dims: Any) -> str:
     """Shapes of an operator's inputs as JSON; empty where none was recorded."""
-    return json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
+    if not isinstance(dims, list) or not any(dims):
+        return ""
+    try:
+        return msgspec.json.encode(dims).decode()
+    except (OverflowError, msgspec.MsgspecError, RecursionError):  # whole numbers beyond 64 bits
+        return json.dumps(dims, separators=(",", ":"))
 
 
 def _shape(entry: Any) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
 from operator import attrgetter
 from typing import overload
@@ -53,6 +53,7 @@ class CallTree:
         self.launches: dict[int, Event] = {}
         self._around_launch: dict[int, int | None] = {}
         self._innermost: dict[str, list[int | None]] = {}
+        self._forward_of: dict[int, int | None] = {}
         ends_us = [event.end_us for event in self.calls]
         open_calls: dict[object, tuple[str, list[int]]] = {}
         launches = trace.of_category(*LAUNCH_CATEGORIES)
@@ -179,6 +180,13 @@ class CallTree:
         The latest, because some programs restart the numbers. Of several calls with one number, the right one has the
         node's name (`AddmmBackward0`: `aten::addmm`), or is the last one on `thread`, if given.
         """
+        if not thread:
+            if node not in self._forward_of:
+                self._forward_of[node] = self._found_forward(node, "")
+            return self._forward_of[node]
+        return self._found_forward(node, thread)
+
+    def _found_forward(self, node: int, thread: str) -> int | None:
         sequence = self._ids[1][node]
         name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
         candidates = self._forward.get(sequence)
@@ -236,5 +244,6 @@ class _Arguments(Sequence[Arguments]):
         return arguments_of(self._calls[index])
 
 
+@lru_cache(maxsize=4096)
 def _bare(name: str) -> str:
     return name.replace("_", "").lower()

@@ -2,18 +2,27 @@
 
 import math
 import sys
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise, zip_longest
 from operator import attrgetter
+from statistics import median_low
 from typing import Any
 
 import msgspec
 
-DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "hpu_op"})
 HOST_OPERATOR_CATEGORY = "cpu_op"
 ANNOTATION_CATEGORY = "user_annotation"
 LAUNCH_CATEGORIES = frozenset(
     {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver", "xpu_runtime", "xpu_driver",
      "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
+)  # fmt: skip
+
+# Kinds that Kineto writes and that hold no work of their own, or none that is read.
+_OTHER_CATEGORIES = frozenset(
+    {"Trace", "python_function", "gpu_user_annotation", "overhead", "cuda_sync", "cpu_instant_event", "ac2g", "async",
+     "external_correlation", "fwdbwd", "cuda_profiler_range", "gpu_pm_counter", ""}
 )  # fmt: skip
 
 NO_ARGUMENTS = msgspec.Raw(b"{}")
@@ -27,6 +36,8 @@ _FEWEST_EVENTS = 3
 _FEW = 100  # at most one event in a hundred, or one
 # No event lasts longer than the recording, from the first start to the last one, by more than this.
 _LONGEST_BEYOND_US = 60e6
+_LONGEST_KERNEL_US = 100e6
+_UNUSUAL, _LONG_US = 1000, 10e3
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, rename={
@@ -91,6 +102,9 @@ def in_order(events: list[Event]) -> tuple[list[Event], list[Event]]:
     first, end = _main_part(timed)
     odd += timed[:first] + timed[end:]
     kept = timed[first:end]
+    if impossible := _impossible(kept):
+        odd += [event for event in kept if id(event) in impossible]
+        kept = [event for event in kept if id(event) not in impossible]
     if len(kept) >= _FEWEST_EVENTS:
         longest_us = kept[-1].start_us - kept[0].start_us + _LONGEST_BEYOND_US
         too_long = [event for event in kept if event.duration_us > longest_us]
@@ -98,6 +112,39 @@ def in_order(events: list[Event]) -> tuple[list[Event], list[Event]]:
             odd += too_long
             kept = [event for event in kept if event.duration_us <= longest_us]
     return _longest_first(kept), odd
+
+
+def unread_kinds(events: Iterable[Event]) -> Counter[str]:
+    """Numbers of events by kind, of kinds that nothing here reads."""
+    counts = Counter(event.category for event in events)
+    read = {
+        HOST_OPERATOR_CATEGORY,
+        ANNOTATION_CATEGORY,
+        *DEVICE_CATEGORIES,
+        *LAUNCH_CATEGORIES,
+        *_OTHER_CATEGORIES,
+    }
+    return Counter({kind: count for kind, count in counts.items() if kind not in read})
+
+
+def _impossible(events: Iterable[Event]) -> set[int]:
+    """Ids of device events that no device runs: longer than `_LONGEST_KERNEL_US`, or a thousand times as long as is
+    usual on their stream and still running in the middle when its next one starts. Collectives may wait long.
+    """
+    streams: dict[object, list[Event]] = {}
+    for event in events:
+        if event.category in DEVICE_CATEGORIES:
+            streams.setdefault((event.pid, event.tid), []).append(event)
+    found = set()
+    for stream in streams.values():
+        usual_us = median_low(event.duration_us for event in stream)
+        least_us = max(_UNUSUAL * usual_us, _LONG_US)
+        for event, after in zip_longest(stream, stream[1:]):
+            is_overrun = after is not None and after.start_us < event.start_us + event.duration_us / 2
+            is_long = event.duration_us > _LONGEST_KERNEL_US or (is_overrun and event.duration_us > least_us)
+            if is_long and "ccl" not in event.name.lower():
+                found.add(id(event))
+    return found
 
 
 def _main_part(events: list[Event]) -> tuple[int, int]:

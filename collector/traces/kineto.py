@@ -25,9 +25,11 @@ from kernelcast.collector.traces.events import (
     Event,
     in_order,
     microseconds,
+    unread_kinds,
 )
 from kernelcast.collector.traces.trace_text import (
     MAX_TRACE_BYTES,
+    SURROGATE,
     NotInPartsError,
     closed_document,
     read_parts,
@@ -48,7 +50,8 @@ _OLD_CATEGORIES = {
     "Runtime": "cuda_runtime", "PythonFunction": "python_function",
 }  # fmt: skip
 _STEP = "ProfilerStep#"
-_KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer"}
+UNREAD = "events of a kind that is not read"
+_KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer", str: "a text"}
 
 
 class _Document(msgspec.Struct):
@@ -60,7 +63,7 @@ class _Document(msgspec.Struct):
     baseTimeNanoseconds: Any = None
     cuda_runtime_version: Any = None
     hip_runtime_version: Any = None
-    record_shapes: Any = None
+    host_name: Any = None
     notes: Counter[str] = msgspec.field(default_factory=Counter, name="")
 
 
@@ -82,6 +85,7 @@ class Trace:
     base_time_ns: int = 0
     cuda_runtime_version: int = 0
     hip_runtime_version: int = 0
+    host_name: str = ""
     notes: tuple[str, ...] = ()
 
     def of_category(self, *categories: str) -> list[Event]:
@@ -137,10 +141,12 @@ class _Kept:
     def take(self, part: bytes) -> None:
         """Add the complete events of a part."""
         texts, put = self._texts, msgspec.structs.force_setattr
-        if not _is_utf_8(part):
+        notes = Counter[str]()
+        if not _is_utf_8(part) or SURROGATE.search(part):
             part, notes = repaired(part)
-            self.notes.update(notes)
-        for event in _EVENTS_DECODER.decode(part):
+        events = _EVENTS_DECODER.decode(part)
+        self.notes.update(notes)
+        for event in events:
             if event.phase != "X":
                 continue
             for name in ("category", "name", "pid", "tid", "phase"):
@@ -169,12 +175,15 @@ def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
         notes[f"event without a time that can belong to the trace left out, the first {found}"] += len(
             dropped
         )
+    for kind, count in unread_kinds(ordered).items():
+        notes[f"{count:,} {UNREAD}: {kind[:80]}"] += 1
     properties = _field(document, "deviceProperties", list, [])
     fields = {
         "distributed": _field(document, "distributedInfo", dict, {}),
         "base_time_ns": _field(document, "baseTimeNanoseconds", int, 0),
         "cuda_runtime_version": _field(document, "cuda_runtime_version", int, 0),
         "hip_runtime_version": _field(document, "hip_runtime_version", int, 0),
+        "host_name": _field(document, "host_name", str, ""),
     }
     return Trace(
         events=tuple(ordered),

@@ -122,6 +122,10 @@ _BOM = b"\xef\xbb\xbf"
 # A JSON string, or a number that JSON lacks. Everything between two matches stays unchanged.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\bInfinity\b|\bNaN\b', re.DOTALL)
 _BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONE = re.compile(
+    rb"(?<!\\)((?:\\\\)*)(?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _ESCAPE_PAIR = re.compile(rb"\\.", re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _SUSPECT = re.compile(rb"[\x00-\x1f\\]")
@@ -159,6 +163,15 @@ def _text(text: bytes, found: Counter[str]) -> bytes:
             return pair
         found["backslash that escapes nothing"] += 1
         return b"\\\\" + pair[1:]
+
+    def lone(match: re.Match[bytes]) -> bytes:
+        if match[2]:
+            return match.group()
+        found["half of a surrogate pair"] += 1
+        return match[1] + b"\\ufffd"
+
+    if SURROGATE.search(text):
+        text = _LONE.sub(lone, text)
 
     def control(match: re.Match[bytes]) -> bytes:
         found["control character in a text"] += 1

@@ -8,6 +8,10 @@ from kernelcast.runtime.answers.predictor import Predictor, Vector
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.errors import DataError
+
+SHORTEST_US = 1e-3
+"""A few clock cycles of any device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +26,8 @@ class BundleCheck:
 def check_bundle(path: str | os.PathLike[str]) -> BundleCheck:
     """Check digests, manifest and bytes, load every model, and ask each at the corners of its training range.
 
-    An answer is a positive, finite time within its interval. Collectives are also asked for the largest and smallest
-    size in every layout that they were measured in.
+    An answer is a time of 1 ns to 100 years within its interval. Collectives are also asked for the largest and the
+    smallest size in every layout that they were measured in.
 
     Raises:
         DataError: the first thing that does not hold; names the bundle and the regressor.
@@ -34,7 +38,14 @@ def check_bundle(path: str | os.PathLike[str]) -> BundleCheck:
     corners = 0
     for entry in bundle.manifest.regressors:
         vectors = list(dict.fromkeys(_corners(entry)))
-        predictor.at(entry.processes_per_node).answers_of(entry.operator, entry.direction, vectors)
+        level = predictor.at(entry.processes_per_node)
+        answers = level.answers_of(entry.operator, entry.direction, vectors)
+        vector, (time_us, *_) = min(answers.items(), key=lambda answer: answer[1])
+        if time_us < SHORTEST_US:
+            raise DataError(
+                f"bundle {bundle.path}: {entry.operator} ({entry.direction}) answers {time_us:g} µs for workload "
+                f"{list(vector)}, expected at least 1 ns"
+            )
         corners += len(vectors)
     return BundleCheck(bundle=bundle, models=len(bundle.manifest.regressors), corners=corners)
 

@@ -26,6 +26,9 @@ ANSWER_BYTES = 512
 """Size of one cached answer with its workload, an upper bound."""
 MAX_REMEMBERED = 1 << 18
 """Most cached answers; a long search would otherwise grow without bound."""
+LONGEST_US = 100 * 365.25 * 86_400e6
+"""A century: no operator takes longer."""
+_SHORTEST_US = 1e-10  # light crosses 30 nm
 _MOST_LEVELS = 256
 _USUAL_ELEMENT_BYTES = 2
 _RUNS_BY_NUMPY = 16
@@ -99,7 +102,7 @@ class Predictor:
         Raises:
             UsageError: `vectors` has another shape, or values that are not finite.
             DataError: the bundle has no such regressor, its model cannot be run or breaks the contract, or
-                it answers times that are not positive, finite and in order.
+                it answers times that make no sense: next to nothing, above 100 years, or outside their interval.
         """
         entry = self._entry(operator, direction)
         array = np.asarray(vectors, dtype=np.float64)
@@ -190,12 +193,13 @@ class Predictor:
         answers = np.concatenate(blocks)[: len(vectors)].astype(np.float64)
         time_us, low_us, high_us = answers.T
         holds = (low_us > 0) & (low_us <= time_us) & (time_us <= high_us) & (high_us < np.inf)
+        holds &= (time_us >= _SHORTEST_US) & (time_us <= LONGEST_US)
         if not holds.all():
             wrong = int(np.argmin(holds))
             raise DataError(
                 f"bundle {self.bundle.path}: {operator} ({direction}) answers {time_us[wrong]:g} "
                 f"({low_us[wrong]:g} to {high_us[wrong]:g}) µs for workload {list(vectors[wrong])}, "
-                "expected a positive time within its interval"
+                "expected a positive time within its interval, at most 100 years"
             )
         transfer = self.bundle.entries[key].transfer
         if transfer is not None:

@@ -210,7 +210,10 @@ def _constant(message: bytes) -> tuple[bytes, _Value, Any]:
     if len(data) != rows * columns * (4 if kind == _FLOAT32 else 8):
         raise DataError(f"{where} has {len(data)} bytes of numbers, expected the size of shape {dims}")
     if kind == _FLOAT32:
-        return name, _Value(rows, columns, len(dims)), np.frombuffer(data, "<f4").reshape(dims)
+        numbers = np.frombuffer(data, "<f4").reshape(dims)
+        if not np.isfinite(numbers).all():
+            raise DataError(f"{where} has numbers that are not finite")
+        return name, _Value(rows, columns, len(dims)), numbers
     if len(dims) != 1:
         raise DataError(f"{where} has shape {dims}, expected one dimension of an index")
     return name, _Value(1, columns), np.frombuffer(data, "<i8")

@@ -12,16 +12,19 @@ import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from kernelcast.runtime.bundle.file import read_content, verified_bundle
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, one_line
-from kernelcast.runtime.output_file import write_bytes
-from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.output_file import write_companion
+from kernelcast.runtime.small_file import open_regular, read_small_file
 
 NAMESPACE = "kernelcast-bundle"
 """Part of what is signed: a signature made for something else does not count."""
+DATABASE_NAMESPACE = "kernelcast-database"
 
+_BEGINS = b"-----BEGIN SSH SIGNATURE-----"
 _TIMEOUT_S = 60
 _MAX_SIGNATURE_BYTES = 1 << 16
 
@@ -30,7 +33,7 @@ _MAX_SIGNATURE_BYTES = 1 << 16
 class Verified:
     """A signature that holds: who made it, as the list of allowed signers calls them, and with which key.
 
-    `bundle_digest` is the SHA-256 of the bytes that it holds for.
+    `bundle_digest` is the SHA-256 of the bytes that it holds for, of a bundle or another file.
     """
 
     signer: str
@@ -47,7 +50,8 @@ def signature_path(bundle: str | os.PathLike[str]) -> Path:
 def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     """Sign a sound bundle with a private SSH key, or a public one whose private half an agent holds.
 
-    An earlier signature is replaced. Answers the signature's path. ssh-keygen may ask for a passphrase.
+    An earlier signature is replaced, a link or another file of its name is not. Returns the signature's path.
+    ssh-keygen may ask for a passphrase.
 
     Raises:
         DataError: the bundle is not sound, the key cannot be used, ssh-keygen is missing, or nothing can be written.
@@ -62,8 +66,9 @@ def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> 
     )
     if done.returncode != 0:
         raise DataError(f"bundle {source}: cannot be signed ({_reason(done)})")
-    write_bytes(signature_path(source), done.stdout, f"signature {signature_path(source)}")
-    return signature_path(source)
+    written = signature_path(source)
+    write_companion(written, done.stdout, f"signature {written}", begins=_BEGINS)
+    return written
 
 
 def verify_signature(
@@ -77,9 +82,39 @@ def verify_signature(
         DataError: no signature or list, ssh-keygen is missing, or the signature is of other bytes, another namespace,
             or a key that the list does not allow.
     """
-    source, allowed = Path(bundle), Path(allowed_signers).absolute()
-    where = f"bundle {source}"
-    content, signature = read_content(source), _read_signature(source)
+    source = Path(bundle)
+    content, signature = read_content(source), _read_signature(source, f"bundle {source}")
+    return _verify(source, content, signature, allowed_signers, signer, NAMESPACE, f"bundle {source}")
+
+
+def verify_signed_file(
+    path: Path, allowed_signers: Path, *, signer: str = "", namespace: str = DATABASE_NAMESPACE
+) -> Verified:
+    """As `verify_signature`, of any file that lies still, such as a database without a -wal file.
+
+    Raises:
+        DataError: as there, or the file has a -wal file, which no signature covers.
+    """
+    if (log := path.with_name(path.name + "-wal")).exists() and log.stat().st_size:
+        raise DataError(
+            f"{path}: its log {log.name} is not signed, expected a database without one (db export)"
+        )
+    where = str(path)
+    with open_regular(path) as file:
+        signature = _read_signature(path, where, f"one (ssh-keygen -Y sign -n {namespace})")
+        return _verify(path, file, signature, allowed_signers, signer, namespace, where)
+
+
+def _verify(
+    source: Path,
+    content: bytes | BinaryIO,
+    signature: bytes,
+    allowed_signers: str | os.PathLike[str],
+    signer: str,
+    namespace: str,
+    where: str,
+) -> Verified:
+    allowed = Path(allowed_signers).absolute()
     if not allowed.is_file():
         raise DataError(
             f"{where}: cannot be verified (allowed signers {allowed_signers}: {_no_file(allowed)})"
@@ -95,14 +130,24 @@ def verify_signature(
                 "expected one of the allowed signers"
             )
         for candidate in candidates:
-            done = _ssh_keygen(["verify", *files, "-I", candidate, "-n", NAMESPACE], content, where)
+            done = _ssh_keygen(["verify", *files, "-I", candidate, "-n", namespace], content, where)
             if done.returncode == 0:
                 _, _, key = done.stdout.decode(errors="replace").strip().rpartition(" with ")
-                return Verified(signer=candidate, key=key, bundle_digest=sha256(content).hexdigest())
+                return Verified(signer=candidate, key=key, bundle_digest=_digest(content))
     raise DataError(
         f"{where}: signature {signature_path(source)} does not hold for {' or '.join(candidates)} "
         f"({_reason(done)}): other bytes, another key, or not allowed"
     )
+
+
+def _digest(content: bytes | BinaryIO) -> str:
+    if isinstance(content, bytes):
+        return sha256(content).hexdigest()
+    content.seek(0)
+    digest = sha256()
+    while block := content.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _principals(files: Sequence[str], where: str) -> list[str]:
@@ -114,12 +159,11 @@ def _principals(files: Sequence[str], where: str) -> list[str]:
     return list(dict.fromkeys(name for line in lines for name in line.split(",") if name))
 
 
-def _read_signature(source: Path) -> bytes:
+def _read_signature(source: Path, where: str, expected: str = "one (kernelcast bundle sign)") -> bytes:
     path = signature_path(source)
-    where = f"bundle {source}: signature {path}"
-    expected = "one (kernelcast bundle sign)"
+    where = f"{where}: signature {path}"
     signature = read_small_file(path, where=where, most_bytes=_MAX_SIGNATURE_BYTES, expected=expected)
-    if not signature.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+    if not signature.startswith(_BEGINS):
         raise DataError(f"{where}: is not an SSH signature")
     return signature
 
@@ -129,14 +173,18 @@ def _no_file(path: Path) -> str:
 
 
 def _ssh_keygen(
-    arguments: Sequence[str], content: bytes, where: str, *, timeout_s: int | None = _TIMEOUT_S
+    arguments: Sequence[str], content: bytes | BinaryIO, where: str, *, timeout_s: int | None = _TIMEOUT_S
 ) -> "subprocess.CompletedProcess[bytes]":
     program = shutil.which("ssh-keygen")
     if program is None:
         raise DataError(f"{where}: ssh-keygen is not installed, expected OpenSSH's (Debian: openssh-client)")
+    given: dict[str, Any] = {"input": content}
+    if not isinstance(content, bytes):
+        content.seek(0)  # large files are not read into memory
+        given = {"stdin": content}
     try:
         return subprocess.run(
-            [program, "-Y", *arguments], input=content, capture_output=True, timeout=timeout_s, check=False
+            [program, "-Y", *arguments], **given, capture_output=True, timeout=timeout_s, check=False
         )
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: ssh-keygen cannot be run ({error})") from error

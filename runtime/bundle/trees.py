@@ -135,6 +135,8 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
             isinstance(value, np.ndarray) and value.dtype != (np.float32 if is_float else np.int64)
         ):
             raise DataError(f"{_KIND} has {name} of another type")
+        if is_float and not np.isfinite(value).all():
+            raise DataError(f"{_KIND} has {name} that are not finite")
     if len(base) != 1 or any(len({len(given[name]) for name in names}) != 1 for names in (_NODES, _TARGETS)):
         raise DataError(f"{_KIND} has lists of different lengths")
 

@@ -12,6 +12,7 @@ from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.dataclass import asdict, dataclass, field
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
+from kernelcast.runtime.estimate.grade import Grade, grade_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
 from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.step_spread import StepSpread, spread_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from kernelcast.runtime.estimate.energy import Energy
+    from kernelcast.runtime.estimate.predicted_range import PredictedRange
 
 ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6
@@ -194,6 +196,20 @@ class Estimate:
         return grouped(self.concerned, self.times_s())
 
     @property
+    def predicted(self) -> PredictedRange | None:
+        """The step's time in seconds as a distribution; None without an interval."""
+        if self.interval_s is None:
+            return None
+        from kernelcast.runtime.estimate.predicted_range import PredictedRange
+
+        return PredictedRange(median=self.step_time_s, interval=self.interval_s)
+
+    @property
+    def grade(self) -> Grade | None:
+        """Good, rough or guess, with the reason; None without an interval."""
+        return None if self.interval_s is None else grade_of(self.step_time_s, self.interval_s, self.doubts)
+
+    @property
     def doubtful_share(self) -> float:
         """Share of the operators' time that any warning concerns, 0 to 1."""
         return share_of(frozenset().union(*self.concerned.values()), self.times_s()) or 0.0
@@ -331,6 +347,7 @@ class Estimate:
             "format": ESTIMATE_FORMAT,
             "step_time_s": self.step_time_s,
             "interval_s": None if self.interval_s is None else list(self.interval_s),
+            "grade": None if (grade := self.grade) is None else grade.to_dict(),
             **values_of(self, "timeline", "bubble_share", "tokens_per_s", "model_flops"),
             "tflops_per_device": self.flops_per_s_per_device / 1e12,
             **values_of(self, "mfu", "hfu"),

@@ -116,7 +116,7 @@ class LayoutFile:
         asked = dict(given) if devices is None else {**given, "devices": devices}
         with error_context(self.where):
             facts, notes = self._facts(model, asked)
-            fields = _completed(facts, asked)
+            fields = with_devices(facts, asked)
         return Request(_without_usual_cut(model, fields, asked), notes)
 
     def _facts(self, model: ModelConfig, asked: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
@@ -151,8 +151,12 @@ def read_layout_text(text: str, where: str) -> LayoutFile:
     return LayoutFile(where=where, framework=framework, settings=settings)
 
 
-def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
-    """The degree dp from the devices, ZeRO's group from its copies, and one of global batch and micro-batches."""
+def with_devices(facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Facts:
+    """The degree dp from the devices, ZeRO's group from its copies, and one of global batch and micro-batches.
+
+    Raises:
+        UsageError: the other degrees do not divide `devices`, or dp, which is asked for, makes another number.
+    """
     facts = dict(facts)
     others = prod(facts.get(name, 1) for name in DEGREES if name != "dp")
     devices = facts.pop("devices", None)

@@ -5,6 +5,7 @@ from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.estimate.predicted_range import PredictedRange, chances_of_least
 from kernelcast.runtime.estimate.training import Training, training
 from kernelcast.runtime.intent.best import Best, find_best
 from kernelcast.runtime.intent.goals import RankBy, Wish
@@ -64,12 +65,25 @@ class Comparison:
     rank_by: RankBy
     compared: tuple[Compared, ...]
 
+    @property
+    def chances(self) -> Mapping[str, float]:
+        """Probability of each hardware with an interval to be the best, as if their errors were independent."""
+        ranges = {}
+        for one in self.compared:
+            if one.best is not None and (step := one.best.estimate.predicted) is not None:
+                scale = one.key(self.rank_by) / step.median
+                low, high = step.interval
+                ranges[one.hardware] = PredictedRange(
+                    median=scale * step.median, interval=(scale * low, scale * high)
+                )
+        return dict(zip(ranges, chances_of_least(list(ranges.values())), strict=True))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.comparison/1` (docs/json.md)."""
         return {
             "format": COMPARISON_FORMAT,
             "rank_by": self.rank_by,
-            "hardware": [one.to_dict() for one in self.compared],
+            "hardware": [one.to_dict() | {"chance": self.chances.get(one.hardware)} for one in self.compared],
         }
 
 

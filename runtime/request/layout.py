@@ -22,7 +22,7 @@ from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
 _COUNT = whole(0, MAX_DEGREE)
 # Fields that a model without experts refuses.
-_OF_EXPERTS = tuple(name for name in (*EXPERT_DEGREES, *EXPERT_LOAD) if name != "expert_imbalance")
+_OF_EXPERTS = (*EXPERT_DEGREES, *EXPERT_LOAD, "expert_overlap")
 # Layer counts are checked with the number of stages.
 _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
 

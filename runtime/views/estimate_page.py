@@ -11,6 +11,7 @@ from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
+    STATISTICS,
     amount,
     counted,
     gibibytes,
@@ -154,7 +155,7 @@ def question(estimate: Estimate) -> dict[str, str]:
         "cluster": f"{counted(layout.world_size, 'device')}, {estimate.cluster.gpus_per_node:,} per node "
         f"({estimate.cluster_source})",
         "hardware": "; ".join((*source.compute, *source.fabric)) or "not recorded",
-        "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, "
+        "bundle": f"{Path(source.bundle).name}: {STATISTICS[source.statistic]}, {source.dtype}, "
         f"{measured(source.created_at)}",
     }
     if source.collectives is not None:

@@ -28,6 +28,7 @@ SOUND = ROOT / "tests" / "data" / "small.db"
 BUNDLE = ROOT / "runtime" / "shipped" / "bundles" / "h200-sxm.kcast"
 _MEMORY_BYTES = 3 << 30
 _LONGEST_S = 60
+_HEALTH_S = 0.2
 _BEGIN, _END = "<!-- make attack -->\n", "<!-- end -->"
 
 
@@ -162,6 +163,8 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
     from tests.attacks.databases import (
         HOSTILE_SCHEMAS,
         changed_value,
+        damaged_log,
+        endless_pages,
         flipped_bytes,
         hostile_schema,
         readers,
@@ -185,8 +188,12 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
         shutil.copy(SOUND, bad)
         hostile_schema(bad, name)
         given(name)
+    for table in ("sample", "kernel_name", "predictor"):
+        shutil.copy(SOUND, bad)
+        endless_pages(bad, table)
+        given(f"endless pages of {table}")
     while time.monotonic() < until:
-        for damage in (changed_value, flipped_bytes, swapped_pages):
+        for damage in (changed_value, flipped_bytes, swapped_pages, damaged_log):
             for stray in folder.glob("bad.db*"):
                 stray.unlink()
             shutil.copy(SOUND, bad)
@@ -214,9 +221,13 @@ def kills(until: float, generator: random.Random, folder: Path) -> Counts:
             stderr=subprocess.DEVNULL,
         )
         time.sleep(generator.uniform(0.1, 1.5))
-        process.send_signal(signal.SIGKILL)
+        number = generator.choice((signal.SIGKILL, signal.SIGTERM))
+        before = set(folder.glob(".*.new*"))
+        process.send_signal(number)
         process.wait()
         counts.tried += 1
+        if number is signal.SIGTERM and (left := set(folder.glob(".*.new*")) - before):
+            counts.through.append(f"{len(left)} unfinished files after SIGTERM")
         for path in (target, own):
             if path.exists() and (found := check_database(path)):
                 counts.through.append(f"{verb[0]} killed: {found[0]}")
@@ -234,25 +245,38 @@ def kills(until: float, generator: random.Random, folder: Path) -> Counts:
     return counts
 
 
+def _serving(folder: Path, log: Path, *options: str) -> "subprocess.Popen[str]":
+    where = ["--socket", str(folder / "s"), *options]
+    command = [sys.executable, "-m", "kernelcast.cli.main", "serve", "--bundle", str(BUNDLE), *where]
+    with log.open("w") as errors:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert server.stdout is not None
+    server.stdout.readline()
+    return server
+
+
+def _ended(server: "subprocess.Popen[str]", log: Path, counts: Counts) -> None:
+    if server.poll() is not None:
+        counts.through.append(f"the server ended with status {server.poll()}")
+    server.terminate()
+    try:
+        if server.wait(60):
+            counts.through.append(f"the server ended with status {server.returncode}")
+    except subprocess.TimeoutExpired:
+        server.kill()
+        counts.through.append("the server did not end")
+    assert server.stdout is not None
+    server.stdout.close()
+    if "Traceback" in log.read_text():
+        counts.through.append(f"a traceback in the log: {log.read_text()[-300:]}")
+
+
 def clients(until: float, generator: random.Random, folder: Path) -> Counts:
     """Malformed HTTP: never a status 500, a hang or a line of a log; /health answers all the time."""
     from tests.attacks.clients import request_of, sent
 
     where, log, counts = folder / "s", folder / "log", Counts()
-    command = [
-        sys.executable,
-        "-m",
-        "kernelcast.cli.main",
-        "serve",
-        "--bundle",
-        str(BUNDLE),
-        "--socket",
-        str(where),
-    ]
-    with log.open("w") as errors:
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    assert server.stdout is not None
-    server.stdout.readline()
+    server = _serving(folder, log)
     health = b"GET /health HTTP/1.1\r\nHost: k\r\nConnection: close\r\n\r\n"
     try:
         while time.monotonic() < until and server.poll() is None:
@@ -268,34 +292,130 @@ def clients(until: float, generator: random.Random, folder: Path) -> Counts:
             counts.refused += b" 4" in status
             if counts.tried % 50 == 0 and b" 200 " not in sent(where, health):
                 counts.through.append("/health did not answer")
-        if server.poll() is not None:
-            counts.through.append(f"the server ended with status {server.poll()}")
     finally:
-        server.terminate()
-        try:
-            if server.wait(60):
-                counts.through.append(f"the server ended with status {server.returncode}")
-        except subprocess.TimeoutExpired:
-            server.kill()
-            counts.through.append("the server did not end")
-        server.stdout.close()
-    if "Traceback" in log.read_text():
-        counts.through.append(f"a traceback in the log: {log.read_text()[-300:]}")
+        _ended(server, log, counts)
+    return counts
+
+
+def slow_clients(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Clients that are slow or odd, while bundles are reloaded: 99 of 100 answers of /health come within 0.2 s."""
+    from tests.attacks.strangers import SLOW, health_s
+
+    log, counts = folder / "log", Counts()
+    server = _serving(folder, log)
+
+    def reload() -> None:
+        if generator.random() < 0.02:
+            server.send_signal(signal.SIGHUP)
+
+    try:
+        each_s = max(2.0, (until - time.monotonic()) / len(SLOW))
+        for name, (many, content) in SLOW.items():
+            times_s = sorted(health_s(folder / "s", content, many, each_s, reload))
+            counts.tried += many
+            p99_s = times_s[int(0.99 * (len(times_s) - 1))]
+            print(f"  {name}: /health p99 {p99_s:.3f} s of {len(times_s)}", flush=True)
+            if p99_s > _HEALTH_S:
+                counts.through.append(f"{name}: p99 of /health is {p99_s:.2f} s")
+    finally:
+        _ended(server, log, counts)
+    return counts
+
+
+def zips(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Zips that readers see differently: each has to be refused, in little memory."""
+    from kernelcast.runtime.bundle.file import verified_bundle
+    from tests.attacks.strangers import lying_zips
+
+    counts = Counts()
+    for name, content in lying_zips(BUNDLE.read_bytes()):
+        before = counts.refused + len(counts.through)
+        guarded(name, lambda content=content: verified_bundle(BUNDLE, content), counts)  # type: ignore[misc]
+        if counts.refused + len(counts.through) == before:
+            counts.through.append(f"{name}: was not refused")
+    return counts
+
+
+def labels(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Hostile names in databases, traces and options: no controls are printed, and pages hold no scripts."""
+    from tests.attacks.strangers import is_printable, labelled
+
+    counts, trace = Counts(), ROOT / "tests" / "data" / "traces" / "cuda.json"
+    while time.monotonic() < until:
+        for words in labelled(SOUND, trace, folder, generator):
+            counts.tried += 1
+            done = subprocess.run(
+                [sys.executable, "-m", "kernelcast.cli.main", *words],
+                capture_output=True,
+                check=False,
+                timeout=300,
+                cwd=folder,
+            )
+            text = (done.stdout + done.stderr).decode()
+            counts.refused += done.returncode != 0
+            if not is_printable(text) or "Traceback" in text:
+                counts.through.append(f"{words[:2]}: {text[-200:]!r}")
+        page = folder / "page.html"
+        if page.exists() and "<script>x" in page.read_text():
+            counts.through.append("a script in a page")
+    return counts
+
+
+def jobs(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Hostile values in scripts of Slurm, PBS and Flux and in manifests for kubectl: texts, never commands or files."""
+    from kernelcast.cli.walltime_k8s import rewrite
+    from kernelcast.serve.walltimes import for_slurm, walltime
+    from kernelcast.serve.warm import Warm
+    from tests.attacks.strangers import job_text, manifest
+
+    warm, counts = Warm.load(BUNDLE, {"KERNELCAST_SITE": ""}), Counts()
+
+    def batch(seed: int) -> Callable[[], None]:
+        def run() -> None:
+            from kernelcast.runtime.errors import KernelcastError
+
+            own = random.Random(seed)
+            for _ in range(20):
+                text, job = job_text(own), manifest(own)
+                for attack in (
+                    lambda text=text: for_slurm(walltime(warm, {"script": text})),
+                    lambda job=job: rewrite(
+                        job, name="job.yaml", folder=folder, options={"bundle": str(BUNDLE)}
+                    ),
+                ):
+                    try:
+                        attack()
+                    except KernelcastError as error:
+                        if not str(error).isprintable():
+                            raise ValueError(f"more than a line: {str(error)!r:.200}") from error
+
+        return run
+
+    before = set(folder.iterdir())
+    while time.monotonic() < until:
+        guarded("20 scripts and manifests", batch(generator.randrange(1 << 30)), counts)
+    counts.tried *= 40
+    if set(folder.iterdir()) != before or list(ROOT.glob("owned*")):
+        counts.through.append("something was executed or written")
     return counts
 
 
 # Kind, its attack, its share of the time.
 _KINDS: tuple[tuple[str, Callable[[float, random.Random, Path], Counts], float], ...] = (
     ("ONNX graphs made to do harm", graphs, 0.05),
-    ("ONNX graphs with bytes changed, then run", damaged_graphs, 0.2),
-    ("bundles cut or with a bit flipped", bundles, 0.1),
+    ("ONNX graphs with bytes changed, then run", damaged_graphs, 0.15),
+    ("bundles cut or with a bit flipped", bundles, 0.05),
+    ("bundles as zips that lie (overlaps, duplicates, bombs)", zips, 0.02),
+    ("hostile names, given to everything that prints or writes pages", labels, 0.08),
+    ("scripts of Slurm, PBS and Flux, and manifests for kubectl, with hostile values", jobs, 0.05),
     (
         "hostile schemas, and databases with values, bytes or pages changed, each given to every reader",
         databases,
-        0.3,
+        0.2,
     ),
-    ("exports and merges killed", kills, 0.15),
-    ("malformed HTTP requests", clients, 0.2),
+    ("exports and merges killed or terminated", kills, 0.1),
+    ("malformed HTTP requests", clients, 0.1),
+    ("clients that are slow, odd or do not read, while bundles are reloaded", slow_clients, 0.2),
 )
 
 
@@ -313,11 +433,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--only", action="append", metavar="WORD", help="kinds whose name has it")
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     found: dict[str, Counts] = {}
     for name, attack, share in _KINDS:
+        if asked.only and not any(word in name for word in asked.only):
+            continue
         # A short path: that of a Unix socket has at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="kc") as folder:
             until = time.monotonic() + 60 * asked.minutes * share

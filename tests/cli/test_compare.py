@@ -129,6 +129,12 @@ def test_a_real_run_as_it_is_and_kept(
     file, database = tmp_path / "ours.toml", tmp_path / "bench.db"
     text = run(capsys, traces, *asked, "--keep", file, "--db", database)
     assert text.startswith("measured ")
+    last = text.split("part of the step")[1].split("\n\n")[0].splitlines()[-1].split()
+    document = json.loads(run(capsys, traces, *asked, "--json"))
+    assert last[0] == "step"
+    for cell, name in zip(last[1:3], ("measured_s", "predicted_s"), strict=True):
+        total_ms = 1e3 * sum(part[name] or 0.0 for part in document["parts"])
+        assert float(cell.replace(",", "")) == pytest.approx(total_ms, abs=0.01)
     [kept] = RunsFile.read(file).runs
     assert (kept.model.hidden_size, kept.parallelism.dp, kept.parallelism.zero) == (64, 2, 0)
     with Database.open(database, read_only=True) as stored:
@@ -176,9 +182,9 @@ def test_a_logged_step_is_kept(
 @pytest.mark.parametrize(
     ("arguments", "message", "status"),
     [
-        ([], "neither of traces and --log given, expected one of them", 2),
-        (["x.json", "--log", "{log}"], "both of traces and --log given", 2),
-        (["--log", "{log}", "--db", "{folder}/x.db"], "--db keeps steps with their traces, found a log", 2),
+        ([], "none is given, expected traces, --log, --step, --tokens-per-second or --mfu", 2),
+        (["x.json", "--log", "{log}"], "2 of them are given, expected traces, --log,", 2),
+        (["--log", "{log}", "--db", "{folder}/x.db"], "--db keeps steps with their traces, found none", 2),
         (["--log", "{folder}/none.log"], "no such file, expected a training log", 1),
         (["{folder}/none.json"], "no such file", 1),
         (["--log", "{log}", "--keep", "{folder}/none/x.toml"], "there is no folder", 2),
@@ -276,3 +282,66 @@ def test_traces_without_steps_are_refused(
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
     assert "its traces mark no step on all ranks" in run(capsys, trace, *asked, status=1)
+
+
+STATED = ("--hardware", "h100-sxm", "--model", "llama-3.1-8b", "--gpus", 8, "--zero", 3, "--micro-batch", 2)
+STATED = (*STATED, "--micro-batches", 1, "--recompute", "full")
+
+
+def stated(capsys: pytest.CaptureFixture[str], *speed: object) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run(capsys, *speed, *STATED, "--json"))
+    return document
+
+
+def test_a_speed_is_compared_in_any_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    by_rate = stated(capsys, "--tokens-per-second", 5000)
+    step_s = 2 * 8192 / 5000
+    by_step = stated(capsys, "--step", step_s)
+    assert by_rate == by_step
+    assert by_rate["measured_s"] == pytest.approx(step_s)
+    low_s, high_s = by_rate["interval_s"]
+    for measured_s, share in ((low_s, 0.05), (by_rate["predicted_s"], 0.5), (high_s, 0.95)):
+        assert stated(capsys, "--step", measured_s)["slower_than"] == pytest.approx(share)
+    assert stated(capsys, "--step", 2 * high_s)["verdict"] == "slow"
+
+
+def test_published_steps_of_the_model_stand_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    [torchtitan] = [
+        one for one in stated(capsys, "--step", 3)["published"] if one["software"] == "torchtitan"
+    ]
+    low, high = torchtitan["tokens_per_s_per_gpu"]
+    runs = [
+        one
+        for one in RunsFile.read(ROOT / "validate" / "torchtitan-h100.toml").runs
+        if one.kind == "16 bit, dense"
+    ]
+    runs = [one for one in runs if one.model.name == "llama-3.1-8b" and one.model.sequence_length == 8192]
+    rates = [
+        one.parallelism.samples_per_update * 8192 / one.measured_s / one.parallelism.world_size
+        for one in runs
+    ]
+    assert (low, high, torchtitan["steps"]) == (min(rates), max(rates), len(rates))
+    for rate, side in ((low * 0.9, "slower than"), ((low + high) / 2, "among"), (high * 1.1, "faster than")):
+        assert f", is {side} these" in run(capsys, "--tokens-per-second", rate, *STATED)
+
+
+@pytest.mark.parametrize(
+    ("speed", "words"),
+    [
+        ((), "none is given, expected traces, --log, --step, --tokens-per-second or --mfu"),
+        (("--step", 2, "--mfu", 40), "2 of them are given, expected traces, --log, --step,"),
+        (
+            ("--tokens-per-second", 500_000),
+            "expected the tokens per second of one GPU, or the time of a whole step",
+        ),
+        (("--mfu", 0), "found no finite step time above 0"),
+        (("--step", "nan"), "found no finite step time above 0"),
+        (("--step", 2, "--dp", 4), "8 devices, expected"),
+        (("--step", 2, "--tp", 3), "8 devices, expected a multiple of"),
+    ],
+)
+def test_a_wrong_speed_is_one_line(
+    capsys: pytest.CaptureFixture[str], speed: tuple[object, ...], words: str
+) -> None:
+    [line] = run(capsys, *speed, *STATED, status=2).splitlines()
+    assert words in line

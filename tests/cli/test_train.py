@@ -310,3 +310,12 @@ def test_database_and_output_are_required(missing: str) -> None:
     result = CliRunner().invoke(train, arguments)
     assert result.exit_code == 2
     assert "Missing option" in result.output
+
+
+@pytest.mark.parametrize(("jobs", "status"), [("0", 1), ("3", 1), ("-1", 2)])
+def test_any_number_of_jobs_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: str, status: int
+) -> None:
+    missing = tmp_path / "none.db"
+    assert ended("train", "--db", missing, "-o", tmp_path / "new.kcast", "--jobs", jobs) == status
+    assert ("no such database" if status == 1 else "--jobs") in capsys.readouterr().err

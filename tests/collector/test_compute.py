@@ -134,7 +134,9 @@ def test_again_adds(database: Database, plan: Plan, gelu: Settings) -> None:
     assert len(database.run_list()) == 2
 
 
-@pytest.mark.parametrize("change", [{"threads": 2}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "change", [{"threads": 2}, pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow)]
+)
 def test_other_conditions_are_measured_on_their_own(
     database: Database, plan: Plan, gelu: Settings, change: dict[str, Any]
 ) -> None:

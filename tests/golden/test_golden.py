@@ -30,7 +30,7 @@ def test_some_layouts_of_a_model_answer_as_before(device: str, model: str) -> No
     check(device, fast_cases(model))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=0.03)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_all_layouts_of_a_model_answer_as_before(device: str, model: str) -> None:

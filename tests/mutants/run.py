@@ -3,9 +3,9 @@
     python -m tests.mutants.run --tool .venv-mutate [--mutants 200] [--seed 1] [--near] [--number N]... [PATH]...
 
 cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
-forked process only, so an interrupted run leaves no changed file. Its tests are those whose file is named like the
-module, then the folder that mirrors its own, then those above it up to tests/runtime or tests/store, which --near
-leaves out. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
+forked process, and of the Pythons that its tests start, so an interrupted run leaves no changed file. Its tests are
+those whose file is named like the module, then the folder that mirrors its own, then the folders above; --near
+leaves out the last one. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
 
 Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), bits instead of numbers, which
 fail at once, and `is` for `==`, which is the same for None, members and small numbers.
@@ -23,18 +23,16 @@ import shutil
 import signal
 import sys
 import tempfile
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-MUTATED = (
-    *(f"runtime/{room}" for room in ("operators", "step", "pipeline", "memory", "search")),
-    *(f"store/{name}.py" for name in ("copying", "check", "schema", "doubts")),
-)
+_PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+MUTATED = tuple(name.split(".")[1] for name in _PACKAGES if name.count(".") == 1)
 _LEFT_OUT = re.compile(
     r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"
     r"|ReplaceComparisonOperator_(Eq_Is|Is_Eq|NotEq_IsNot|IsNot_NotEq)$"
@@ -44,6 +42,14 @@ _FOLDER = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}"
 _DURATIONS, _OUTPUT = _FOLDER / "durations.json", _FOLDER / "output.txt"
 # hypothesis is imported before pytest starts, once for all.
 _PYTEST = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+
+# Also of every Python that a test starts.
+_PATCH = """
+from importlib.machinery import SourceFileLoader
+def _changed(loader, name, own=SourceFileLoader.get_code, changed={changed!r}, source={source!r}):
+    return compile(source, changed, "exec") if loader.path == changed else own(loader, name)
+SourceFileLoader.get_code = _changed
+"""
 
 
 class Mutant(NamedTuple):
@@ -138,11 +144,10 @@ def _pytest(tests: str, ignored: tuple[str, ...], mutant: Mutant | None) -> int:
     import pytest
 
     if mutant is not None:
-        own, changed = SourceFileLoader.get_code, str(ROOT / mutant.path)
-        code = compile(mutant.mutated, changed, "exec")
-        SourceFileLoader.get_code = (  # type: ignore[method-assign]
-            lambda loader, name: code if loader.path == changed else own(loader, name)
-        )
+        patch = _PATCH.format(changed=str(ROOT / mutant.path), source=mutant.mutated)
+        exec(patch)
+        (_FOLDER / "sitecustomize.py").write_text(patch)
+        os.environ["PYTHONPATH"] = str(_FOLDER)
     quick = {"derandomize": True, "deadline": None, "database": None, "phases": list(hypothesis.Phase)[:3]}
     hypothesis.settings.register_profile("mutants", **quick)  # type: ignore[arg-type]
     hypothesis.settings.load_profile("mutants")
@@ -182,7 +187,7 @@ def noticed_by(mutant: Mutant, near: bool) -> str:
     nearest = stages(mutant.path)
     for number, tests in enumerate(nearest):
         before = tuple(nearest[:number])
-        is_far = near and before and tests == nearest[-1]
+        is_far = near and before and tests == nearest[-1] and len(mutant.path.parts) > 2
         if not is_far and run(tests, before, mutant, limit_s(tests))[0]:
             return tests
     return ""
@@ -196,9 +201,7 @@ def main() -> None:
     parser.add_argument("--tool", type=Path, required=True, help="virtual environment that holds cosmic-ray")
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--near", action="store_true", help="leave out the last stage, tests/runtime or tests/store"
-    )
+    parser.add_argument("--near", action="store_true", help="leave out all tests of a package with folders")
     parser.add_argument("--number", type=int, action="append", help="only these of the sample")
     options = parser.parse_args()
     sys.path += map(str, options.tool.glob("lib/python*/site-packages"))

@@ -113,7 +113,7 @@ def installed(
     shutil.rmtree(tmp_path / "venv")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=1)
 def test_an_extra_alone(
     installed: tuple[str, Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]],
 ) -> None:

@@ -1,13 +1,18 @@
 """A release: two builds are equal byte for byte, and what describes it agrees."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
+import venv
 import zipfile
 from email import message_from_bytes
+from hashlib import sha256
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -36,6 +41,59 @@ def test_every_extra_is_in_all() -> None:
     assert listed == set(extras) - {"all", "dev", "docs"}
 
 
+def test_the_runtime_has_hashes() -> None:
+    text = (ROOT / "constraints-runtime.txt").read_text()
+    pinned = dict(re.findall(r"^(\S+)==(\S+) \\$", text, re.MULTILINE))
+    tested = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert {"numpy", "onnxruntime", "click"} <= set(pinned)
+    assert pinned == {name: tested[name] for name in pinned}
+    needed = {"kernelcast": PROJECT["dependencies"]} | {name: requires(name) or [] for name in pinned}
+    for lines in needed.values():  # whole: pip refuses what has no hash
+        names = {re.split(r"[^\w.-]", one)[0].lower() for one in lines if "extra" not in one}
+        assert {name for name in names if name in tested and name != "colorama"} <= set(pinned)
+    assert all(
+        re.search(rf"^{name}==.*\n    --hash=sha256:[0-9a-f]{{64}}", text, re.MULTILINE) for name in pinned
+    )
+
+
+@pytest.mark.slow
+def test_what_stands_beside_a_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(built[1].parent, tmp_path / "dist")
+    digests = {path.name: sha256(path.read_bytes()).hexdigest() for path in built}
+    bill = json.loads((folder / f"kernelcast-{PROJECT['version']}.cdx.json").read_text())
+    own = bill["metadata"]["component"]
+    assert (bill["bomFormat"], own["hashes"]) == (
+        "CycloneDX",
+        [{"alg": "SHA-256", "content": digests[built[1].name]}],
+    )
+    graph = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
+    assert set(graph) == {own["bom-ref"], *(one["bom-ref"] for one in bill["components"])}
+    assert [one.partition("@")[0] for one in graph[own["bom-ref"]]] == [
+        f"pkg:pypi/{name}" for name in ("click", "numpy", "onnxruntime")
+    ]
+    stated = json.loads((folder / f"kernelcast-{PROJECT['version']}.provenance.json").read_text())
+    assert {one["name"]: one["digest"]["sha256"] for one in stated["subject"]} == digests
+    # Both are refused once a byte of the wheel has changed.
+    python = tmp_path / "venv" / "bin" / "python"
+    venv.create(tmp_path / "venv", with_pip=True)
+    pip = [python, "-m", "pip", "install", "-q", "--require-hashes", "--find-links", folder, "-r"]
+    subprocess.run([*pip, folder / "requirements.txt"], check=True, capture_output=True)
+    shown = subprocess.run(
+        [python.with_name("kernelcast"), "--version"], check=True, capture_output=True, text=True
+    )
+    assert shown.stdout == f"kernelcast {PROJECT['version']}\n"
+    with (folder / built[1].name).open("ab") as wheel:
+        wheel.write(b"x")
+    refused = subprocess.run(
+        [*pip, folder / "requirements.txt", "--force-reinstall", "--no-deps"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in refused.stderr
+
+
 @pytest.mark.slow
 def test_two_builds_are_equal(built: tuple[Path, Path], tmp_path: Path) -> None:
     # What differs between machines: time zone, mask of modes, order of hashes, and when the files were written.
@@ -44,6 +102,7 @@ def test_two_builds_are_equal(built: tuple[Path, Path], tmp_path: Path) -> None:
         epoch_s = archive.getmembers()[0].mtime
     (source,) = (tmp_path / "other").iterdir()
     program = f"import os, runpy, sys; os.umask(0o077); sys.argv[1:] = [{str(tmp_path / 'out')!r}]; "
+    program += f"sys.path.insert(0, {str(ROOT / 'release')!r}); "
     program += f"runpy.run_path({str(ROOT / 'release' / 'dist.py')!r}, run_name='__main__')"
     other = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": str(epoch_s)}
     subprocess.run([sys.executable, "-c", program], env=os.environ | other, check=True, capture_output=True)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from kernelcast.cli.main import VERBS
 from kernelcast.cli.predict import predict
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]  # installed once, by one worker
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -77,8 +77,9 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Operator:
 
 
 def test_an_operator_that_the_table_gains(made_up: Operator, make_bundle: Make) -> None:
-    path = make_bundle({made_up.name: 100.0, (made_up.name, Direction.BACKWARD): 40.0})
-    check_bundle(path)
+    times = {made_up.name: 100.0, (made_up.name, Direction.BACKWARD): 40.0}
+    check_bundle(make_bundle(times, optional_us=0.1, name="checked.kcast"))
+    path = make_bundle(times)
     estimate = predicted(path)
     # A layer's 11 operators take 10 forward and 20 backward, its two all-reduces 5.
     assert us(estimate.components.layer_forward_s) == 110 + 10 + 300

@@ -72,7 +72,19 @@ def ends(client: socket.socket) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: k\r\nX: "])
+POST = b"POST /predict HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nHost: k\r\nX: ",
+        POST + b"Content-Length: 9\r\n\r\n{",
+        CHUNKED + b"1\r\n",
+    ],
+)
 def test_many_who_ask_nothing_keep_nobody_out(
     make_bundle: Make, folder: Path, until: Callable[..., None], sent: bytes
 ) -> None:
@@ -106,6 +118,79 @@ def test_a_dripping_head_ends(make_bundle: Make, folder: Path) -> None:
         assert answer.endswith(b'{"error": "head did not come within 0.5 s"}')
         assert ends(idle) == b""
         idle.close()
+
+
+def test_chunks_of_a_byte_keep_nobody_waiting(server: Server) -> None:
+    where, longest_s = Path(server.where.removeprefix("unix:")), 0.0
+    with connected(where, CHUNKED) as client:
+        sending = threading.Thread(target=lambda: _sent_until_refused(client, b"1\r\n{\r\n" * 1_000_000))
+        sending.start()
+        while sending.is_alive():
+            begin = time.monotonic()
+            assert health(where) == b"HTTP/1.1 200 OK"
+            longest_s = max(longest_s, time.monotonic() - begin)
+        sending.join()
+        assert ends(client).startswith(b"HTTP/1.1 400 ")
+    assert longest_s < 1  # every chunk read took 6.5 s
+    # Chunks of a usual size, the last one small, are answered.
+    body = json.dumps(SMALL).encode()
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:40], body[40:-1], body[-1:]))
+    with connected(where, CHUNKED + chunks + b"0\r\n\r\n") as client:
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def _sent_until_refused(client: socket.socket, content: bytes) -> None:
+    try:
+        client.sendall(content)
+    except OSError:
+        return
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"HTTP/1.1\r\nHost: k\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
+        b"HTTP/1.1\r\nHost: k\r\ntransfer-encoding: chunked\r\ncontent-length: 5",
+        b"HTTP/1.0\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_a_body_of_two_lengths_ends_the_connection(server: Server, framing: bytes) -> None:
+    hidden = b"GET /health HTTP/1.1\r\nHost: k\r\n\r\n"
+    asked = hidden + b"GET /health " + framing + b"\r\n\r\n0\r\n\r\n" + hidden
+    with connected(Path(server.where.removeprefix("unix:")), asked) as client:
+        answers = ends(client)
+    assert answers.count(b"HTTP/1.1 ") == 2
+    assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1 400 Bad Request") == 1
+    assert b"connection: close" in answers
+
+
+def test_a_body_has_its_time_and_a_rate(make_bundle: Make, folder: Path) -> None:
+    where, body = folder / "s", json.dumps({**SMALL, "model": "x" * 100_000}).encode()
+    head = POST + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    with limited(make_bundle(), where, "Limits(body_s=1)"):
+        with connected(where, head + body[:100]) as client:
+            begin = time.monotonic()
+            dripping = threading.Thread(target=_drip, args=(client,))
+            dripping.start()
+            answer = ends(client)
+            dripping.join()
+            assert time.monotonic() - begin < 10
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert b"body did not come within 1" in answer
+        with connected(where, head) as client:  # slow, not too slow: 1 s, and 6 s more for 100 kB
+            for first in range(0, len(body), 20_000):
+                time.sleep(0.4)
+                client.sendall(body[first : first + 20_000])
+            assert client.recv(12) == b"HTTP/1.1 422"
+
+
+def _drip(client: socket.socket) -> None:
+    for _ in range(200):
+        time.sleep(0.05)
+        try:
+            client.send(b"x")
+        except OSError:
+            return
 
 
 def test_a_request_after_another_has_its_own_time(make_bundle: Make, folder: Path) -> None:
@@ -195,6 +280,17 @@ def test_answers_that_nobody_reads_are_bounded(make_bundle: Make, folder: Path) 
 def test_a_port_answers_to_this_machine_s_names_alone(start: Start, host: str, status: int) -> None:
     server = start(listen="127.0.0.1:0")
     assert server.request("GET", "/health", headers={"Host": host}).status == status
+
+
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
+)
+def test_pages_of_others_start_nothing(start: Start, site: str, status: int) -> None:
+    server = start(listen="127.0.0.1:0")
+    reply = server.request("GET", "/health", headers={"Sec-Fetch-Site": site})
+    assert reply.status == status
+    if status == 403:
+        assert reply.error == f"Sec-Fetch-Site is {site!r}, expected a page of this server"
 
 
 def test_a_socket_answers_to_any_name(server: Server) -> None:

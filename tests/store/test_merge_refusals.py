@@ -23,7 +23,6 @@ from kernelcast.store import (
     merge_databases,
 )
 from kernelcast.store.canonical import record_digest
-from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.store.sample_rows import meaning_digest, stored_samples
 
 SampleMaker = Callable[..., Sample]
@@ -172,33 +171,6 @@ def test_what_is_missing_is_named_before_anything_is_made(database: Database, tm
 def test_a_source_over_the_size_limit_is_refused(database: Database, other: Path) -> None:
     with pytest.raises(DataError, match=r"bench\.db: has .* GiB, the limit is 9.54e-06 GiB \(--max-size"):
         merge_databases([database.path], other, max_size_bytes=10_240)
-
-
-def test_an_older_source_is_migrated_in_a_copy(
-    database: Database, other: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database.close()
-    older = database.path.with_name("older.db")
-    shutil.copy(database.path, older)
-    tamper(older, "DROP VIEW failure", "PRAGMA user_version = 0")
-    before = older.read_bytes()
-    view = next(
-        row["sql"]
-        for row in Database.open(other).query("SELECT sql FROM sqlite_master WHERE name = 'failure'")
-    )
-
-    def migrate(connection: sqlite3.Connection) -> None:
-        if connection.execute("PRAGMA user_version").fetchone() == (0,):
-            connection.execute(view)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    for module in ("connection", "database_file"):
-        monkeypatch.setattr(f"kernelcast.store.{module}.check_version", lambda path, found: None)
-    monkeypatch.setattr("kernelcast.store.connection.migrate", migrate)
-    merge_databases([older], other)
-    assert older.read_bytes() == before
-    with Database.open(other) as merged:
-        assert len(merged.run_list()) == 2
 
 
 def test_a_merge_while_another_process_appears_with_the_name(

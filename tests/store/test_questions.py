@@ -50,6 +50,11 @@ def test_every_question_to_traces_has_an_answer_without_this_package(
         assert plain.execute(question.sql).fetchall()
 
 
+def test_questions_to_traces_are_short() -> None:
+    short = [question.name for question in questions("trace_questions.sql") if question.sql.count("\n") < 5]
+    assert len(short) >= 10
+
+
 def test_every_view_has_a_question() -> None:
     asked = " ".join(
         question.sql for question in (*questions("questions.sql"), *questions("trace_questions.sql"))

@@ -16,7 +16,8 @@ SampleMaker = Callable[..., Sample]
 TABLES = {
     "hardware", "fabric", "software", "operator", "source", "run", "run_note", "sample", "sample_flag",
     "repetition", "trace", "unrecognised_kernel", "kernel_name", "kernel", "step", "prediction", "predictor",
-    "device_peak", "timeline", "traced_step", "traced_event", "event_kind", "event_scope", "failure_log", "step_times",
+    "device_peak", "merge", "merged_row", "timeline", "traced_step", "traced_event", "event_kind", "event_scope",
+    "failure_log", "step_times", "trace_clock", "matched_collective", "host_time",
 }  # fmt: skip
 
 
@@ -44,8 +45,8 @@ def test_the_file_itself_comments_every_table_and_column(database: Database) -> 
 
 
 def test_columns_that_hold_numbers_say_their_unit(database: Database) -> None:
-    units = ("_us", "_s", "_days", "_bytes", "_gib", "_mhz", "_w", "_c")
-    counts = {"flops", "spread", "validation_error"}
+    units = ("_us", "_s", "_days", "_bytes", "_gib", "_mhz", "_w", "_c", "_percent")
+    counts = {"flops", "spread", "validation_error", "drift"}
     for table in TABLES:
         for row in database.query("SELECT name, type FROM pragma_table_info(?)", [table]):
             if row["type"] == "REAL":
@@ -105,7 +106,14 @@ def test_every_view_says_what_it_answers_and_answers(
         assert re.search(r"-- \w.*[.?]$", sql.splitlines()[0]), f"{name} has no comment"
         answers[name] = database.query(f"SELECT * FROM {name}")
     empty = {name for name, rows in answers.items() if not rows}
-    assert empty == {"hardware_side_by_side", "sustained_slowdown"}  # one device and load only
+    # One device, one load, one rank.
+    assert empty == {
+        "hardware_side_by_side",
+        "sustained_slowdown",
+        "collective_match",
+        "rank_arrival",
+        "host_call",
+    }
     [row] = answers["operator_time"]
     assert row["hardware"] == "Example CPU, 2 cores, 1 thread(s) per process"
     assert row["workload"] == "m=64, k=512, n=1536"

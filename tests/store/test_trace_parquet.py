@@ -17,8 +17,8 @@ from kernelcast.store.parquet import export_parquet  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 VIEWS = (
-    "trace_event", "step_time", "kernel_time", "host_operator_time", "product_rate", "collective_rate", "rank_time",
-    "stream_idle",
+    "trace_event", "step_time", "kernel_time", "host_operator_time", "product_rate", "collective_rate",
+    "collective_match", "rank_arrival", "stream_idle", "copy_rate", "launch_delay",
 )  # fmt: skip
 
 

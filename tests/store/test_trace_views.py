@@ -57,10 +57,9 @@ def test_ranks_and_the_report(database: Database, add_trace: TraceAdder) -> None
     add_trace(rank=1)
     [run_id] = traced_runs(database)
     report = trace_report(database, run_id, top=2)
-    assert [(row["rank"], row["steps"]) for row in report.ranks] == [(0, 2), (1, 2)]
     assert len(report.kernels) == 2
     assert report.parts_ms["compute_ms"] == pytest.approx(0.01)
-    assert sum(row["times_slowest"] for row in report.ranks) == 2  # one of equal ranks in each step
+    assert report.ranks == []  # no collective is matched
 
 
 def test_peaks_of_known_devices(tmp_path: Path) -> None:

@@ -11,12 +11,9 @@ from kernelcast.train.report.reference import Reference
 from kernelcast.validate.published import Published, published_runs, validate_published
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "estimate-train-time" / "Perlmutter"
-pytestmark = [
-    pytest.mark.skipif(
-        not PUBLISHED.is_dir(), reason="no ../shared/data/estimate-train-time next to the checkout"
-    ),
-    pytest.mark.xdist_group("published"),  # trained once, by one worker
-]
+pytestmark = pytest.mark.skipif(
+    not PUBLISHED.is_dir(), reason="no ../shared/data/estimate-train-time next to the checkout"
+)
 
 # Rows of one size differ many times over: no regressor follows them, ours only has to do better than theirs.
 DISTURBED = {("all_gather", "data", 1, 4), ("all_reduce", "data", 1, 4)}
@@ -36,7 +33,7 @@ def found(validated: Published) -> TrainingFigures:
     return figures(validated.trained, Reference.read(PUBLISHED))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=5)
 def test_every_role_is_as_accurate_as_the_authors_regressor(found: TrainingFigures) -> None:
     pairs = [(o, role) for o in found.operators if not o.is_collective for role in o.roles]
     assert len(pairs) == 39

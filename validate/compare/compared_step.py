@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.store.trace_report import traced_runs
 from kernelcast.validate.compare.causes import Cause, find_causes
 from kernelcast.validate.compare.logs import LoggedSteps, logged_steps
+from kernelcast.validate.compare.published_steps import PublishedSteps
 from kernelcast.validate.compare.rows import (
     PRODUCTS,
     Row,
@@ -31,7 +34,8 @@ _LEAST_MATCHED = 0.5  # of the predicted matrix products
 class ComparedStep:
     """A step of a real run and what was predicted for it. Seconds; `measured_s` is the median of the run's steps.
 
-    `traced` and the rows are of traces only; `logged` of a log only.
+    `traced` and the rows are of traces only; `logged` of a log only. `published` are steps of others like it, on the
+    device that the caller names.
     """
 
     estimate: Estimate
@@ -44,6 +48,19 @@ class ComparedStep:
     collectives: tuple[Row, ...] = ()
     causes: tuple[Cause, ...] = ()
     notes: tuple[str, ...] = ()
+    published: tuple[PublishedSteps, ...] = ()
+
+    @property
+    def slower_than(self) -> float | None:
+        """Share of the predicted distribution that is shorter; None without an interval."""
+        predicted = self.estimate.predicted
+        return None if predicted is None else predicted.share_below(self.measured_s)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """What the measured step amounts to, in the unit of published speeds."""
+        layout, model = self.estimate.parallelism, self.estimate.model
+        return layout.samples_per_update * model.sequence_length / self.measured_s / layout.world_size
 
     @property
     def difference(self) -> float:
@@ -65,7 +82,7 @@ class ComparedStep:
             "measured_s": self.measured_s,
             "predicted_s": self.estimate.step_time_s,
             "interval_s": None if interval_s is None else list(interval_s),
-            "difference": self.difference,
+            **values_of(self, "difference", "slower_than", "tokens_per_s_per_gpu"),
             "steps_s": list(self.steps_s),
             "run_id": None if traced is None else traced.run_id,
             "ranks": [] if traced is None else list(traced.ranks),
@@ -79,6 +96,11 @@ class ComparedStep:
             "collectives": [
                 _operator_values(one) | values_of(one, "measured_bytes", "predicted_bytes")
                 for one in self.collectives
+            ],
+            "published": [
+                values_of(one, "software", "steps")
+                | {"tokens_per_s_per_gpu": list(one.tokens_per_s_per_gpu), "gpus": list(one.gpus)}
+                for one in self.published
             ],
             "notes": list(self.notes),
         }
@@ -142,6 +164,36 @@ def compare_log(path: Path, estimate: Estimate) -> ComparedStep:
         devices=layout.world_size,
     )
     return ComparedStep(estimate=estimate, steps_s=logged.steps_s, measured_s=logged.median_s, logged=logged)
+
+
+def compare_stated(
+    estimate: Estimate,
+    *,
+    step_s: float | None = None,
+    tokens_per_s_per_gpu: float | None = None,
+    mfu: float | None = None,
+) -> ComparedStep:
+    """Compare a speed that a user states, one of three, with an estimate.
+
+    Raises:
+        UsageError: the speed is above the devices' peak, or the peak that an MFU refers to is not known.
+    """
+    layout = estimate.parallelism
+    if tokens_per_s_per_gpu:
+        tokens = layout.samples_per_update * estimate.model.sequence_length
+        step_s = tokens / layout.world_size / tokens_per_s_per_gpu
+    elif mfu:
+        if estimate.mfu is None:
+            raise UsageError("the device's peak is not known, expected the step's time or tokens per second")
+        step_s = estimate.step_time_s * estimate.mfu / mfu
+    if step_s is None or not 0 < step_s < inf:
+        raise UsageError("found no finite step time above 0, expected a time, speed or utilization above 0")
+    if estimate.mfu is not None and (reached := estimate.mfu * estimate.step_time_s / step_s) > 1:
+        raise UsageError(
+            f"the step would take {seconds(step_s)}, {reached:.0%} of the devices' peak; "
+            "expected the tokens per second of one GPU, or the time of a whole step"
+        )
+    return ComparedStep(estimate=estimate, steps_s=(step_s,), measured_s=step_s)
 
 
 def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -> Iterator[str]:

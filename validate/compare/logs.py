@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError, shown_path
 from kernelcast.runtime.small_file import read_small_file
@@ -69,14 +68,12 @@ def logged_steps(path: Path, *, samples: int, tokens: int, devices: int) -> Logg
     where = f"log {shown_path(path)}"
     content = read_small_file(path, where=where, most_bytes=_MOST_BYTES, expected="a training log")
     text = _COLOURS.sub("", content.decode(errors="replace"))
-    amounts = MappingProxyType(
-        {
-            "steps/s": 1.0,
-            "samples/s": float(samples),
-            "tokens/s": float(tokens),
-            "tokens/s/device": tokens / devices,
-        }
-    )
+    amounts = {
+        "steps/s": 1.0,
+        "samples/s": float(samples),
+        "tokens/s": float(tokens),
+        "tokens/s/device": tokens / devices,
+    }
     for wording in WORDINGS:
         values = [float(found.replace(",", "")) for found in wording.pattern.findall(text)]
         steps_s = tuple(_seconds(value, wording.unit, amounts) for value in values if value > 0)

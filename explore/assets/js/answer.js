@@ -8,7 +8,7 @@ export function figures(estimate, { tokens, price }) {
   const devices = estimate.parallelism.world_size, memory = estimate.memory;
   const [low, high] = estimate.interval_s ?? [null, null];
   const found = [
-    ["Step", seconds(estimate.step_time_s), low === null ? "" : `90 % interval ${seconds(low)} to ${seconds(high)}`],
+    ["Step", seconds(estimate.step_time_s), low === null ? "" : `${estimate.grade.grade}; 90 % interval ${seconds(low)} to ${seconds(high)}`],
     ["Tokens per second", rate(estimate.tokens_per_s), `${rate(estimate.tokens_per_s / devices)} per GPU`],
     ["MFU", percent(estimate.mfu), estimate.peak ? `${Math.round(estimate.tflops_per_device)} of ${Math.round(estimate.peak.flops_per_s / 1e12)} TFLOP/s` : ""],
     ["Memory", gib(memory.largest_bytes), memory.gpu_memory_bytes === null ? "of the fullest GPU"

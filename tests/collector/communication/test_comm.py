@@ -163,6 +163,7 @@ def one_size(tmp_path: Path, plan_file: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_groups_that_share_a_node_are_apart_from_lone_ones(tmp_path: Path, one_size: Path) -> None:
     path = tmp_path / "bench.db"
     done = collect("--procs", "4", "--db", str(path), "--plan", str(one_size), "--operator", "all_reduce")
@@ -228,7 +229,7 @@ def test_one_process_says_what_is_wrong_and_all_end(tmp_path: Path, plan_file: P
 @pytest.mark.parametrize(
     ("deed", "words"),
     [
-        ("SIGKILL", "process 1 was ended by SIGKILL"),
+        pytest.param("SIGKILL", "process 1 was ended by SIGKILL", marks=pytest.mark.slow),
         ("raises", "Traceback (most recent call last)"),
     ],
 )

@@ -44,6 +44,25 @@ def test_what_cannot_be_of_a_machine_counts_as_not_written(
     assert check_database(db) == []
 
 
+def test_events_of_mtia_are_kernels(make_file: FileMaker, db: Path, step: Any) -> None:
+    for event in step.events:
+        if event["cat"] == "kernel":
+            event["cat"] = "mtia_ccp_events"
+    [one] = ingest_traces([make_file("mtia.json", events=step.events)], db)
+    assert one.trace is not None
+    assert (one.trace.kernel_count, one.notes) == (16, ())
+
+
+def test_what_is_not_read_is_named_where_nothing_else_is(make_file: FileMaker, db: Path, step: Any) -> None:
+    for event in step.events:
+        if event["cat"] == "kernel":
+            event["cat"] = "npu_events"
+    with pytest.raises(
+        KernelcastError, match="no kernel, only events of the host; 16 events of a kind that is not read: npu"
+    ):
+        ingest_traces([make_file("npu.json", events=step.events)], db)
+
+
 def test_a_stream_beyond_64_bits_is_the_threads(make_file: FileMaker, db: Path, step: Any) -> None:
     for event in step.events:
         if event["cat"] == "kernel":

@@ -98,20 +98,6 @@ def test_events_point_to_their_sample(make_file: FileMaker, db: Path, step: Any)
     assert unrecognised == (1,)
 
 
-def test_ranks_side_by_side(make_file: FileMaker, db: Path, step: Any) -> None:
-    events = marked(step).events
-    slow = [
-        event | {"dur": event["dur"] * 2} if event["name"] == "gemm_logits" else event for event in events
-    ]
-    ingest_traces([make_file("rank0.json", events=events), make_file("rank1.json", rank=1, events=slow)], db)
-    rows = asked(
-        db, "SELECT rank, behind_ms, is_straggler FROM rank_time WHERE step IS NOT NULL ORDER BY rank"
-    )
-    assert [row[0] for row in rows] == [0, 1]
-    assert [row[2] for row in rows] == [0, 1]
-    assert rows[1][1] > 0
-
-
 def test_a_second_ingest_and_a_merge_add_nothing(make_file: FileMaker, db: Path, tmp_path: Path) -> None:
     from kernelcast.store import merge_databases
 

@@ -191,6 +191,33 @@ def test_one_bad_event_decides_nothing_in_a_small_trace(tmp_path: Path, odd: dic
     assert "event without a time that can belong to the trace left out, the first 'odd'" in note
 
 
+def test_kernels_that_no_device_runs_are_left_out_and_counted(tmp_path: Path) -> None:
+    usual = {"ph": "X", "cat": "kernel", "name": "good", "pid": 0, "tid": 7, "dur": 8}
+    good = [usual | {"ts": 100 + 10 * place} for place in range(50)]
+    # It would overlap forty kernels of its own stream; a collective that waits is possible, and so is a last kernel.
+    odd = usual | {"name": "odd", "ts": 199, "dur": 50e6}
+    waiting = usual | {"name": "ncclDevKernel_AllReduce", "tid": 20, "ts": 205, "dur": 20e6}
+    last = usual | {"name": "last", "ts": 600, "dur": 30e3}
+    trace = read_trace(written(tmp_path, {"traceEvents": [*good, odd, waiting, last]}))
+    assert {event.name for event in trace.events} == {"good", waiting["name"], "last"}
+    [note] = trace.notes
+    assert "the first 'odd'" in note
+    two = read_trace(
+        written(tmp_path, {"traceEvents": [*good[:3], *[usual | {"ts": 104, "dur": 500e6}] * 2]})
+    )
+    assert (len(two.events), two.notes[0][:3]) == (3, "2 ×")
+
+
+def test_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    known = [{"ph": "X", "cat": kind, "name": "x", "ts": 1, "dur": 1}
+             for kind in ("kernel", "mtia_ccp_events", "xpu_runtime", "python_function", "overhead")]  # fmt: skip
+    other = [{"ph": "X", "cat": "npu_events", "name": "x", "ts": 1, "dur": 1}] * 1200
+    assert read_trace(written(tmp_path, {"traceEvents": known})).notes == ()
+    assert read_trace(written(tmp_path, {"traceEvents": known + other})).notes == (
+        "1,200 events of a kind that is not read: npu_events",
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "note"),
     [
@@ -233,6 +260,20 @@ def test_damaged_text_is_repaired_and_counted(tmp_path: Path, content: bytes, no
     trace = read_trace(written(tmp_path, content))
     assert [(event.name, event.start_us) for event in trace.events] == [("gemm", 1)]
     assert note in trace.notes[0]
+
+
+@pytest.mark.parametrize("largest", [1 << 20, 1])  # whole, and in parts
+def test_half_of_a_surrogate_pair_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int
+) -> None:
+    monkeypatch.setattr("kernelcast.collector.traces.kineto._LARGEST_WHOLE_BYTES", largest)
+    monkeypatch.setattr("kernelcast.collector.traces.trace_text._CHUNK_BYTES", 200)
+    names = [rb"\ud83d\ude00", rb"a\ud83db", rb"\udc00", rb"\\ud800", *[b"gemm"] * 20]
+    lines = b",".join(GOOD[17:-2].replace(b"gemm", name) % b"x" for name in names)
+    trace = read_trace(written(tmp_path, b'{"traceEvents": [' + lines + b"]}"))
+    assert [event.name for event in trace.events][:4] == ["\U0001f600", "a\ufffdb", "\ufffd", "\\ud800"]
+    assert len(trace.events) == 24
+    assert trace.notes == ("2 × half of a surrogate pair",)
 
 
 def test_a_text_that_looks_like_a_bad_number_stays(tmp_path: Path) -> None:

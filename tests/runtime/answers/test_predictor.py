@@ -1,5 +1,6 @@
 """Regressors answered by real ONNX models, and everything that a model can do wrong."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_missing_regressors_and_wrong_vectors(make_bundle: Make) -> None:
         asked.predict_us(GELU, FORWARD, [[1, 2, np.nan]])
 
 
-@pytest.mark.parametrize("answer", [0.0, -3.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("answer", [0.0, -3.0, 1e-38, 1e29, 3.4e38])
 def test_times_that_cannot_be_are_refused(make_bundle: Make, answer: float) -> None:
     asked = predictor(make_bundle({(GELU, FORWARD): answer}))
     with pytest.raises(
@@ -97,15 +98,30 @@ def test_times_that_cannot_be_are_refused(make_bundle: Make, answer: float) -> N
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(1.5, 2.0), (0.5, 0.75), (2.0, 0.5), (0.0, 2.0), (float("nan"), 2.0), (0.5, float("inf"))],
+    [(1.5, 2.0), (0.5, 0.75), (2.0, 0.5), (0.0, 2.0), (0.5, 3e38)],
 )
 def test_intervals_that_cannot_be_are_refused(
     make_bundle: Make, linear_model: Model, low: float, high: float
 ) -> None:
     asked = predictor(make_bundle({(GELU, FORWARD): linear_model((0, 0, 0), 8, low=low, high=high)}))
-    expected = rf"gelu \(forward\) answers 8 \({8 * low:g} to {8 * high:g}\) µs for workload \[1.*expected a positive"
+    most = 8 * high if high < 3e38 else math.inf
+    expected = (
+        rf"gelu \(forward\) answers 8 \({8 * low:g} to {most:g}\) µs for workload \[1.*expected a positive"
+    )
     with pytest.raises(DataError, match=expected):
         asked.predict_us(GELU, FORWARD, [[1, 2, 3]])
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_constants_that_are_no_number_are_refused(
+    make_bundle: Make, linear_model: Model, number: float
+) -> None:
+    for model in (linear_model((0, number, 0), 8), linear_model((0, 0, 0), 8, high=number)):
+        asked = predictor(make_bundle({(GELU, FORWARD): model}))
+        with pytest.raises(
+            DataError, match=r"gelu \(forward\) is refused: constant '.*' has numbers that are not fin"
+        ):
+            asked.predict_us(GELU, FORWARD, [[1, 2, 3]])
 
 
 def test_models_that_break_the_contract(make_bundle: Make, linear_model: Model) -> None:

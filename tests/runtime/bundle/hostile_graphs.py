@@ -215,5 +215,22 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "tree number": (lambda: trees_of(nodes_treeids=_replaced(0, -1)), "not numbered from 0"),
     "tree numbers": (lambda: trees_of(nodes_treeids=[-1] * 5), "not numbered from 0"),
     "node number": (lambda: trees_of(nodes_nodeids=_replaced(2, 1 << 62)), "nodes are not numbered from 0"),
+    "NaN threshold": (
+        lambda: trees_of(nodes_values=_replaced(0, np.nan)),
+        "nodes_values that are not finite",
+    ),
+    "infinite threshold": (
+        lambda: trees_of(nodes_values=_replaced(2, -np.inf)),
+        "nodes_values that are not finite",
+    ),
+    "NaN weight": (
+        lambda: trees_of(target_weights=_replaced(0, np.nan)),
+        "target_weights that are not finite",
+    ),
+    "infinite base": (lambda: trees_of(base_values=[np.inf]), "base_values that are not finite"),
+    "NaN constant": (
+        lambda: model_of([node("Add", "workload", "a")], a=[np.nan]),
+        "numbers that are not finite",
+    ),
     "other type": (lambda: trees_of(nodes_values=[0, 1, 2, 3, 4]), "nodes_values of another type"),
 }

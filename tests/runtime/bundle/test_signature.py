@@ -48,6 +48,21 @@ def test_an_allowed_signer_is_accepted(signed: Path, tmp_path: Path) -> None:
     assert verify_signature(signed, tmp_path / "pattern", signer="site-b").signer == "site-b"
 
 
+def test_a_planted_link_is_not_followed(make_bundle: Make, tmp_path: Path) -> None:
+    path, mine = make_bundle(), tmp_path / "mine.db"
+    make_key(tmp_path / "own")
+    mine.write_text("mine")
+    for planted in (
+        lambda: signature_path(path).symlink_to(mine),
+        lambda: signature_path(path).write_text("mine"),
+    ):
+        planted()
+        with pytest.raises(DataError, match=r"^signature .*test\.kcast\.sig: is (a link|another file)"):
+            sign_bundle(path, tmp_path / "own")
+        assert mine.read_text() == "mine"
+        signature_path(path).unlink()
+
+
 def test_who_may_sign_is_a_choice_of_the_reader(signed: Path, tmp_path: Path) -> None:
     refused(signed, tmp_path / "allowed", r"does not hold for site-b \(", signer="site-b")
     other = (tmp_path / "other.pub").read_text()

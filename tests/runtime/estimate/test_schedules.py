@@ -68,11 +68,11 @@ def test_simulations_that_take_too_long(make_bundle: Make, layout: dict[str, Any
 
 
 def test_updates_beside_which_passes_vanish(make_bundle: Make) -> None:
-    estimate = Estimator.load(make_bundle({"all_reduce": 1e30})).predict(
+    estimate = Estimator.load(make_bundle({"all_reduce": 1e12})).predict(
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2}), bucket_entries=1
     )
-    assert estimate.step_time_s > 1e24
-    assert estimate.bubble_share == 0
+    assert estimate.step_time_s > 1e6
+    assert estimate.bubble_share == pytest.approx(0, abs=1e-6)
 
 
 def test_virtual_stages_and_split_backward_by_hand(make_bundle: Make) -> None:

@@ -106,6 +106,13 @@ def test_where_rows_come_from(tmp_path: Path) -> None:
         read_aiconfigurator([path], commit="HEAD")
 
 
+def test_the_largest_collective_of_the_files_is_a_node(tmp_path: Path) -> None:
+    rows = [NCCL | {"num_gpus": size} for size in (2, 8, 4)]
+    [batch] = read_aiconfigurator([write(tmp_path / "nccl.parquet", *rows)], strict=True).runs
+    assert batch.fabric is not None
+    assert batch.fabric.gpus_per_node == 8
+
+
 def test_power_is_kept_with_the_burst(tmp_path: Path) -> None:
     row = GEMM | {"power": 687.493, "power_limit": 700.0}
     [batch] = read_aiconfigurator([write(tmp_path / "a.parquet", row)], strict=True).runs

@@ -94,10 +94,10 @@ def test_attention_counts_without_its_mask(tmp_path: Path) -> None:
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     path = system(
         tmp_path,
-        matmul={FORWARD: 0.5, INPUT_GRADIENT: 0},
+        matmul={INPUT_GRADIENT: 0, FORWARD: 0.5},
+        conv={"b=1": 0.5},
         fp8_matmul={},
         sdp_fwd={ATTENTION.format(64, "True"): 0.5},
-        conv={"b=1": 0.5},
     )
     document = json.loads(path.read_text())
     document["networks"] = {"intra": {"op": {"all_reduce": {"efficient_factor": 0.7}, "p2p": {"scale": 1}}}}

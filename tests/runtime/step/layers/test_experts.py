@@ -150,8 +150,13 @@ def test_what_is_refused(change: dict[str, int], message: str) -> None:
 
 def test_a_model_without_experts_has_none_to_spread() -> None:
     dense = replace(MIXTURE, experts=0, experts_per_token=0, shared_expert_size=0, dense_layers=0)
-    with pytest.raises(UsageError, match=r"^ep is 4, expected 1: model mixture has no experts"):
-        LAYOUT.check(dense)
+    for change, refused in (
+        ({}, "ep is 4, expected 1"),
+        ({"ep": 1, "expert_imbalance": 2.0}, "expert_imbalance is 2.0, expected 1"),
+        ({"ep": 1, "expert_overlap": True}, "expert_overlap is true, expected false"),
+    ):
+        with pytest.raises(UsageError, match=rf"^{refused}.*: model mixture has no experts"):
+            replace(LAYOUT, **change).check(dense)  # type: ignore[arg-type]
 
 
 def test_rows_are_sent_in_8_bit_and_come_back_in_16() -> None:

@@ -21,9 +21,7 @@ Done = TypeVar("Done")
 
 def available_cores() -> int:
     """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) -> Iterator[tuple[int, Done]]:
@@ -47,7 +45,7 @@ def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) 
             for future in as_completed(numbers):
                 yield numbers[future], future.result()
         except BrokenProcessPool as error:
-            raise DataError("training: a worker process was killed (out of memory?); try --jobs 1") from error
+            raise DataError("a worker process was killed (out of memory?)") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,23 +1,27 @@
 """A database in Datasette, with titles, units and the questions of docs/sql.md (extra `datasette`)."""
 
+import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from datasette import hookimpl
 from datasette.app import Datasette
 from datasette.plugins import pm
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernelcast.runtime.errors import shown
-from kernelcast.runtime.host_header import names_this_machine
+from kernelcast.serve.http_server import serving
+from kernelcast.serve.limits import Limits
+from kernelcast.serve.listening import Listener
+from kernelcast.serve.responses import json_error
+from kernelcast.serve.this_machine import OfThisMachine
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.querying import questions
 from kernelcast.store.schema import documented, unit
 
-HOST = "127.0.0.1"  # this machine only: there are no passwords
 _SETTINGS = {"sql_time_limit_ms": 10_000, "suggest_facets": False, "default_page_size": 50}
 _ABOUT = "Measured times of LLM training operators, down to their kernels."
 
@@ -27,6 +31,7 @@ _LARGEST_ANSWER_BYTES = 8 << 20  # a page of it takes ten times as much
 _HEAP_BYTES = 256 << 20  # of SQLite, in this process
 _LONGEST_PATTERN = 1_000  # of LIKE and GLOB, which no time limit ends
 _CONNECTIONS = 64
+_PAGE_THREADS, _TURNS, _WAITING = 2, 2, 8
 
 
 class _Limits:
@@ -59,7 +64,7 @@ def _counted_rows() -> Callable[[sqlite3.Cursor, tuple[Any, ...]], sqlite3.Row]:
     return row
 
 
-def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> Datasette:
+def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> ASGIApp:
     """Check a database and return the application that shows it.
 
     Raises:
@@ -76,40 +81,55 @@ def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -
         pm.register(_Limits, name="kernelcast")
         # With rich installed, Datasette prints a long traceback for each refused query.
         setattr(pm.get_plugin("datasette.handle_exception"), "rich", None)  # noqa: B010
-    return Datasette([str(path)], metadata=metadata(path, columns, views), settings=_SETTINGS)
-
-
-def run(application: Datasette, port: int) -> None:
-    """Serve http://127.0.0.1:PORT until interrupted."""
-    uvicorn.run(
-        _local(application.app()),
-        host=HOST,
-        port=port,
-        lifespan="on",
-        log_level="warning",
-        limit_concurrency=_CONNECTIONS,
+    about = metadata(path, columns, views)
+    pages, queries = (
+        Datasette([str(path)], metadata=about, settings=_SETTINGS | {"num_sql_threads": threads}).app()
+        for threads in (_PAGE_THREADS, _TURNS)
     )
+    slow = {*views, *about["databases"][path.stem]["queries"]}
+    return OfThisMachine(_Lanes(pages, queries, slow))
 
 
-Asgi = Callable[[dict[str, Any], Any, Callable[[dict[str, Any]], Awaitable[None]]], Awaitable[None]]
+def run(application: ASGIApp, listener: Listener, started: Callable[[], None]) -> None:
+    """Serve until interrupted; `started` is called when requests are answered from now on."""
+    try:
+        asyncio.run(serving(application, Limits(connections=_CONNECTIONS), listener.socket, started))
+    finally:
+        listener.close()
 
 
-def _local(inner: Asgi) -> Asgi:
-    """Refuse requests with a foreign Host header: other sites could read the database by DNS rebinding."""
+class _Lanes:
+    """Two Datasettes of one file: one with pages, and one with what may compute for long, which keeps no page waiting.
 
-    async def checked(
-        scope: dict[str, Any], receive: Any, send: Callable[[dict[str, Any]], Awaitable[None]]
-    ) -> None:
-        hosts = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
-        if scope["type"] == "lifespan" or all(map(names_this_machine, hosts)):
-            return await inner(scope, receive, send)
-        text = f"Host is {shown(hosts[0])}, expected localhost or 127.0.0.1\n".encode()
-        headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
-        await send({"type": "http.response.start", "status": 400, "headers": headers})
-        await send({"type": "http.response.body", "body": text})
-        return None
+    Those are queries in an address, views and questions; `_TURNS` are answered at a time, and `_WAITING` may wait.
+    """
 
-    return checked
+    def __init__(self, pages: ASGIApp, queries: ASGIApp, slow: Collection[str]) -> None:
+        self._pages, self._queries, self._slow = pages, queries, slow
+        self._turns, self._count = asyncio.Semaphore(_TURNS), 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer in the lane of the request's address; anything but reading is refused."""
+        if scope["type"] != "http":
+            return None
+        if scope["method"] not in ("GET", "HEAD"):
+            error = json_error(
+                405, f"method is {shown(scope['method'])}, expected GET", {"allow": "GET, HEAD"}
+            )
+            return await error(scope, receive, send)
+        path = scope["path"]
+        name = path.rpartition("/")[2].partition(".")[0]
+        if path.startswith("/-/static") or not (scope["query_string"] or name in self._slow):
+            return await self._pages(scope, receive, send)
+        if self._count >= _TURNS + _WAITING:
+            error = json_error(503, f"{self._count} queries are answered or wait", {"retry-after": "10"})
+            return await error(scope, receive, send)
+        self._count += 1
+        try:
+            async with self._turns:
+                await self._queries(scope, receive, send)
+        finally:
+            self._count -= 1
 
 
 def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -104,7 +107,58 @@ def test_a_foreign_host_is_refused(address: str, host: str) -> None:
     request = urllib.request.Request(f"{address}/small.json?sql=select+1", headers={"Host": host})
     with pytest.raises(urllib.error.HTTPError, match="400") as caught:
         urllib.request.urlopen(request, timeout=300)
-    assert caught.value.read().decode() == f"Host is {host!r}, expected localhost or 127.0.0.1\n"
+    assert json.load(caught.value) == {"error": f"Host is {host!r}, expected localhost or 127.0.0.1"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_elsewhere_starts_no_query(address: str, site: str) -> None:
+    request = urllib.request.Request(f"{address}/small.json?sql=select+1", headers={"Sec-Fetch-Site": site})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(request, timeout=300)
+    request = urllib.request.Request(f"{address}/small.json?sql=select+1", headers={"Sec-Fetch-Site": "none"})
+    assert urllib.request.urlopen(request, timeout=300).status == 200
+
+
+def test_it_is_only_read(address: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        urllib.request.urlopen(f"{address}/small", data=b"sql=select+1", timeout=300)
+
+
+def test_unfinished_heads_keep_nobody_out(address: str) -> None:
+    host, port = address.removeprefix("http://").split(":")
+    with ExitStack() as opened:
+        for _ in range(200):
+            client = opened.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
+        assert "kernelcast: small.db" in page(f"{address}/small")
+
+
+def test_slow_queries_keep_no_page_waiting(address: str) -> None:
+    sql = (
+        "with recursive n(i) as (select 1 union all select i+1 from n where i < 500000) select max(i) from n"
+    )
+    url = f"{address}/small.json?{urllib.parse.urlencode({'sql': sql})}"
+    found: list[int] = []
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(url, timeout=300) as response:
+                found.append(response.status)
+        except urllib.error.HTTPError as error:
+            found.append(error.code)
+
+    asking = [threading.Thread(target=ask) for _ in range(14)]
+    for one in asking:
+        one.start()
+    while found.count(503) < 4:  # more than are answered or wait
+        time.sleep(0.05)
+    begin = time.monotonic()
+    assert "One measurement of an operator at a workload." in page(f"{address}/small/sample")
+    assert time.monotonic() - begin < 5  # it waited for all of them
+    assert len(found) < 14
+    for one in asking:
+        one.join()
+    assert found.count(503) == 4
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:80", "[::1]:8001"])

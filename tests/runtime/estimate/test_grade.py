@@ -1,0 +1,67 @@
+"""The grade of doubt, and the distribution that a predicted time has."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelcast.runtime import Estimator, Parallelism, load_model
+from kernelcast.runtime.estimate.grade import grade_of
+from kernelcast.runtime.estimate.predicted_range import PredictedRange, chances_of_least
+
+widths = st.floats(0, 2)
+ranges = st.builds(
+    lambda median, low, high: PredictedRange(
+        median=median, interval=(median / (1 + low), median * (1 + high))
+    ),
+    st.floats(0.1, 10),
+    widths,
+    widths,
+)
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "grade", "reason"),
+    [
+        ((0.9, 1.2), "good", "in 9 of 10 cases 10 % shorter to 20 % longer"),
+        ((0.9, 1.3), "rough", "in 9 of 10 cases 10 % shorter to 30 % longer"),
+        ((1.0, 1.61), "guess", "in 9 of 10 cases 0 % longer to 61 % longer"),
+    ],
+)
+def test_by_the_width_of_the_interval(interval_s: tuple[float, float], grade: str, reason: str) -> None:
+    found = grade_of(1.0, interval_s, ())
+    assert found.to_dict() == {"grade": grade, "reason": reason}
+
+
+def test_an_estimate_says_why_it_is_no_good() -> None:
+    estimate = Estimator.load("hardware:mi300x").predict(
+        model=load_model("llama-3-8b"),
+        parallelism=Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=4),
+    )
+    assert estimate.grade is not None
+    assert estimate.grade.grade != "good"
+    assert " of the step is " in estimate.grade.reason
+    assert estimate.to_dict()["grade"] == estimate.grade.to_dict()
+
+
+@given(ranges, st.floats(0.02, 0.98))
+def test_quantiles_and_shares_are_inverse(one: PredictedRange, share: float) -> None:
+    low, high = one.interval
+    assert one.quantile(0.05) == pytest.approx(low)
+    assert one.quantile(0.5) == pytest.approx(one.median)
+    assert one.quantile(0.95) == pytest.approx(high)
+    if min(one.median / low, high / one.median) > 1.001:
+        assert one.share_below(one.quantile(share)) == pytest.approx(share)
+
+
+@given(st.lists(ranges, min_size=1, max_size=4))
+def test_chances_are_one_together_and_the_certain_winner_has_all(some: list[PredictedRange]) -> None:
+    chances = chances_of_least(some)
+    assert sum(chances) == pytest.approx(1)
+    least = min(one.interval[0] for one in some)
+    winner = PredictedRange(median=least / 100, interval=(least / 110, least / 90))
+    assert chances_of_least([winner, *some])[0] == pytest.approx(1, abs=0.02)
+
+
+def test_two_alike_have_the_same_chance() -> None:
+    one, other = (PredictedRange(median=1.0, interval=(0.8, 1.5)) for _ in range(2))
+    assert chances_of_least([one, other]) == pytest.approx((0.5, 0.5))
