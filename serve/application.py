@@ -288,7 +288,8 @@ class Application:
         )
 
     async def _figures(self, request: Request) -> Response:
-        return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+        text = await asyncio.to_thread(self.metrics.text)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _describe(self, request: Request) -> Response:
         described = document(self.version, self.warm.models, can_reload=self._can_reload)

@@ -12,12 +12,14 @@ import uvicorn
 
 from kernelcast.serve.connections import Connection, connection_of
 from kernelcast.serve.limits import Limits
+from kernelcast.serve.listening import BACKLOG
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # Compute threads release the interpreter lock after this time, so that /health is answered in time.
 _SWITCH_S = 0.001
 _KEEP_ALIVE_S = 75
 _MAX_HEAD_BYTES = 16_384
+_ACCEPTED_AT_ONCE = 16  # asyncio accepts all that wait before it reads what one sent
 _MARGIN_S = 5  # for tasks to end after their connections
 
 
@@ -70,6 +72,7 @@ async def serving(
         log_config=None,
         log_level="error",
         access_log=False,
+        backlog=_ACCEPTED_AT_ONCE,
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
@@ -90,6 +93,7 @@ async def serving(
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if server.started:
+            listening.listen(BACKLOG)  # the kernel's queue, which asyncio has set to the other number
             started()
         await task
     finally:

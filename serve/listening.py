@@ -12,7 +12,8 @@ from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
 MAX_UNIX_PATH_BYTES = 107
 """Of sockaddr_un, with its closing zero byte 108 (unix(7))."""
 
-_BACKLOG = 1024
+BACKLOG = 1024
+"""Connections that the kernel keeps until they are accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ def unix_listener(path: Path, *, mode: int = 0o660) -> Listener:
     before = os.umask(0o777 & ~mode)  # from the first moment, not only after a chmod
     try:
         made.bind(os.fspath(path))
-        made.listen(_BACKLOG)
+        made.listen(BACKLOG)
     except (OSError, ValueError) as error:
         made.close()
         raise DataError(
@@ -110,7 +111,7 @@ def tcp_listener(address: str, *, allow_remote: bool = False) -> Listener:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((str(at), number))
-        made.listen(_BACKLOG)
+        made.listen(BACKLOG)
     except OSError as error:
         made.close()
         raise DataError(f"address {address}: cannot be had ({error.strerror})") from error

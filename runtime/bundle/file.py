@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 from kernelcast.runtime.dataclass import dataclass, field, replace
-from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, error_context, one_line
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, error_context
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.small_file import open_regular
 
@@ -129,11 +129,8 @@ def read_bundle(path: str | os.PathLike[str], *, verified: Collection[str] = ())
 
 def verified_bundle(source: Path, content: bytes, *, verified: Collection[str] = ()) -> Bundle:
     """The bundle whose bytes these are, every one accounted for; errors as in `read_bundle`."""
-    try:
+    with error_context(kind=DataError):
         return _verified(source, content, verified)
-    except KernelcastError as error:
-        # Names inside a damaged file can hold anything, line breaks too; an error is one readable line.
-        raise DataError(one_line(str(error))) from error
 
 
 def _verified(source: Path, content: bytes, verified: Collection[str]) -> Bundle:

@@ -21,7 +21,7 @@ from kernelcast.runtime.bundle.protobuf import (
     read_message,
 )
 from kernelcast.runtime.bundle.trees import checked_trees
-from kernelcast.runtime.errors import DataError, one_line
+from kernelcast.runtime.errors import DataError
 
 MAX_GRAPH_BYTES = 1 << 24
 MAX_NODES = 2_000
@@ -122,13 +122,6 @@ def check_graph(model: bytes, columns: int) -> Graph:
     """
     if len(model) > MAX_GRAPH_BYTES:
         raise DataError(f"has {len(model)} bytes, expected at most {MAX_GRAPH_BYTES}")
-    try:
-        return _check(model, columns)
-    except DataError as error:
-        raise DataError(one_line(str(error))) from error
-
-
-def _check(model: bytes, columns: int) -> Graph:
     found = read_message(model, _MODEL, "the model")
     _check_versions(found)
     if sum(map(len, found.get("metadata_props", []))) > MAX_METADATA_BYTES:

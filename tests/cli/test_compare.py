@@ -101,7 +101,7 @@ def causes(capsys: pytest.CaptureFixture[str], traces: Path, asked: tuple[object
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("rank", "rank 1 is slow: it computes"),
+        ("rank", "rank 1 arrives last in "),
         ("host", "gaps of the host"),
         ("all_reduce", "exposed all_reduce: "),
         ("attention", "attention ran as products with a softmax, predicted is flash_attention"),

@@ -1,18 +1,17 @@
 """Why a step is slower than predicted: causes with the time that each costs a step, and the evidence."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.request.fields import AS_MEASURED
-from kernelcast.validate.compare.rows import FUSED_ATTENTION, PRODUCTS, Row, stage_of
+from kernelcast.validate.compare.rows import FUSED_ATTENTION, PRODUCTS, Row
 from kernelcast.validate.compare.traced_steps import TracedSteps
 
 LEAST_SHARE = 0.03
 """A cause below this share of the step is not named."""
 _COMMON = 0.2  # of the products' time may be slowed down less than what counts as common to all
-_BEHIND = 0.05  # of the other ranks' computing, in every step
 _MOST_OPERATORS = 5
 _UNEVEN = 1.2  # slowest step / typical one
 _MORE_DATA = 1.1
@@ -26,7 +25,7 @@ _MIB = 2**20
 class Cause:
     """One cause: seconds of a step that it costs, and one line of what is known.
 
-    `kind`: attention, rank, host, all_reduce (or another collective), clocks, waiting, uneven, operator
+    `kind`: attention, rank, link, host, all_reduce (or another collective), clocks, waiting, uneven, operator
     or unknown_kernels.
     """
 
@@ -48,7 +47,7 @@ def find_causes(
     )
     found = [
         *_attention(operators, slowdown, estimate.parallelism.attention_kernel),
-        *_slow_rank(traced, estimate),
+        *_slow_ranks(traced),
         *_late_host(traced),
         *_communication(collectives),
         *clocks,
@@ -57,7 +56,9 @@ def find_causes(
         *_uneven(traced),
     ]
     # Waiting for a slow rank or a late host has its cause there.
-    explains = any(one.kind in ("rank", "host") and one.excess_s >= LEAST_SHARE * step_s for one in found)
+    explains = any(
+        one.kind in ("rank", "link", "host") and one.excess_s >= LEAST_SHARE * step_s for one in found
+    )
     named = [one for one in found if one.kind != "waiting" or not explains]
     return tuple(
         sorted((one for one in named if one.excess_s >= LEAST_SHARE * step_s), key=lambda one: -one.excess_s)
@@ -100,34 +101,12 @@ def _is_attention(row: Row) -> bool:
     return row.operator in _ATTENTION or any(role in row.name for role in _ATTENTION_ROLES)
 
 
-def _slow_rank(traced: TracedSteps, estimate: Estimate) -> Iterator[Cause]:
-    """A rank that computes longer than the others of its stage in every step, so that they wait for it."""
-    compute: dict[int, dict[str, float]] = {
-        rank: {step: traced.parts_s[rank][step]["compute"] for step in traced.steps} for rank in traced.ranks
-    }
-    for rank, others in _others_of_stage(traced, estimate).items():
-        behind = [
-            (compute[rank][step], median(compute[other][step] for other in others)) for step in traced.steps
-        ]
-        excess_s = min(own - usual for own, usual in behind)
-        if excess_s > 0:
-            own, usual = median(own for own, _ in behind), median(usual for _, usual in behind)
-            yield Cause(
-                kind="rank",
-                excess_s=own - usual if excess_s >= _BEHIND * usual else 0.0,
-                line=f"rank {rank} is slow: it computes {own * 1e3:,.1f} ms a step, other ranks of its stage "
-                f"{usual * 1e3:,.1f} ms, in each of {len(behind)} steps",
-            )
-
-
-def _others_of_stage(traced: TracedSteps, estimate: Estimate) -> dict[int, list[int]]:
-    """The other ranks of every rank's stage, for those that have some."""
-    stages: Mapping[int, int] = {rank: stage_of(rank, estimate) for rank in traced.ranks}
-    found = {
-        rank: [other for other in traced.ranks if other != rank and stages[other] == stages[rank]]
-        for rank in traced.ranks
-    }
-    return {rank: others for rank, others in found.items() if others}
+def _slow_ranks(traced: TracedSteps) -> Iterator[Cause]:
+    """Ranks and links that the ranks wait for in collectives."""
+    for found in traced.findings:
+        yield Cause(
+            kind="rank" if found.rank is not None else "link", excess_s=found.delay_ms / 1e3, line=found.line
+        )
 
 
 def _late_host(traced: TracedSteps) -> Iterator[Cause]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database
+from kernelcast.store.rank_causes import RankFinding, rank_findings
 from kernelcast.store.trace_report import PARTS
 
 _STEPS = """
@@ -90,6 +91,7 @@ class TracedSteps:
     parts_s: Mapping[int, Mapping[str, Mapping[str, float]]]
     work: tuple[Work, ...] = field(repr=False)
     gaps: tuple[Gap, ...] = field(repr=False)
+    findings: tuple[RankFinding, ...] = ()  # what the ranks wait for
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -140,6 +142,7 @@ def traced_steps(database: Database, run_id: str) -> TracedSteps:
         parts_s=parts_s,
         work=tuple(_work(row) for row in database.query(_WORK, {"run": run_id})),
         gaps=tuple(Gap(**row) for row in database.query(_GAPS, [run_id])),
+        findings=rank_findings(database, run_id),
     )
     if not parts_s or not found.steps:
         raise DataError(

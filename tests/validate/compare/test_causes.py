@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import Estimate
+from kernelcast.store.rank_causes import RankFinding
 from kernelcast.validate.compare.causes import Cause, find_causes
 from kernelcast.validate.compare.rows import collective_rows, operator_rows, part_rows, predicted_step
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
@@ -70,27 +71,17 @@ def test_a_slower_kernel_of_the_same_attention(ran: Ran, estimate: Estimate) -> 
     assert only(ran(slower), asked).line.endswith(": perhaps not the expected kernel, flash-2")
 
 
-def test_a_slow_rank_and_who_waits_for_it(ran: Ran, estimate: Estimate) -> None:
-    def slower(work: Work) -> Work:
-        if work.rank == 1 and work.class_ == "compute":
-            return replace(work, time_s=1.5 * work.time_s)
-        if work.rank == 0 and work.class_ == "communication":
-            return replace(work, time_s=work.time_s + 1e-4)
-        return work
+def test_a_slow_rank_explains_who_waits_for_it(ran: Ran, estimate: Estimate) -> None:
+    def waiting(work: Work) -> Work:
+        is_it = work.rank == 0 and work.class_ == "communication"
+        return replace(work, time_s=work.time_s + 1e-4) if is_it else work
 
-    traced = ran(slower)
-    cause = only(traced, estimate)
-    compute_s = traced.parts_s[0]["ProfilerStep#2"]["compute"]
-    assert (cause.kind, cause.excess_s) == ("rank", pytest.approx(compute_s / 2))
-    assert cause.line.startswith("rank 1 is slow: it computes")
-
-
-def test_a_rank_that_is_slow_in_one_step_only_is_not_named(ran: Ran, estimate: Estimate) -> None:
-    def slower(work: Work) -> Work:
-        is_it = work.rank == 1 and work.step == "ProfilerStep#2" and work.class_ == "compute"
-        return replace(work, time_s=1.5 * work.time_s) if is_it else work
-
-    assert {cause.kind for cause in causes(ran(slower), estimate)} <= {"uneven"}
+    assert [cause.kind for cause in causes(ran(waiting), estimate)] == ["waiting"]
+    late = RankFinding(kind="slow_device", rank=1, group_ranks="", delay_ms=0.1, line="rank 1 arrives last")
+    cause = only(replace(ran(waiting), findings=(late,)), estimate)
+    assert (cause.kind, cause.excess_s, cause.line) == ("rank", pytest.approx(1e-4), late.line)
+    link = replace(late, kind="slow_link", rank=None, group_ranks="[0, 1]")
+    assert only(replace(ran(waiting), findings=(link,)), estimate).kind == "link"
 
 
 def test_a_late_host(ran: Ran, estimate: Estimate) -> None:
