@@ -185,7 +185,7 @@ validate-run-modern: $(INSTALLED)
 
 # What intervals of steps are drawn from: errors of the measured steps in validate/, by source.
 step-errors: $(INSTALLED)
-	$(BIN)/kernelcast validate errors -o runtime/shipped/step_errors.toml
+	$(BIN)/kernelcast validate errors -o runtime/shipped/step_errors.json
 
 # How single steps of public MLPerf logs scatter, and how long they take to start.
 step-spread: $(INSTALLED)

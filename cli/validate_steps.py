@@ -28,7 +28,7 @@ from kernelcast.runtime.stack.stack_file import find_stack
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.own_runs import add_runs, known_runs
-from kernelcast.validate.step_errors import step_errors, step_errors_toml
+from kernelcast.validate.step_errors import step_errors, step_errors_json
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
 
@@ -265,20 +265,20 @@ _LEVELS = (0.05, 0.5, 0.95)
 
 
 @click.command(short_help="Show errors of sums of operators in measured steps.")
-@click.option("--output", "-o", type=FILE, help="Write the table (TOML).")
+@click.option("--output", "-o", type=FILE, help="Write the table (JSON).")
 @json_option
 def errors(output: Path | None) -> Shown:
     """Predict the measured steps that ship, and show quantiles of measured / predicted by source and timeline.
 
     Intervals of steps are drawn from these ratios, with equal weight per source (docs/trust.md, A step). --output
-    runtime/shipped/step_errors.toml replaces the table that ships.
+    runtime/shipped/step_errors.json replaces the table that ships.
 
     \b
     kernelcast validate errors
     """
     found = step_errors()
     if output is not None:
-        write_pieces(output, [step_errors_toml(found)])
+        write_pieces(output, [step_errors_json(found)])
 
     def show() -> None:
         _show_errors(found)
@@ -290,7 +290,13 @@ def errors(output: Path | None) -> Shown:
 
 def _show_errors(found: StepErrors) -> None:
     sources = [
-        (one.timeline, one.name, f"{one.steps}", f"{one.unsteady or '-'}", StepErrors(sources=(one,)))
+        (
+            one.timeline,
+            f"{one.name}, {one.kind}, {one.model}",
+            f"{one.steps}",
+            f"{one.unsteady or '-'}",
+            StepErrors(sources=(one,)),
+        )
         for one in found.sources
     ]
     sources += [

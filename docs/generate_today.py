@@ -12,10 +12,9 @@ from pathlib import Path
 from statistics import mean, median
 
 from kernelcast.docs.markdown import percent, table
-from kernelcast.validate.steps import TODAY, score_steps
+from kernelcast.validate.steps import TODAY, score_steps, shipped_runs
 
 FOLDER = Path(__file__).resolve().parent
-RUNS = FOLDER.parent / "validate"
 KEPT, TEXT, PAGE = (
     FOLDER / "validation" / "today.csv",
     FOLDER / "validation" / "today.md",
@@ -35,15 +34,10 @@ _percent, _signed = partial(percent, digits=1), partial(percent, digits=1, is_si
 Row = Mapping[str, str]
 
 
-def files() -> list[Path]:
-    """The runs files of today that exist."""
-    return [path for path in (RUNS / f"{name}.toml" for name in TODAY) if path.exists()]
-
-
 def rows() -> list[dict[str, str]]:
     """All steps with their predictions, then what cannot be asked."""
     found = []
-    for one in score_steps(files()):
+    for one in score_steps(shipped_runs(names=TODAY)):
         for step in one.steps:
             low, high = (step.estimate.interval_s if step.estimate else None) or ("", "")
             found.append(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError, load_model
+from kernelcast.runtime.answers.step_errors import LONG_TOKENS
 from kernelcast.runtime.errors import error_context, shown, shown_path
 from kernelcast.runtime.estimate.estimate import Components
 from kernelcast.runtime.json_text import values_of
@@ -170,7 +171,6 @@ def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
 
 _MAX_FILE_BYTES = 1 << 20
 _MOST_MEAN = 1.5
-_LONG_TOKENS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ def kind_of(model: ModelConfig, layout: Parallelism) -> str:
     size = "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
     if layout.offload_activations:
         size += ", offload"
-    if model.sequence_length >= _LONG_TOKENS:
+    if model.sequence_length >= LONG_TOKENS:
         size += ", long"
     return f"{'16 bit' if layout.fp8_recipe == 'none' else layout.fp8_recipe}, {size}"
 

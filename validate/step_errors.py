@@ -1,5 +1,6 @@
 """Errors of sums of operators on the shipped measured steps: the table that intervals are drawn from."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -7,29 +8,29 @@ from statistics import mean
 
 import numpy as np
 
-from kernelcast.runtime.answers.step_errors import CarriedError, ErrorsOfSource, StepErrors, is_carried
+from kernelcast.runtime.answers.step_errors import (
+    CarriedError,
+    ErrorsOfSource,
+    StepErrors,
+    is_carried,
+    step_kind,
+)
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
-from kernelcast.runtime.toml_text import toml_document
-from kernelcast.validate.steps import AskedFile, ScoredStep, asked_files, shipped_runs
+from kernelcast.validate.steps import TODAY, AskedFile, ScoredStep, asked_files, shipped_runs
 
 MOST_VALUES = 20
 """Quantiles kept of a source; of fewer steps all are."""
 _DECIMALS = 4
 _BOTH: tuple[TimelineKind, ...] = ("simulate", "closed-form")
-_HEADER = """\
-# What sums of operators got wrong in measured steps, log(measured / predicted): written by `make step-errors` from the
-# runs files in validate/. source: steps by machine and timeline, without unsteady ones (mean of repetitions above 1.5
-# times their minimum); log_errors are equally likely quantiles, all errors where there are few. carried: mean error of
-# a machine's steps by a stack that was fitted to other devices (docs/trust.md, A step; docs/stacks.md).
-"""
 
 
 def step_errors() -> StepErrors:
     """Errors of all steps that ship and can be predicted, by source, and of the stacks that ship on other devices."""
     machines = _machines(asked_files(shipped_runs()))
+    asked = [*machines, *_machines(asked_files(shipped_runs(names=TODAY)))]
     return StepErrors(
-        sources=tuple(_source(files, timeline) for timeline in _BOTH for files in machines),
+        sources=tuple(one for timeline in _BOTH for files in asked for one in _sources(files, timeline)),
         carried=tuple(_carried(machines)),
     )
 
@@ -42,10 +43,17 @@ def _machines(asked: Sequence[AskedFile]) -> list[list[AskedFile]]:
     return list(found.values())
 
 
-def step_errors_toml(errors: StepErrors) -> str:
-    """The table as it ships."""
-    values = asdict(errors)
-    return f"{_HEADER}\n{toml_document({'source': values['sources'], 'carried': values['carried']})}"
+def step_errors_json(errors: StepErrors) -> str:
+    """The table as it ships, a line for each source.
+
+    Sources are by machine, kind of step, model and timeline, without unsteady steps (mean of repetitions above 1.5
+    times their minimum) and flagged ones; carried are mean errors of stacks that were fitted to other devices.
+    """
+    tables = []
+    for name, rows in asdict(errors).items():
+        lines = ",\n".join(map(json.dumps, rows))
+        tables.append(f'"{name}": [\n{lines}\n]')
+    return "{" + ", ".join(tables) + "}\n"
 
 
 def quantiles_of(errors: Sequence[float]) -> tuple[float, ...]:
@@ -65,17 +73,27 @@ def log_errors(steps: Sequence[ScoredStep]) -> list[float]:
     ]
 
 
-def _source(files: Sequence[AskedFile], timeline: TimelineKind) -> ErrorsOfSource:
-    steps = [step for one in files for step in one.score(timeline=timeline)]
-    found = log_errors(steps)
-    return ErrorsOfSource(
-        name=files[0].path.stem,
-        publisher=files[0].file.publisher,
-        timeline=timeline,
-        steps=len(found),
-        unsteady=sum(not step.run.is_steady for step in steps),
-        log_errors=quantiles_of(found),
-    )
+def _sources(files: Sequence[AskedFile], timeline: TimelineKind) -> Iterator[ErrorsOfSource]:
+    """Of one machine, by kind of step and model."""
+    groups: dict[tuple[str, str], list[ScoredStep]] = {}
+    for one in files:
+        for step in one.score(timeline=timeline, interval=False):
+            if not step.run.flag:
+                run = step.run
+                groups.setdefault((step_kind(run.model, run.parallelism), run.model.name), []).append(step)
+    for (kind, model), steps in groups.items():
+        found = log_errors(steps)
+        if found:
+            yield ErrorsOfSource(
+                name=files[0].path.stem,
+                publisher=files[0].file.publisher,
+                kind=kind,
+                model=model,
+                timeline=timeline,
+                steps=len(found),
+                unsteady=sum(not step.run.is_steady for step in steps),
+                log_errors=quantiles_of(found),
+            )
 
 
 def _carried(machines: Sequence[Sequence[AskedFile]]) -> Iterator[CarriedError]:

@@ -239,13 +239,14 @@ class AskedFile:
     ) -> list[ScoredStep]:
         """Predict its steps, or some `runs` of them, with a `stack`, some fields of their layouts `changed`.
 
-        Their publisher's steps are left out of the intervals.
+        Their publisher's steps of the same model are left out of the intervals.
         """
-        estimator = self.estimator.leaving_out(self.file.publisher)
-        if stack is not None:
-            estimator = estimator.with_stack(stack)
         chosen = self.file.runs if runs is None else runs
-        return [_step(estimator, run, self.fabric, timeline, changed, interval) for run in chosen]
+        asked = {}
+        for name in dict.fromkeys(run.model.name for run in chosen):
+            estimator = self.estimator.leaving_out(self.file.publisher, name)
+            asked[name] = estimator if stack is None else estimator.with_stack(stack)
+        return [_step(asked[run.model.name], run, self.fabric, timeline, changed, interval) for run in chosen]
 
 
 def score_steps(
@@ -262,7 +263,7 @@ def score_steps(
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
     answers; its exposed share holds for all steps. `changed` fields override what the files state.
-    In the intervals, steps of a file's publisher have no part.
+    In the intervals, steps of a file's publisher of the same model have no part.
 
     Raises:
         UsageError: a file names no device and `bundle` is not given; the device or the fabric is unknown; as

@@ -142,6 +142,7 @@ def _ask_one(
     for source, own, roles, vector, factor in sent:
         factor *= factor_of(factors, source.key[0])
         ratio = None if kernel is None else kernel.ratio(source.key, vector, entry)
+        least_us = 0.0 if kernel is None or ratio is None else kernel.least_us(source.key, own)
         if kernel is not None and ratio is not None:
             factor *= ratio.factor
             if with_warnings:
@@ -152,8 +153,8 @@ def _ask_one(
                 added = added_half_width(entry, vector, "" if source.is_foreign else role)
                 added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
                 answer = widened(answer, added)
-            time_us, low_us, high_us = answer
-            found.answers[source.key, own, role] = (factor * time_us, factor * low_us, factor * high_us)
+            time_us, low_us, high_us = (max(factor * one, least_us) for one in answer)
+            found.answers[source.key, own, role] = (time_us, low_us, high_us)
             found.sources[source.key, own, role] = answered_by
 
 

@@ -12,14 +12,21 @@ from kernelcast.runtime.bundle.manifest import Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.hardware.attention_kernels import FUSED, TimeRatio, kernels_on, time_ratio
+from kernelcast.runtime.hardware.attention_kernels import (
+    FUSED,
+    TimeRatio,
+    highest_flops_per_s,
+    kernels_on,
+    time_ratio,
+)
 from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 from kernelcast.runtime.request.fields import AS_MEASURED
 
 KERNEL = "attention_kernel"
 """Kind of the warning about another kernel than the measured one."""
-_HEAD_SIZE = list(OPERATORS[FUSED].features).index("head_size")
+_LENGTH, _HEAD_SIZE = map(list(OPERATORS[FUSED].features).index, ("l", "head_size"))
+_US_PER_S = 1e6
 _PACKAGE = "flash-attn="
 _OF_PACKAGE = {"1": "flash-1", "2": "flash-2"}
 
@@ -39,7 +46,14 @@ class KernelChange:
         measured = measured_kernel(entry, self.manifest)
         if measured == self.asked:
             return None
-        return time_ratio(self.architecture, key[1], vector[_HEAD_SIZE], of=self.asked, over=measured)
+        size, length = vector[_HEAD_SIZE], vector[_LENGTH]
+        return time_ratio(self.architecture, key[1], size, length, of=self.asked, over=measured)
+
+    def least_us(self, key: Key, vector: Vector) -> float:
+        """The shortest time of `key` for its own `vector`: no kernel that is final exceeds its published rates."""
+        operator, direction = key
+        held = highest_flops_per_s(self.architecture, direction, vector[-1], self.asked)
+        return 0.0 if held is None else OPERATORS[operator].flops(direction, vector) / held * _US_PER_S
 
     def warning(self, key: Key, ratio: TimeRatio, entry: RegressorEntry) -> AnswerWarning:
         """What an answer says of a ratio that was applied.

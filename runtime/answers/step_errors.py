@@ -1,14 +1,14 @@
-"""Errors of sums of operators in measured steps: log(measured / predicted) by source, `step_errors.toml`.
+"""Errors of sums of operators in measured steps: log(measured / predicted) by source, `step_errors.json`.
 
 `make step-errors` makes the table from the runs files in validate/. A source is a machine whose steps were measured.
-An interval is drawn from all sources, equally weighted, without the source that predictions are compared with
-(docs/trust.md, A step).
+An interval is drawn from all sources, first of the same kind of step (`OTHER_KINDS`), without the publisher's steps of
+the model that predictions are compared with (docs/trust.md, A step).
 """
 
 from __future__ import annotations
 
+import json
 import math
-import tomllib
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Self
@@ -20,21 +20,39 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.hardware.devices import Device, device, device_named
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.shipped import STEP_ERRORS
 
 if TYPE_CHECKING:
     from kernelcast.runtime.stack.stack import Stack
 
+OTHER_KINDS = 0.1
+"""Weight of a source of another kind of step than the one that is asked."""
+LONG_TOKENS = 32_768
+"""Sequences from here on are long: attention is most of their steps."""
+
+
+def step_kind(model: ModelConfig, layout: Parallelism) -> str:
+    """The kind of a step whose errors are alike: with long sequences, experts, adapters, or dense."""
+    if model.sequence_length >= LONG_TOKENS:
+        return "long"
+    return "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorsOfSource:
-    """Errors of one source's steps in one `timeline`: equally likely quantiles of log(measured / predicted), ascending.
+    """Errors of one source's steps of one model in one `timeline`: equally likely quantiles of log(measured /
+    predicted), ascending.
 
-    `steps` counts the steps they stand for, `unsteady` the steps left out because their repetitions scatter.
+    `kind` is the kind of its steps (`step_kind`). `steps` counts the steps they stand for, `unsteady` the steps left
+    out because their repetitions scatter.
     """
 
     name: str
     publisher: str
+    kind: str
+    model: str
     timeline: str
     steps: int
     unsteady: int
@@ -62,35 +80,50 @@ class StepErrors:
         """Errors of one timeline."""
         return replace(self, sources=tuple(one for one in self.sources if one.timeline == timeline))
 
-    def without(self, publisher: str) -> Self:
-        """Errors of other publishers: two machines of one publisher have related errors."""
+    def without(self, publisher: str, model: str = "") -> Self:
+        """Errors without the steps of a publisher, or without its steps of one model."""
         left = {one.name for one in self.sources if one.publisher == publisher}
         return replace(
             self,
-            sources=tuple(one for one in self.sources if one.name not in left),
+            sources=tuple(
+                one for one in self.sources if one.name not in left or (model and one.model != model)
+            ),
             carried=tuple(one for one in self.carried if one.name not in left),
         )
 
-    def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
-        """Quantiles of log(measured / predicted) over all sources, equally weighted; float64 [levels]."""
+    def quantiles(self, levels: Sequence[float], kind: str = "") -> NDArray[np.float64]:
+        """Quantiles of log(measured / predicted), float64 [levels].
+
+        All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`).
+        """
+        machines: dict[tuple[str, str], int] = {}
+        for one in self.sources:
+            key = (one.name, one.kind)
+            machines[key] = machines.get(key, 0) + len(one.log_errors)
         values = np.concatenate([one.log_errors for one in self.sources])
         weights = np.concatenate(
-            [np.full(len(one.log_errors), 1 / len(one.log_errors)) for one in self.sources]
+            [
+                np.full(
+                    len(one.log_errors),
+                    (1.0 if kind in ("", one.kind) else OTHER_KINDS) / machines[one.name, one.kind],
+                )
+                for one in self.sources
+            ]
         )
-        order = np.argsort(values)
+        order = np.argsort(values, kind="stable")
         ends = np.cumsum(weights[order])
         found: NDArray[np.float64] = np.interp(levels, (ends - weights[order] / 2) / ends[-1], values[order])
         return found
 
-    def quantiles_elsewhere(self, levels: Sequence[float]) -> NDArray[np.float64]:
+    def quantiles_elsewhere(self, levels: Sequence[float], kind: str = "") -> NDArray[np.float64]:
         """Quantiles for a step that none of these publishers measured; float64 [levels].
 
         Around the median they are wider by √(1 + 1/K): the error of a mean of K publishers adds to that of one more,
         where the K publishers are independent.
         """
         publishers = len({one.publisher for one in self.sources})
-        middle = self.quantiles([0.5])
-        found: NDArray[np.float64] = middle + (self.quantiles(levels) - middle) * math.sqrt(
+        middle = self.quantiles([0.5], kind)
+        found: NDArray[np.float64] = middle + (self.quantiles(levels, kind) - middle) * math.sqrt(
             1 + 1 / publishers
         )
         return found
@@ -105,12 +138,12 @@ class StepErrors:
 @cache
 def shipped_step_errors() -> StepErrors:
     """Errors of the steps in validate/."""
-    table = tomllib.loads(STEP_ERRORS.read_text(encoding="utf-8"))
+    table = json.loads(STEP_ERRORS.read_text(encoding="utf-8"))
     return StepErrors(
         sources=tuple(
-            ErrorsOfSource(**{**row, "log_errors": tuple(row["log_errors"])}) for row in table["source"]
+            ErrorsOfSource(**{**row, "log_errors": tuple(row["log_errors"])}) for row in table["sources"]
         ),
-        carried=tuple(CarriedError(**row) for row in table.get("carried", ())),
+        carried=tuple(CarriedError(**row) for row in table["carried"]),
     )
 
 

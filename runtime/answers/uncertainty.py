@@ -26,6 +26,8 @@ LOW, HIGH = 0.05, 0.95
 STEP_LOG_SPREAD = 0.080
 """Standard deviation of log(measured step / sum of operators) where no such step is known, as on CPUs: root mean square
 of the errors that the method's authors published for their ten steps (arXiv 2509.22832; docs/trust.md, A step)."""
+OWN_SHARE = 0.5
+"""Of the spread that operators' intervals give log(step), where errors of measured steps join it, which have it too."""
 _RESIDUAL: Key = ("calibration residual", Direction.ONCE)
 _SPREAD = NormalDist().inv_cdf(HIGH)
 """Standard deviations between the median and the 95th percentile of a normal distribution."""
@@ -65,20 +67,35 @@ def drawn_times(
 
 
 def unexplained(
-    factors: Factors | None, draws: int, errors: StepErrors, *, is_carried: bool = False
+    factors: Factors | None, draws: int, errors: StepErrors, kind: str = "", *, is_carried: bool = False
 ) -> NDArray[np.float64]:
     """Random factors of a whole step, float64 [draws]: what sums of operators get wrong.
 
     With factors, what the measured steps kept after the correction, more where they are carried to another device;
-    without, the `errors` of steps that were measured elsewhere, or a prior where there are none, `STEP_LOG_SPREAD`.
+    without, the `errors` of steps that were measured elsewhere, first of the same `kind`, or a prior where there
+    are none, `STEP_LOG_SPREAD`.
     """
     residual = None if factors is None else factors.residual
     if residual is None and errors.sources:
-        return _drawn_errors(errors, draws)
+        return _drawn_errors(errors, kind, draws)
     spread = STEP_LOG_SPREAD if residual is None else residual
     if is_carried:
         spread = math.hypot(spread, errors.carried_spread)
     found: NDArray[np.float64] = np.exp(spread * _normal(_RESIDUAL, draws))
+    return found
+
+
+def around(
+    time: float, drawn: NDArray[np.float64], factors: Factors | None, errors: StepErrors
+) -> NDArray[np.float64]:
+    """Random times of a step by its operators', float64 [draws], which errors of the step are to multiply.
+
+    Errors of measured steps refer to predicted times, and had such operators in them: what was drawn is centred on the
+    predicted `time`, and counts with `OWN_SHARE`. Without such errors it stays as it is.
+    """
+    if (factors is not None and factors.residual is not None) or not errors.sources:
+        return drawn
+    found: NDArray[np.float64] = time * (drawn / np.median(drawn)) ** OWN_SHARE
     return found
 
 
@@ -114,10 +131,10 @@ def drawn_factors(log_spread: tuple[float, ...], draws: int) -> NDArray[np.float
 
 
 @lru_cache(maxsize=64)
-def _drawn_errors(errors: StepErrors, draws: int) -> NDArray[np.float64]:
+def _drawn_errors(errors: StepErrors, kind: str, draws: int) -> NDArray[np.float64]:
     """Random measured / predicted, float64 [draws]."""
     levels = list(map(NormalDist().cdf, _normal(_RESIDUAL, draws).tolist()))
-    found: NDArray[np.float64] = np.exp(errors.quantiles_elsewhere(levels))
+    found: NDArray[np.float64] = np.exp(errors.quantiles_elsewhere(levels, kind))
     found.flags.writeable = False
     return found
 

@@ -17,8 +17,8 @@ from kernelcast.runtime.answers.collective_times import Collectives, CollectiveS
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.answers.formats import check_format
 from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
-from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors
-from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
+from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors, step_kind
+from kernelcast.runtime.answers.uncertainty import around, draws_for, interval, unexplained
 from kernelcast.runtime.answers.warnings import (
     AnswerWarning,
     concurrency_warning,
@@ -145,10 +145,10 @@ class Estimator:
         other._provenance = {kind: provenance_of(self.bundle, kind, calibrated, stack) for kind in TIMELINES}
         return other
 
-    def leaving_out(self, publisher: str) -> Self:
-        """The same, with intervals that leave out the steps that `publisher` measured."""
+    def leaving_out(self, publisher: str, model: str = "") -> Self:
+        """The same, with intervals that leave out the steps that `publisher` measured, or measured of one model."""
         other = self._other()
-        other.step_errors = self.step_errors.without(publisher)
+        other.step_errors = self.step_errors.without(publisher, model)
         return other
 
     def _other(self) -> Self:
@@ -270,8 +270,10 @@ class Estimator:
         steps_s = found_us.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         if draws:
+            errors = self.step_errors.of(timeline)
+            steps_s[1:] = around(step_time_s, steps_s[1:], factors, errors)
             steps_s[1:] *= unexplained(
-                factors, draws, self.step_errors.of(timeline), is_carried=self._is_carried
+                factors, draws, errors, step_kind(model, parallelism), is_carried=self._is_carried
             ) * exposed_draws(
                 self.stack, engine, parallelism, timeline, step_us=float(found_us.step_us[0]), draws=draws
             )

@@ -130,7 +130,12 @@ class Pricing:
 
         It cannot with experts that drop no token: it waits for their numbers of rows in every layer.
         """
-        computing = [one for one in calls if not OPERATORS[one.operator].is_collective]
+        # Casts belong to the modules of their products.
+        computing = [
+            one
+            for one in calls
+            if not OPERATORS[one.operator].is_collective and one.operator != "float8_cast"
+        ]
         # Graphs of modules take the launches of all but dropless experts.
         launch_us = layout.host_launch_us if layout.cuda_graphs == "none" else 0.0
         launches_us = launch_us * sum(one.count for one in computing)

@@ -18,6 +18,8 @@ from kernelcast.runtime.shipped import ATTENTION_KERNELS
 FUSED = "flash_attention"
 """The operator that kernels differ in; other attention operators ask it for ratios that were not measured."""
 
+_TERA = 1e12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredKernels:
@@ -31,7 +33,8 @@ class MeasuredKernels:
 class TimeRatio:
     """Time of one kernel over the time of another: the geometric mean of published ratios from `source`.
 
-    All of them are within `log_half_width` of it in log(time).
+    All of them are within `log_half_width` of it in log(time). Where lengths are published, the ratio is the nearest
+    length's, and within `log_half_width` are its neighbours'.
     """
 
     factor: float
@@ -41,9 +44,10 @@ class TimeRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rates:
-    """Rates of kernels in the same settings, in any unit."""
+    """Rates of kernels in the same settings: TFLOP/s at some `lengths` in tokens, or in any unit."""
 
     by_kernel: Mapping[str, tuple[float, ...]]
+    lengths: tuple[int, ...]
     head_size: int | None
     source: str
 
@@ -69,21 +73,25 @@ def measured_kernels(hardware: str) -> MeasuredKernels | None:
 
 @lru_cache(maxsize=1024)
 def time_ratio(
-    architecture: str, direction: Direction, head_size: int, *, of: str, over: str
+    architecture: str, direction: Direction, head_size: int, length: int = 0, *, of: str, over: str
 ) -> TimeRatio | None:
-    """Time of kernel `of` over the time of `over` on one architecture, by rates of the nearest published head size.
+    """Time of kernel `of` over the time of `over` on one architecture, by rates of the nearest published head size
+    and, of a `length`, sequence length.
 
     None unless both are published.
     """
     if of == over:
         return TimeRatio(factor=1.0, log_half_width=0.0, source="")
-    known = [one for one in _rates(architecture, direction) if {of, over} <= set(one.by_kernel)]
-    if not known:
+    nearest = _nearest(architecture, direction, head_size, of, over)
+    if nearest is None:
         return None
-    nearest = min(known, key=lambda one: abs(math.log(head_size / (one.head_size or head_size))))
     pairs = zip(nearest.by_kernel[of], nearest.by_kernel[over], strict=True)
     logs = [math.log(its_rate / rate) for rate, its_rate in pairs]
-    mean = fmean(logs)
+    if length and nearest.lengths:
+        place = min(range(len(logs)), key=lambda one: abs(math.log(length / nearest.lengths[one])))
+        mean, logs = logs[place], logs[max(0, place - 1) : place + 2]
+    else:
+        mean = fmean(logs)
     return TimeRatio(
         factor=math.exp(mean),
         log_half_width=max(abs(one - mean) for one in logs),
@@ -91,10 +99,25 @@ def time_ratio(
     )
 
 
+@lru_cache(maxsize=1024)
+def highest_flops_per_s(architecture: str, direction: Direction, head_size: int, kernel: str) -> float | None:
+    """What a kernel that is final was published to reach at most; None of others, and where no rate is published."""
+    nearest = _nearest(architecture, direction, head_size, kernel)
+    if nearest is None or not nearest.lengths or not _table()["kernel"][kernel].get("is_final"):
+        return None
+    return max(nearest.by_kernel[kernel]) * _TERA
+
+
+def _nearest(architecture: str, direction: Direction, head_size: int, *kernels: str) -> _Rates | None:
+    known = [one for one in _rates(architecture, direction) if set(kernels) <= set(one.by_kernel)]
+    return min(known, key=lambda one: abs(math.log(head_size / (one.head_size or head_size))), default=None)
+
+
 def _rates(architecture: str, direction: Direction) -> list[_Rates]:
     return [
         _Rates(
             by_kernel={name: tuple(row[name]) for name in all_kernels() if name in row},
+            lengths=tuple(row.get("sequence_lengths", ())),
             head_size=row.get("head_size"),
             source=row["source"],
         )

@@ -41,7 +41,7 @@ SUSTAINED = Path(__file__).resolve().parent / "sustained.toml"
 STACKS = Path(__file__).resolve().parent / "stacks"
 """What software stacks do to sums of operators; `make stacks` makes them from the measured steps in validate/."""
 
-STEP_ERRORS = Path(__file__).resolve().parent / "step_errors.toml"
+STEP_ERRORS = Path(__file__).resolve().parent / "step_errors.json"
 """What sums of operators got wrong in the measured steps in validate/; `make step-errors` writes it."""
 
 STEP_SPREAD = Path(__file__).resolve().parent / "step_spread.csv"

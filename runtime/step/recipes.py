@@ -18,6 +18,7 @@ class Recipe(NamedTuple):
     - `product`: the operator of a product, `gemm_` or `grouped_gemm_` before it;
     - `entry_bytes`: of one cast copy;
     - `cast_bytes`: read and written where an activation or a gradient is cast, both copies together;
+    - `one_copy_bytes`: the same where no weight gradient reads the transposed copy, as the weight is frozen;
     - `weight_bytes`: the same where a weight is cast after an update;
     - `copies`: of a weight, as it is and transposed.
     """
@@ -26,6 +27,7 @@ class Recipe(NamedTuple):
     product: str
     entry_bytes: float
     cast_bytes: float
+    one_copy_bytes: float
     weight_bytes: float
     copies: int = 2
 
@@ -35,15 +37,15 @@ _BLOCK, _MX, _NV = 1 + 4 / 128, 1 + 1 / 32, 0.5 + 1 / 16
 RECIPES: Mapping[Float8Recipe, Recipe] = MappingProxyType(
     {
         # Largest entry of the tensor (2 bytes read), then read again and written twice.
-        "tensorwise": Recipe("float8", "float8_tensor", 1, 6, 6),
+        "tensorwise": Recipe("float8", "float8_tensor", 1, 6, 5, 6),
         # Scales of earlier steps: no pass for the largest entry.
-        "delayed": Recipe("float8", "float8_tensor", 1, 4, 4),
+        "delayed": Recipe("float8", "float8_tensor", 1, 4, 3, 4),
         # Rows and columns have scales of their own: two passes over each.
-        "rowwise": Recipe("float8", "float8_row", 1, 10, 10),
-        "blockwise": Recipe("float8", "float8_block", _BLOCK, 2 + 2 * _BLOCK, 2 + 2 * _BLOCK),
+        "rowwise": Recipe("float8", "float8_row", 1, 10, 5, 10),
+        "blockwise": Recipe("float8", "float8_block", _BLOCK, 2 + 2 * _BLOCK, 2 + _BLOCK, 2 + 2 * _BLOCK),
         # Quantised along rows and along columns from 16 bit.
-        "mxfp8": Recipe("mxfp8", "float8_tensor", _MX, 2 + 2 * _MX, 2 + 2 * _MX),
+        "mxfp8": Recipe("mxfp8", "float8_tensor", _MX, 2 + 2 * _MX, 2 + _MX, 2 + 2 * _MX),
         # The largest entry; rows; columns after a Hadamard transform, which reads 16 bit again.
-        "nvfp4": Recipe("nvfp4", "float4_block", _NV, 6 + 2 * _NV, 4 + 2 * _NV),
+        "nvfp4": Recipe("nvfp4", "float4_block", _NV, 6 + 2 * _NV, 4 + _NV, 4 + 2 * _NV),
     }
 )

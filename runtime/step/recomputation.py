@@ -24,17 +24,16 @@ def kept_layers(layout: Parallelism, layers: int) -> int:
     return max(0, layers - some) if layout.recompute == "full" and some else 0
 
 
-def _listed(
-    ops: Iterable[Op], *, float8: bool
-) -> Iterator[tuple[Op, tuple[Number, ...], tuple[Number, ...]]]:
+def _listed(ops: Iterable[Op]) -> Iterator[tuple[Op, tuple[Number, ...], tuple[Number, ...]]]:
     """Ops with the columns of their products that torchtitan's selective checkpointing per operator saves, and those
-    that it runs again: of its models' products every second one is saved (torchtitan's `_save_list`).
+    that it runs again: of its models' products every second one is saved (torchtitan's `_save_list`). A compiled
+    product in 8 bit is listed as the product that it stands for.
     """
     place = 0
     for one in ops:
         weight = one.weight
         columns: tuple[Number, ...] = ()
-        if weight is not None and one.call is not None and (float8 or "float8" not in one.call.operator):
+        if weight is not None and one.call is not None:
             columns = weight.columns or (weight.n,)
         yield one, columns[place % 2 :: 2], columns[1 - place % 2 :: 2]
         place += len(columns)
@@ -42,9 +41,9 @@ def _listed(
 
 def saved_by_operator(s: Sizes, ops: Iterable[Op]) -> Iterator[Number]:
     """Bytes that each op leaves for the backward pass where operators are on torchtitan's list: every second product,
-    attention, sums that are scattered. A compiled product in 8 bit is listed as the product that it stands for.
+    attention, sums that are scattered.
     """
-    for one, saved, _ in _listed(ops, float8=True):
+    for one, saved, _ in _listed(ops):
         kept: Number = 0
         if saved and one.call is not None:
             kept = s.element_bytes * sum(saved) * prod(one.call.shape[:-2])
@@ -56,10 +55,8 @@ def saved_by_operator(s: Sizes, ops: Iterable[Op]) -> Iterator[Number]:
 
 
 def _unsaved(ops: Iterable[Op]) -> Iterator[Op]:
-    """What is run again then: all but attention, sums that are scattered and the products saved, which in times those
-    in 8 bit are not among.
-    """
-    for one, saved, again in _listed(ops, float8=False):
+    """What is run again then: all but attention, sums that are scattered and the products saved."""
+    for one, saved, again in _listed(ops):
         call = one.call
         if one.module == "core_attn" or call is None or call.operator == "reduce_scatter":
             continue

@@ -19,7 +19,7 @@ TODAY_MODELS = {
 }
 TODAY_MACHINES = {
     "DGX-H100": ("h100-sxm", "h100-3200g", 8),
-    "H100 96 GB HBM2e at 500 W": ("h100-sxm", "h100-3200g", 8),
+    "H100 96 GB HBM2e at 500 W": ("h100-sxm-96gb", "h100-3200g", 8),
     "H200": ("h200-sxm", "h200-3200g", 8),
     "DGX-B200": ("b200-sxm", "b200-3200g", 8),
     "DGX-B300": ("b300-sxm", "b300-6400g", 8),

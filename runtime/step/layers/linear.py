@@ -67,7 +67,8 @@ def linear(
 
 def _cast(s: Sizes, name: str, rows: Number, columns: Number, direction: Direction, module: str) -> Op:
     """The cast of what a linear reads, or of its output's gradient, with the copies that the recipe makes."""
-    rows = cast_rows(rows, RECIPES[s.layout.fp8_recipe].cast_bytes)
+    recipe = RECIPES[s.layout.fp8_recipe]
+    rows = cast_rows(rows, recipe.one_copy_bytes if s.is_frozen else recipe.cast_bytes)
     return op(name, "float8_cast", rows, columns, directions=(direction,), module=module)
 
 

@@ -54,7 +54,9 @@ def test_the_interval_is_what_the_factors_leave_open(make_bundle: Make) -> None:
         return math.log(high_s / low_s) / 2 / 1.645
 
     operators = width(replace(STACK, residual=0.0))
-    assert operators < width(STACK) < width(None)
+    # Without a stack the operators count half, next to the errors of measured steps.
+    assert operators < width(STACK)
+    assert operators / 2 < width(None)
     assert width(STACK) == pytest.approx(math.hypot(operators, 0.05), rel=0.1)
     # All but attention, a fifth of the step or less, varies by 10 %.
     assert math.hypot(operators, 0.06) < width(unsure) < math.hypot(operators, 0.12)

@@ -216,6 +216,13 @@ def test_frozen_experts_are_held_and_not_trained() -> None:
     assert usual.experts > 0
 
 
+def test_what_frozen_weights_read_is_cast_to_one_copy(llama: Sizes) -> None:
+    ops = transformer_layer(changed(llama, fp8_recipe="delayed", lora_rank=4))
+    # Two bytes read and one written, as the cast that was measured; no weight gradient reads a transposed copy.
+    casts = [one.shape for one in forward(ops) if one.operator == "float8_cast"]
+    assert casts == [(48, 32), (48, 24), (48, 32), (48, 20)]
+
+
 def test_frozen_weights_in_8_bit_are_never_cast_again() -> None:
     assert not updated(parts(lora_rank=2, fp8_recipe="tensorwise"), Component.WEIGHT_CAST)
 
