@@ -51,12 +51,17 @@ def predict_trace(warm: Warm, values: dict[str, Any]) -> bytes:
 
 
 def _asked(warm: Warm, values: dict[str, Any]) -> tuple[FoundModel, Estimate, Estimator, FabricChoice | None]:
-    values = known_fields(values, PREDICT)
+    found, estimator, fabric, asked = _named(warm, known_fields(values, PREDICT))
+    return found, estimator.predict(model=found.model, fabric=fabric, **asked), estimator, fabric
+
+
+def _named(
+    warm: Warm, values: dict[str, Any]
+) -> tuple[FoundModel, Estimator, FabricChoice | None, dict[str, Any]]:
+    """What the fields name, and the other arguments of `Estimator.predict`."""
     found = model_of(warm, values)
     estimator, values = of_request(warm, values)
-    fabric = find_fabric(values.get("fabric"), warm.fabrics)
-    estimate = estimator.predict(model=found.model, fabric=fabric, **read_request(values))
-    return found, estimate, estimator, fabric
+    return found, estimator, find_fabric(values.get("fabric"), warm.fabrics), read_request(values)
 
 
 CHOICES_FORMAT = "kernelcast.choices/1"
@@ -68,16 +73,13 @@ def layout_choices(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: a field is unknown, missing or wrong, or the layout itself is not valid.
     """
-    values = known_fields(values, PREDICT)
-    model = model_of(warm, values).model
-    estimator, values = of_request(warm, values)
-    asked = read_request(values)
+    named, estimator, _, asked = _named(warm, known_fields(values, PREDICT))
     bundle = estimator.bundle
     memory = asked.get("gpu_memory_bytes", usual_gpu_memory_bytes(bundle))
     reserved = asked.get("reserved_memory_bytes", usual_reserved_bytes(bundle))
     found = choices(
         asked["parallelism"],
-        model,
+        named.model,
         bundle,
         usable_bytes=None if memory is None else max(0, memory - reserved),
         simulated=asked["timeline"] == "simulate",
@@ -100,9 +102,7 @@ def plan_run(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     values = known_fields(values, RUN_PLAN)
     own = read_plan({name: value for name, value in values.items() if name in PLAN})
     values = {name: value for name, value in values.items() if name not in PLAN}
-    found = model_of(warm, values)
-    estimator, values = of_request(warm, values)
-    fabric = find_fabric(values.get("fabric"), warm.fabrics)
-    estimate = estimator.predict(model=found.model, fabric=fabric, **read_request(values))
+    found, estimator, fabric, asked = _named(warm, values)
+    estimate = estimator.predict(model=found.model, fabric=fabric, **asked)
     planned = plan_of(estimator, estimate, own, fabric=fabric)
     return found.with_notes(planned.to_dict(with_fan=True))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kernelcast.collector.ingest.attribute_kernels import Occurrence, SampleKey, UnrecognisedGroup, extract
+from kernelcast.collector.ingest.attribute_kernels import UnrecognisedGroup, extract
 from kernelcast.collector.ingest.host_calls import host_times
 from kernelcast.collector.ingest.machine import (
     compute_of,
@@ -19,6 +19,7 @@ from kernelcast.collector.ingest.machine import (
     software_of,
 )
 from kernelcast.collector.ingest.matching import CollectiveCall, RankCalls, matched
+from kernelcast.collector.ingest.samples import sample_of
 from kernelcast.collector.ingest.scopes import marks_of
 from kernelcast.collector.ingest.spool import Content, read_spool, write_spool
 from kernelcast.collector.ingest.timeline import TraceEvents
@@ -32,9 +33,7 @@ from kernelcast.runtime.workers import available_cores, each
 from kernelcast.store import (
     Database,
     IngestedTrace,
-    Kernel,
     MeasuredRun,
-    Repetition,
     Run,
     Sample,
     Source,
@@ -47,7 +46,6 @@ from kernelcast.store.runs import MatchedCollective
 
 COMMAND = "ingest"
 _PROFILER = "PyTorch profiler"
-_IDLE_PERCENT = 10
 _HASHED_BYTES = 1 << 20
 _IN_MEMORY_BYTES = 64 << 20  # of the traces of several ranks; larger ones are read by several processes
 _USUAL_RATIO = 12  # of gzip
@@ -234,7 +232,7 @@ def _read_file(task: _Task) -> _File:
         ),
     )
     samples = flagged(
-        [_sample(kind, pieces, file.trace.measured_at) for kind, pieces in found.points.items()],
+        [sample_of(kind, pieces, file.trace.measured_at) for kind, pieces in found.points.items()],
         file.compute,
         file.fabric,
     )
@@ -364,58 +362,6 @@ def _unrecognised(file: _File, trace_id: str) -> tuple[UnrecognisedKernels, ...]
         UnrecognisedKernels(trace_id=trace_id, **left._asdict(), kernel_count=count, total_us=total_us)
         for left, (count, total_us) in file.left.items()
     )
-
-
-def _sample(kind: SampleKey, occurrences: Sequence[Occurrence], measured_at: str | None) -> Sample:
-    point, direction = kind
-    first_us = occurrences[0].start_us
-    repetitions = [_repetition(index, occurrence, first_us) for index, occurrence in enumerate(occurrences)]
-    return Sample.from_repetitions(
-        run_id="",
-        operator=point.operator,
-        role=point.role,
-        direction=direction,
-        dtype=point.dtype,
-        vector=point.vector,
-        variant=point.variant,
-        repetitions=repetitions,
-        measured_at=measured_at,
-        flags=_flags(occurrences),
-    )
-
-
-def _repetition(index: int, occurrence: Occurrence, first_us: float) -> Repetition:
-    start_us = occurrence.start_us
-    return Repetition(
-        index=index,
-        time_us=occurrence.end_us - start_us,
-        start_us=start_us - first_us,
-        kernels=tuple(
-            Kernel(
-                name=piece.name,
-                start_us=piece.start_us - start_us,
-                duration_us=piece.duration_us,
-                stream=piece.stream,
-            )
-            for piece in occurrence.pieces
-        ),
-    )
-
-
-def _flags(occurrences: Sequence[Occurrence]) -> list[tuple[str, str]]:
-    """Flags of times that differ from an operator measured alone."""
-    flags = []
-    overlapped = sum(occurrence.is_overlapped for occurrence in occurrences)
-    if overlapped:
-        flags.append(
-            ("overlapped", f"{overlapped} of {len(occurrences)} overlapped with kernels of other streams")
-        )
-    spans_us = sum(occurrence.end_us - occurrence.start_us for occurrence in occurrences)
-    busy_us = sum(piece.duration_us for occurrence in occurrences for piece in occurrence.pieces)
-    idle_percent = 100 * (1 - busy_us / spans_us)
-    if idle_percent >= _IDLE_PERCENT:
-        flags.append(("idle", f"{idle_percent:.0f} % of the time none of its kernels ran"))
-    return flags
 
 
 def operator_counts(ingested: Sequence[Ingested]) -> Counter[tuple[str, str, str, str]]:

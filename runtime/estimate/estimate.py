@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from kernelcast.runtime.estimate.energy import Energy
-    from kernelcast.runtime.estimate.predicted_range import PredictedRange
 
 ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6
@@ -200,15 +199,6 @@ class Estimate:
     def doubts(self) -> tuple[Doubt, ...]:
         """The warnings grouped by cause, each with the share of the step that it concerns; new at each access."""
         return grouped(self.concerned, self.times_s())
-
-    @property
-    def predicted(self) -> PredictedRange | None:
-        """The step's time in seconds as a distribution; None without an interval."""
-        if self.interval_s is None:
-            return None
-        from kernelcast.runtime.estimate.predicted_range import PredictedRange
-
-        return PredictedRange(median=self.step_time_s, interval=self.interval_s)
 
     @property
     def grade(self) -> Grade | None:

@@ -70,11 +70,12 @@ class Comparison:
         """Probability of each hardware with an interval to be the best, as if their errors were independent."""
         ranges = {}
         for one in self.compared:
-            if one.best is not None and (step := one.best.estimate.predicted) is not None:
-                scale = one.key(self.rank_by) / step.median
-                low, high = step.interval
+            step = None if one.best is None else one.best.estimate
+            if step is not None and step.interval_s is not None:
+                scale = one.key(self.rank_by) / step.step_time_s
+                low, high = step.interval_s
                 ranges[one.hardware] = PredictedRange(
-                    median=scale * step.median, interval=(scale * low, scale * high)
+                    median=scale * step.step_time_s, interval=(scale * low, scale * high)
                 )
         return dict(zip(ranges, chances_of_least(list(ranges.values())), strict=True))
 

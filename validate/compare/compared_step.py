@@ -9,6 +9,7 @@ from typing import Any
 from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.estimate.predicted_range import PredictedRange
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
@@ -53,8 +54,11 @@ class ComparedStep:
     @property
     def slower_than(self) -> float | None:
         """Share of the predicted distribution that is shorter; None without an interval."""
-        predicted = self.estimate.predicted
-        return None if predicted is None else predicted.share_below(self.measured_s)
+        estimate = self.estimate
+        if estimate.interval_s is None:
+            return None
+        predicted = PredictedRange(median=estimate.step_time_s, interval=estimate.interval_s)
+        return predicted.share_below(self.measured_s)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
