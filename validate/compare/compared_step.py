@@ -102,7 +102,7 @@ class ComparedStep:
                 for one in self.collectives
             ],
             "published": [
-                values_of(one, "software", "steps")
+                values_of(one, "software", "device", "steps")
                 | {"tokens_per_s_per_gpu": list(one.tokens_per_s_per_gpu), "gpus": list(one.gpus)}
                 for one in self.published
             ],

@@ -18,6 +18,7 @@ class PublishedSteps:
     """Steps that one software ran: tokens per second and GPU of the slowest and the fastest, and their GPUs."""
 
     software: str
+    device: str
     steps: int
     tokens_per_s_per_gpu: tuple[float, float]
     gpus: tuple[int, int]
@@ -26,29 +27,32 @@ class PublishedSteps:
         """In words, with the speed of one's own step, such as `torchtitan: 5,600 to 8,500 tokens/s per GPU, …`."""
         low, high = self.tokens_per_s_per_gpu
         reached = rate(low) if self.steps == 1 else f"{rate(low)} to {rate(high)}"
-        where = f"{counted(self.steps, 'step')} on {value_range(*self.gpus)} GPUs"
+        where = f"{counted(self.steps, 'step')} on {value_range(*self.gpus)} {self.device}"
         side = "slower than these" if own < low else "faster than these" if own > high else "among these"
         return f"{self.software}: {reached} tokens/s per GPU, {where}; this step, {rate(own)}, is {side}"
 
 
 def published_like(estimate: Estimate, device: str) -> tuple[PublishedSteps, ...]:
-    """Shipped steps with the estimate's model, sequence length, device and number format, by software."""
+    """Shipped steps with the estimate's model, sequence length and number format, by software and device.
+
+    Variants of a device count too: those whose name goes on behind it, such as h100-sxm-96gb.
+    """
     kind, shape = kind_of(estimate.model, estimate.parallelism), _shape(estimate.model)
-    found: dict[str, list[MeasuredRun]] = {}
+    found: dict[tuple[str, str], list[MeasuredRun]] = {}
     for file in _files():
-        if file.device == device:
+        if device and file.device.startswith(device):
             software = file.stack.split(",")[0] or file.publisher
-            found.setdefault(software, []).extend(
+            found.setdefault((software, file.device), []).extend(
                 run for run in file.runs if run.kind == kind and not run.flag and _shape(run.model) == shape
             )
-    return tuple(_of(software, runs) for software, runs in found.items() if runs)
+    return tuple(_of(*which, runs) for which, runs in found.items() if runs)
 
 
 def _shape(model: ModelConfig) -> tuple[object, ...]:
     return tuple(getattr(model, name) for name in _SHAPE)
 
 
-def _of(software: str, runs: Sequence[MeasuredRun]) -> PublishedSteps:
+def _of(software: str, device: str, runs: Sequence[MeasuredRun]) -> PublishedSteps:
     gpus = [run.parallelism.world_size for run in runs]
     rates = [
         run.parallelism.samples_per_update * run.model.sequence_length / run.measured_s / devices
@@ -56,6 +60,7 @@ def _of(software: str, runs: Sequence[MeasuredRun]) -> PublishedSteps:
     ]
     return PublishedSteps(
         software=software,
+        device=device,
         steps=len(rates),
         tokens_per_s_per_gpu=(min(rates), max(rates)),
         gpus=(min(gpus), max(gpus)),
