@@ -64,7 +64,7 @@ _PART_TITLES = {
     help="Read step times from a training log instead of traces.",
 )
 @click.option(
-    "--step", "step_s", metavar="SECONDS", type=float, help="Take this step time instead of traces."
+    "--step-time", "step_s", metavar="SECONDS", type=float, help="Take this step time instead of traces."
 )
 @click.option(
     "--tokens-per-second",
@@ -122,7 +122,7 @@ def compare(
     """Compare the measured step of a real run with its prediction, and list the causes of lost time.
 
     Takes the traces of a run, a folder with the traces of its ranks, or a database of traces. --log takes the step
-    times printed by Megatron-LM, torchtitan, NeMo, DeepSpeed, Hugging Face Trainer or Composer instead; --step,
+    times printed by Megatron-LM, torchtitan, NeMo, DeepSpeed, Hugging Face Trainer or Composer instead; --step-time,
     --tokens-per-second and --mfu take one number: they show whether the run is slow, but not why. With --hardware,
     published steps of the same model on this device are listed too.
 
@@ -140,7 +140,7 @@ def compare(
     measured = (traces or None, log_path, *stated.values())
     if (given := sum(one is not None for one in measured)) != 1:
         found = f"{given} of them are" if given else "none is"
-        raise UsageError(f"{found} given, expected traces, --log, --step, --tokens-per-second or --mfu")
+        raise UsageError(f"{found} given, expected traces, --log, --step-time, --tokens-per-second or --mfu")
     if runs_path is not None:
         check_target(runs_path, "--keep")
     estimate = _predicted(

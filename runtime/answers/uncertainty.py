@@ -95,7 +95,7 @@ def around(
     """
     if (factors is not None and factors.residual is not None) or not errors.sources:
         return drawn
-    found: NDArray[np.float64] = time * (drawn / np.median(drawn)) ** OWN_SHARE
+    found: NDArray[np.float64] = time * (drawn / quantile(sorted(map(float, drawn)), 0.5)) ** OWN_SHARE
     return found
 
 

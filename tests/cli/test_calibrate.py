@@ -80,7 +80,7 @@ def calibrated(
 ) -> Calibrated:
     """Made once, and only read."""
     folder = tmp_path_factory.mktemp("calibrated")
-    bundle, corrected = make_bundle_in(folder)(), folder / "corrected.kcast"
+    bundle, corrected = make_bundle_in(folder)(optional_us=0.002), folder / "corrected.kcast"
     runs = runs_file(bundle, folder, [1.1] * 6)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("COLUMNS", "1000")

@@ -182,7 +182,7 @@ def test_a_logged_step_is_kept(
 @pytest.mark.parametrize(
     ("arguments", "message", "status"),
     [
-        ([], "none is given, expected traces, --log, --step, --tokens-per-second or --mfu", 2),
+        ([], "none is given, expected traces, --log, --step-time, --tokens-per-second or --mfu", 2),
         (["x.json", "--log", "{log}"], "2 of them are given, expected traces, --log,", 2),
         (["--log", "{log}", "--db", "{folder}/x.db"], "--db keeps steps with their traces, found none", 2),
         (["--log", "{folder}/none.log"], "no such file, expected a training log", 1),
@@ -296,18 +296,18 @@ def stated(capsys: pytest.CaptureFixture[str], *speed: object) -> dict[str, Any]
 def test_a_speed_is_compared_in_any_unit(capsys: pytest.CaptureFixture[str]) -> None:
     by_rate = stated(capsys, "--tokens-per-second", 5000)
     step_s = 2 * 8192 / 5000
-    by_step = stated(capsys, "--step", step_s)
+    by_step = stated(capsys, "--step-time", step_s)
     assert by_rate == by_step
     assert by_rate["measured_s"] == pytest.approx(step_s)
     low_s, high_s = by_rate["interval_s"]
     for measured_s, share in ((low_s, 0.05), (by_rate["predicted_s"], 0.5), (high_s, 0.95)):
-        assert stated(capsys, "--step", measured_s)["slower_than"] == pytest.approx(share)
-    assert stated(capsys, "--step", 2 * high_s)["verdict"] == "slow"
+        assert stated(capsys, "--step-time", measured_s)["slower_than"] == pytest.approx(share)
+    assert stated(capsys, "--step-time", 2 * high_s)["verdict"] == "slow"
 
 
 def test_published_steps_of_the_model_stand_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     [torchtitan] = [
-        one for one in stated(capsys, "--step", 3)["published"] if one["software"] == "torchtitan"
+        one for one in stated(capsys, "--step-time", 3)["published"] if one["software"] == "torchtitan"
     ]
     low, high = torchtitan["tokens_per_s_per_gpu"]
     runs = [
@@ -328,16 +328,16 @@ def test_published_steps_of_the_model_stand_beside_it(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("speed", "words"),
     [
-        ((), "none is given, expected traces, --log, --step, --tokens-per-second or --mfu"),
-        (("--step", 2, "--mfu", 40), "2 of them are given, expected traces, --log, --step,"),
+        ((), "none is given, expected traces, --log, --step-time, --tokens-per-second or --mfu"),
+        (("--step-time", 2, "--mfu", 40), "2 of them are given, expected traces, --log, --step-time,"),
         (
             ("--tokens-per-second", 500_000),
             "expected the tokens per second of one GPU, or the time of a whole step",
         ),
         (("--mfu", 0), "found no finite step time above 0"),
-        (("--step", "nan"), "found no finite step time above 0"),
-        (("--step", 2, "--dp", 4), "8 devices, expected"),
-        (("--step", 2, "--tp", 3), "8 devices, expected a multiple of"),
+        (("--step-time", "nan"), "found no finite step time above 0"),
+        (("--step-time", 2, "--dp", 4), "8 devices, expected"),
+        (("--step-time", 2, "--tp", 3), "8 devices, expected a multiple of"),
     ],
 )
 def test_a_wrong_speed_is_one_line(

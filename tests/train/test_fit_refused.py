@@ -1,9 +1,10 @@
 """Every way in which `train_bundle` can fail: one line, and an existing output stays as it was."""
 
 import os
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def test_a_database_that_cannot_be_written_is_seen_before_the_long_work(
         folder = Path(name)
         folder.chmod(0o777)
         path = folder / "theirs.db"
-        database.connection.execute("VACUUM INTO ?", [str(path)])
+        vacuum_into(database, path)
         path.chmod(0o444)
         with nobody(), open_measurements(path) as measurements:
             output = folder / "here.kcast"
@@ -198,10 +199,16 @@ def test_errors_that_cannot_be_recorded_are_said(database: Database, measure: Me
     assert read_bundle(output).manifest.regressors
 
 
+def vacuum_into(database: Database, path: Path) -> None:
+    """By a connection of its own: the store's attach nothing, which VACUUM INTO does."""
+    with closing(sqlite3.connect(database.path)) as connection:
+        connection.execute("VACUUM INTO ?", [str(path)])
+
+
 def in_one_file(database: Database) -> Path:
     """A copy of the database as an export is: without a write-ahead log."""
     path = database.path.with_name("exported.db")
-    database.connection.execute("VACUUM INTO ?", [str(path)])
+    vacuum_into(database, path)
     return path
 
 

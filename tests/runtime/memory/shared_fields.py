@@ -21,7 +21,6 @@ _NAMES = (
     "optimizer_states",
     "offload_optimizer",
     "offload_activations",
-    "expert_imbalance",
     "fp8_recipe",
     "fp8_linears",
     "lora_rank",

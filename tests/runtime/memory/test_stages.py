@@ -76,6 +76,7 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
         **draw(st.fixed_dictionaries(SHARED_FIELDS)),
+        expert_imbalance=draw(st.sampled_from((1.0, 1.1))) if model.experts else 1.0,
     )
     try:
         layout.check(model)

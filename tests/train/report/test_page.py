@@ -192,7 +192,7 @@ def test_a_page_is_replaced_as_a_whole(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(DataError, match=r"index\.html: cannot be written \(No space left on device\)$"):
         write_report(changed, directory)
     monkeypatch.undo()
