@@ -171,7 +171,8 @@ def test_shards_together_are_no_less_than_the_whole(
             # A share of less than a byte may be missing where a size does not divide.
             assert together >= part(all_of_it, name) * (1 - 1e-9) - layout.tp
     one_by_one = replace(layout, sequence_parallel=False)
-    if layout.sequence_parallel:
+    # By operator, torchtitan saves what a reduce-scatter returns, and nothing of an all-reduce.
+    if layout.sequence_parallel and "per_op" not in layout.recompute_modules:
         apart = stage_memory(model, one_by_one, **options)
         assert all(a.activations_bytes <= b.activations_bytes for a, b in zip(cut, apart, strict=True))
 
