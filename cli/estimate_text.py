@@ -10,11 +10,11 @@ from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.attention_kernel import KERNEL
 from kernelcast.runtime.answers.fabric_choice import FabricUse
+from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.estimate.doubts import origins, warning_lines
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
-    STATISTICS,
     amount,
     between,
     gibibytes,

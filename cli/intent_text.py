@@ -21,6 +21,8 @@ from kernelcast.runtime.views.formatting import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernelcast.runtime.estimate.training import Training
     from kernelcast.runtime.intent.best import Best
     from kernelcast.runtime.intent.comparison import Compared, Comparison
@@ -156,7 +158,7 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     heads = [head for head in max(cells, key=len) if any(row.get(head) for row in cells)]
     rows = [[row.get(head) or "–" for head in heads] for row in cells]
     sections = [
-        heading(_leader(found)),
+        heading(_leader(found, chances)),
         text_table(heads, rows, optional=("tokens/s", "GPU-hours")),
         facts(
             (one.hardware, layout_text(one.best.estimate.parallelism))
@@ -180,10 +182,9 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
     return "\n\n".join(sections)
 
 
-def _leader(found: Comparison) -> str:
+def _leader(found: Comparison, chances: Mapping[str, float]) -> str:
     """Which hardware is the best, or which may be: none has nine chances in ten."""
-    by, chances = "step time" if found.rank_by == "time" else found.rank_by, found.chances
-    first = found.compared[0].hardware
+    by, first = "step time" if found.rank_by == "time" else found.rank_by, found.compared[0].hardware
     if len(chances) < 2 or max(chances.values()) >= _CERTAIN:
         return f"best by {by}: {first}"
     near = [name for name, chance in chances.items() if chance >= 1 - _CERTAIN]

@@ -14,10 +14,10 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import print_table, text_table
 from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.bundle.widening import HeldOut
 from kernelcast.runtime.views.formatting import amount, percent, table_texts
 from kernelcast.store.doubts import doubts_text
-from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
 from kernelcast.train.report.figures import TrainingFigures, figures, table_rows
 from kernelcast.train.report.page import check_directory, write_report
@@ -43,7 +43,7 @@ jobs_option = click.option(
 @click.option("-o", "--output", required=True, type=FILE, help="Bundle to write.")
 @click.option(
     "--statistic",
-    type=click.Choice(STATISTICS),
+    type=click.Choice(tuple(STATISTICS)),
     help="Time of a sample: quiet, the 10th percentile of its repetitions, or the paper's mean of the middle five.  "
     "[default: quiet, if all samples have repetitions]",
 )

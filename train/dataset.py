@@ -14,7 +14,6 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 Array = npt.NDArray[np.float64]
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
-STATISTICS = ("quiet", "middle_five")
 CONFLICT = 2.0
 """Times of one workload that differ by more than this factor conflict."""
 

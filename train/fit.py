@@ -10,6 +10,7 @@ from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.output_file import check_writable
@@ -19,7 +20,7 @@ from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.database_file import check_writable as check_database_writable
 from kernelcast.store.doubts import count_doubts
 from kernelcast.store.migrations import SCHEMA_VERSION
-from kernelcast.train.dataset import STATISTICS, Table, TableKey, tables
+from kernelcast.train.dataset import Table, TableKey, tables
 from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
 from kernelcast.train.loads import ByLoad, LoadRatio, by_load

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self
 
 from kernelcast.runtime.bundle.correction import FEATURES
@@ -27,8 +28,10 @@ from kernelcast.runtime.record import (
     read_record,
 )
 
-STATISTICS = ("quiet", "middle_five")
-"""How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
+STATISTICS: Mapping[str, str] = MappingProxyType(
+    {"quiet": "10th percentiles of repetitions", "middle_five": "means of the middle five repetitions"}
+)
+"""How repetitions were condensed into one time, in words; the mean of the middle five is the paper's."""
 
 MOST_PROCESSES = 1 << 16
 

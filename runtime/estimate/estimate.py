@@ -261,14 +261,17 @@ class Estimate:
         return 1 if component in ONCE_PER_UPDATE else self.parallelism.micro_batches
 
     def warning_values(self) -> dict[str, Any]:
-        """Plain values of all warnings, one by one with their share, and of their groups."""
+        """Plain values of the grade and all warnings, one by one with their share, and of their groups."""
         times_s = self.times_s()
+        doubts = grouped(self.concerned, times_s)
+        grade = None if self.interval_s is None else grade_of(self.step_time_s, self.interval_s, doubts)
         return {
+            "grade": None if grade is None else grade.to_dict(),
             "warnings": [
                 {**warning.to_dict(), "share": share_of(questions, times_s)}
                 for warning, questions in self.concerned.items()
             ],
-            "warning_groups": [doubt.to_dict() for doubt in grouped(self.concerned, times_s)],
+            "warning_groups": [doubt.to_dict() for doubt in doubts],
         }
 
     @property
@@ -343,7 +346,6 @@ class Estimate:
             "format": ESTIMATE_FORMAT,
             "step_time_s": self.step_time_s,
             "interval_s": None if self.interval_s is None else list(self.interval_s),
-            "grade": None if (grade := self.grade) is None else grade.to_dict(),
             **values_of(self, "timeline", "bubble_share", "tokens_per_s", "model_flops"),
             "tflops_per_device": self.flops_per_s_per_device / 1e12,
             **values_of(self, "mfu", "hfu"),

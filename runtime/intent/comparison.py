@@ -67,7 +67,7 @@ class Comparison:
 
     @property
     def chances(self) -> Mapping[str, float]:
-        """Probability of each hardware with an interval to be the best, as if their errors were independent."""
+        """Probability of each hardware with an interval to be the best, as if errors were independent."""
         ranges = {}
         for one in self.compared:
             step = None if one.best is None else one.best.estimate
@@ -81,10 +81,11 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.comparison/1` (docs/json.md)."""
+        chances = self.chances
         return {
             "format": COMPARISON_FORMAT,
             "rank_by": self.rank_by,
-            "hardware": [one.to_dict() | {"chance": self.chances.get(one.hardware)} for one in self.compared],
+            "hardware": [one.to_dict() | {"chance": chances.get(one.hardware)} for one in self.compared],
         }
 
 

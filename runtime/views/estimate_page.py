@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline.pass_times import StepTimeline
@@ -11,7 +12,6 @@ from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
-    STATISTICS,
     amount,
     counted,
     gibibytes,

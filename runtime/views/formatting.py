@@ -102,13 +102,6 @@ def value_ranges(ranges: Iterable[tuple[float, float]]) -> str:
     return " × ".join(value_range(low, high) for low, high in ranges)
 
 
-STATISTICS: Mapping[str, str] = {
-    "quiet": "10th percentiles of repetitions",
-    "middle_five": "means of the middle five repetitions",
-}
-"""What a bundle's times are, by the name of its statistic."""
-
-
 def measured(created_at: str) -> str:
     """When the newest measurement of a bundle was made."""
     return (

@@ -37,10 +37,12 @@ def published_like(estimate: Estimate, device: str) -> tuple[PublishedSteps, ...
 
     Variants of a device count too: those whose name goes on behind it, such as h100-sxm-96gb.
     """
+    if not device:
+        return ()
     kind, shape = kind_of(estimate.model, estimate.parallelism), _shape(estimate.model)
     found: dict[tuple[str, str], list[MeasuredRun]] = {}
     for file in _files():
-        if device and file.device.startswith(device):
+        if file.device.startswith(device):
             software = file.stack.split(",")[0] or file.publisher
             found.setdefault((software, file.device), []).extend(
                 run for run in file.runs if run.kind == kind and not run.flag and _shape(run.model) == shape

@@ -170,11 +170,14 @@ def test_shards_together_are_no_less_than_the_whole(
             together = layout.tp * part(shard, name)
             # A share of less than a byte may be missing where a size does not divide.
             assert together >= part(all_of_it, name) * (1 - 1e-9) - layout.tp
-    one_by_one = replace(layout, sequence_parallel=False)
-    # By operator, torchtitan saves what a reduce-scatter returns, and nothing of an all-reduce.
-    if layout.sequence_parallel and "per_op" not in layout.recompute_modules:
-        apart = stage_memory(model, one_by_one, **options)
-        assert all(a.activations_bytes <= b.activations_bytes for a, b in zip(cut, apart, strict=True))
+    if layout.sequence_parallel:
+        apart = stage_memory(model, replace(layout, sequence_parallel=False), **options)
+        more = 0.0
+        if "per_op" in layout.recompute_modules:
+            # By operator, torchtitan saves what a reduce-scatter returns, two in a layer, and nothing of an all-reduce.
+            tokens = layout.micro_batch * model.sequence_length / layout.cp / layout.tp
+            more = 2 * model.layers * layout.micro_batches * 4 * tokens * model.hidden_size
+        assert all(a.activations_bytes <= b.activations_bytes + more for a, b in zip(cut, apart, strict=True))
 
 
 @given(asked())
