@@ -103,7 +103,7 @@ def test_json(bundle: Path, model_file: Path) -> None:
     assert values["best"] == values["top"][0]
     assert len(values["top"]) == 5
     assert set(values["best"]) == {
-        "parallelism", "step_time_s", "interval_s", "tokens_per_s", "tokens_per_s_per_gpu",
+        "parallelism", "step_time_s", "grade", "interval_s", "tokens_per_s", "tokens_per_s_per_gpu",
         "tflops_per_device", "mfu", "memory_bytes", "warnings", "warning_groups",
     }  # fmt: skip
     assert values["best"]["parallelism"]["world_size"] == 8
