@@ -16,7 +16,7 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, TimelineKind
+from kernelcast.runtime.request.fields import LAYOUT, TimelineKind
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.result import SearchResult
@@ -27,7 +27,7 @@ from kernelcast.runtime.search.sweep import sweep
 _OF_MEMORY = (
     "layer_split", "reduce_dtype", "loss", "kept_by", "shard_group", "recompute_modules", "recompute_layers",
     "recompute_together", "dropout", "vocabulary_multiple", "optimizer", "optimizer_states", "offload_optimizer",
-    "offload_activations", *EXPERT_LOAD, "fp8_recipe", "fp8_linears", "lora_rank", "lora_linears",
+    "offload_activations", "fp8_recipe", "fp8_linears", "lora_rank", "lora_linears",
 )  # fmt: skip
 """What memory depends on of the fields that all layouts of a search have in common."""
 
@@ -60,40 +60,42 @@ _OF_KINDS: dict[str, Any] = {
     "sliding_window": st.sampled_from([0, 4]),
     "global_interval": st.sampled_from([0, 3]),
 }
-models = st.one_of(st.builds(ModelConfig, **_ANY), st.builds(ModelConfig, **_OF_KINDS))
-spaces = st.builds(
-    Space,
-    model=models,
-    gpus=st.tuples(st.sampled_from([1, 2, 4, 6, 8, 12, 16])),
-    global_batch=st.sampled_from([2, 4, 8, 12]),
-    gpus_per_node=st.sampled_from([1, 2, 4, 6]),
-    tp=st.just(range(1, 9)),
-    cp=st.sampled_from([range(1, 2), range(1, 4)]),
-    virtual_stages=st.just(range(1, 5)),
-    common=st.fixed_dictionaries(
-        {"host_link_gb_per_s": st.just(0.01), "host_memory_gb_per_s": st.just(0.5)},
-        optional={
-            "exposed_share": st.sampled_from([0, 0.5, 1.0]),
-            **{
-                name: st.sampled_from(
-                    (0, 2)
-                    if name == "shard_group"
-                    else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
-                )
-                for name in (
-                    *_OF_MEMORY,
-                    "gradient_collective",
-                    "tensor_overlap",
-                    "context_exchange",
-                )
-                if name == "expert_imbalance" or name not in EXPERT_LOAD  # of models without experts
+_DENSE, _EXPERTS = st.builds(ModelConfig, **_ANY), st.builds(ModelConfig, **_OF_KINDS)
+models = st.one_of(_DENSE, _EXPERTS)
+
+
+def _spaces_of(model: st.SearchStrategy[ModelConfig], *of_experts: str) -> st.SearchStrategy[Space]:
+    options = (*_OF_MEMORY, "gradient_collective", "tensor_overlap", "context_exchange", *of_experts)
+    return st.builds(
+        Space,
+        model=model,
+        gpus=st.tuples(st.sampled_from([1, 2, 4, 6, 8, 12, 16])),
+        global_batch=st.sampled_from([2, 4, 8, 12]),
+        gpus_per_node=st.sampled_from([1, 2, 4, 6]),
+        tp=st.just(range(1, 9)),
+        cp=st.sampled_from([range(1, 2), range(1, 4)]),
+        virtual_stages=st.just(range(1, 5)),
+        common=st.fixed_dictionaries(
+            {"host_link_gb_per_s": st.just(0.01), "host_memory_gb_per_s": st.just(0.5)},
+            optional={
+                "exposed_share": st.sampled_from([0, 0.5, 1.0]),
+                **{
+                    name: st.sampled_from(
+                        (0, 2)
+                        if name == "shard_group"
+                        else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
+                    )
+                    for name in options
+                },
+                **{name: st.booleans() for name in ("overlap_gradients", "overlap_parameters")},
+                "overlap_bucket": st.sampled_from([0, 10_000]),
+                "recompute_layers": st.sampled_from([0, 1, 2]),
             },
-            **{name: st.booleans() for name in ("overlap_gradients", "overlap_parameters")},
-            "overlap_bucket": st.sampled_from([0, 10_000]),
-            "recompute_layers": st.sampled_from([0, 1, 2]),
-        },
-    ),
-)
+        ),
+    )
+
+
+spaces = st.one_of(_spaces_of(_DENSE), _spaces_of(_EXPERTS, "expert_imbalance"))
 TINY = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, layers=6, vocabulary_size=100
 )
