@@ -13,6 +13,7 @@ from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.frameworks import (
     as_option,
     check_alone,
+    choose_for,
     layout_option,
     model_of,
     print_layout,
@@ -92,7 +93,7 @@ def predict(
     trace: str | None,
     html: str | None,
     software: str | None,
-    framework: str | None,
+    printed_as: str | None,
     lists_warnings: bool,
     **fields: Any,
 ) -> Shown:
@@ -112,12 +113,12 @@ def predict(
     names = hardware_names(hardware)
     check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
-    asked = _Asked.read(names, model_name, layout, fields)
+    asked = _Asked.read(names, model_name, layout, printed_as, fields)
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
     if database is not None and explained == "memory":
         raise UsageError("--db is given with --explain memory, expected an operator's name")
-    if len(names) > 1 and (trace or html or explained or memory_snapshot or framework):
+    if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as):
         raise UsageError(
             "several hardware is given with --trace, --html, --explain, --memory-snapshot or --as, expected one"
         )
@@ -163,8 +164,8 @@ def predict(
         return values
 
     def show() -> None:
-        if framework is not None:
-            print_layout(framework, estimate)
+        if printed_as is not None:
+            print_layout(printed_as, estimate)
         elif breakdown is not None or snapshot is not None:
             from kernelcast.cli.explain_memory import render_breakdown, render_snapshot
 
@@ -197,7 +198,12 @@ class _Asked:
 
     @classmethod
     def read(
-        cls, names: tuple[str, ...], model_name: str | None, layout: str | None, fields: dict[str, Any]
+        cls,
+        names: tuple[str, ...],
+        model_name: str | None,
+        layout: str | None,
+        printed_as: str | None,
+        fields: dict[str, Any],
     ) -> _Asked:
         """The request that a command's options make.
 
@@ -216,13 +222,8 @@ class _Asked:
             given, wish = read_fields(file, model.model, given, wish.gpus), replace(wish, gpus=None)
         wish.check(given, names)
         fabric = find_fabric(given["fabric"]) if "fabric" in given else None
-        stack = None
-        if "stack" in given:
-            from kernelcast.runtime.stack.stack_file import find_stack
-
-            stack = find_stack(given.pop("stack"))
-            given = stack.fill(given)
-        return cls(model=model, given=given, wish=wish, fabric=fabric, stack=stack)
+        chosen = choose_for(given, printed_as, hardware=names, is_open=wish.is_open, file=file)
+        return cls(model=model, given=chosen.values, wish=wish, fabric=fabric, stack=chosen.stack)
 
     def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
         """The answer for one hardware."""

@@ -29,6 +29,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.number_set import NumberSet
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, USUAL_SCHEDULES
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
@@ -91,7 +92,8 @@ class Refusals:
 class Space:
     """The layouts of `model` that train `global_batch` samples per update on a number of devices in `gpus`.
 
-    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of
+    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `refused` are combinations of numbers
+    that a framework does not run; `common` are the fields of
     `SHARED`, with one value each. By default layers are balanced by time (`layer_split`), `tp` stays within a node
     (`gpus_per_node`), schedules are not V-shaped, an interleaved one has 2 to 8 chunks per device, `cp` leaves a
     device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and other fields are free. With experts and tp
@@ -120,6 +122,7 @@ class Space:
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero: tuple[int, ...] = (0, 1, 2, 3)
     sequence_parallel: tuple[bool, ...] = (False, True)
+    refused: tuple[Mapping[str, NumberSet], ...] = ()
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -241,6 +244,9 @@ class Space:
         waiting = units = 0
         for number, unit in islice(enumerate(self.units(of_degrees)), shard, None, shards):
             table = parts.of(number, unit)
+            for together in self.refused:
+                held = [numbers.mask(table[:, COLUMNS.index(name)]) for name, numbers in together.items()]
+                table = table[~np.logical_and.reduce(held)]
             rows.append(table)
             waiting += len(table)
             units += 1
