@@ -29,7 +29,7 @@ _sources_option = click.option(
 
 @click.group()
 def commons() -> None:
-    """Share measurements as folders of static files, and pull those of others.
+    """Share measurements as folders of static files, and pull from other sites.
 
     \b
     kernelcast commons publish bench.db public/commons --key ~/.ssh/id_ed25519
@@ -125,7 +125,7 @@ def add(address: str, name: str, signer: str, allowed_signers: Path | None, othe
     )
     known = read_sources()
     if any(one.name == source.name for one in known):
-        raise UsageError(f"source {source.name} is there already, expected another --name")
+        raise UsageError(f"source {source.name} exists already, expected another --name")
     index, _ = refresh(source)
     write_sources([*known, source])
     say(
@@ -184,7 +184,7 @@ def remove(name: str) -> None:
 @_sources_option
 @max_size_option
 def pull_(words: tuple[str, ...], into: Path, names: tuple[str, ...], max_size_bytes: int) -> None:
-    """Merge what sources have and a database lacks: everything, or parts whose hardware, software, operator and type
+    """Merge published rows that a database lacks: all, or parts whose hardware, software, operator and type
     have every WORD.
 
     Only missing parts are fetched, and an interrupted pull continues. All parts of a source are merged, or none.

@@ -188,7 +188,7 @@ def merge_databases(
     One transaction: an error or an interruption leaves `into` unchanged (or absent). `into` may be one of the sources.
     Sources are not written, and memory does not grow with the databases. Every added row knows the merge (`merges`).
     With `allowed_signers`, every source needs a signature of one of them, or of `signer` (`verify_signed_file`).
-    `verified` are sources whose digests were verified already, with who signed for them (nobody: empty).
+    `verified` are sources whose digests were verified already, with their signer (empty: not signed).
 
     Raises:
         UsageError: `sources` is empty.

@@ -144,7 +144,7 @@ def _verify(
                 _, _, key = done.stdout.decode(errors="replace").strip().rpartition(" with ")
                 return Verified(signer=candidate, key=key, bundle_digest=_digest(content))
         others = [one for one in _principals(files, where) if one not in candidates]
-    by = f"; the key is that of {' or '.join(others)}" if others else ""
+    by = f"; the key belongs to {' or '.join(others)}" if others else ""
     raise DataError(
         f"{where}: signature {signature_path(source)} does not hold for {' or '.join(candidates)} "
         f"({_reason(done)}): other bytes, another key, or not allowed{by}"

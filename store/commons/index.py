@@ -1,6 +1,6 @@
 """The index of a commons, `kernelcast-commons.json`: which parts and bundles there are, of what, with their digests.
 
-Files are named by their SHA-256: no name of a stranger reaches a file system, and a file that is there need not
+Files are named by their SHA-256: no name of a stranger reaches a file system, and a file that exists need not
 be fetched again.
 """
 

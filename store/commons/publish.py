@@ -89,7 +89,7 @@ def publish(
     is_dry_run: bool = False,
     max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
 ) -> Published:
-    """Publish a database's own rows, and bundles. Parts whose rows are there already are not written again.
+    """Publish a database's own rows, and bundles. Parts whose rows did not change are not written again.
 
     The index is replaced last: until then readers see the commons as it was. Files that neither it nor the index before
     names are deleted. What `about` does not state, and no `bundles`, stay as they were. A dry run writes nothing there.

@@ -29,7 +29,7 @@ _SCHEMES = ("file", "http", "https")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(Record):
-    """A commons, and whom it is trusted to be by: without allowed signers nobody, whoever can write there."""
+    """A commons, and whom it is trusted to be by: without allowed signers anyone who can write there."""
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
     name: Annotated[str, _NAME]

@@ -84,7 +84,7 @@ class Transfer:
             if found == digest:
                 return
             target.unlink()
-            if not have:  # else what was there before was other bytes: once more from the start
+            if not have:  # else the earlier bytes were other ones: once more from the start
                 break
         raise DataError(f"{self._named(name)}: its SHA-256 is {found}, expected {digest} as the index states")
 

@@ -43,7 +43,7 @@ def test_two_sites(capsys: Capture, tmp_path: Path) -> None:
     assert "written: 0 files\n" in run(capsys, "publish", str(SMALL), "public", "--key", "key")
     added = run(capsys, "add", "public", "--signer", "site-a")
     assert added.startswith("public: 79 rows, 17 parts, signed by site-a\n")
-    assert run(capsys, "add", "public", status=2).endswith("is there already, expected another --name\n")
+    assert run(capsys, "add", "public", status=2).endswith("exists already, expected another --name\n")
     [_, _, line] = run(capsys, "list").splitlines()
     assert ["public", "Site", "A", (tmp_path / "public").as_uri(), "signed", "by", "site-a"] == line.split()[
         :7

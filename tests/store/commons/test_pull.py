@@ -164,7 +164,7 @@ def test_unsigned(public: Path, keys: Path, tmp_path: Path) -> None:
 def test_another_signer_is_named(public: Path, keys: Path, tmp_path: Path) -> None:
     publish(SMALL, public, key=keys / "b", about={"contact": "b"})
     refused(
-        source(public, keys), tmp_path / "new.db", r"does not hold for site-a .*the key is that of site-b$"
+        source(public, keys), tmp_path / "new.db", r"does not hold for site-a .*the key belongs to site-b$"
     )
     pulled = pull(source(public, keys, signer=""), tmp_path / "any.db")
     assert pulled.signer == "site-b"
@@ -177,7 +177,7 @@ def test_a_signer_that_changed_is_refused_and_the_index_before_stays(
     pull(asked, tmp_path / "new.db")
     kept, before = (asked.folder / INDEX_FILE).read_bytes(), digest(tmp_path / "new.db")
     publish(SMALL, public, key=keys / "b", about={"contact": "b"})
-    with pytest.raises(DataError, match="the key is that of site-b"):
+    with pytest.raises(DataError, match="the key belongs to site-b"):
         pull(asked, tmp_path / "new.db")
     assert (asked.folder / INDEX_FILE).read_bytes() == kept
     assert digest(tmp_path / "new.db") == before
