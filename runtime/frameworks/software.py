@@ -101,7 +101,7 @@ def framework_named(name: str) -> Software:
 def choose_software(
     values: Mapping[str, Any], *, hardware: Collection[str], is_open: bool = False, file: str | None = None
 ) -> Chosen:
-    """The software of a question by its fields `framework` and `stack`, of which the first stays in the values.
+    """The software of a question by its fields `framework`, which stays in the values, and `stack`.
 
     A framework brings its stack to operators of `hardware` that ships unless another one is given; a bundle of one's
     own is not what those were fitted to, and a closed form has none. `is_open`: a search chooses what is not given,

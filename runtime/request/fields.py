@@ -295,7 +295,7 @@ OPTIONS = table(
         otherwise="the framework's, else no correction"),
     Field("framework", choice(get_args(FrameworkName)),
         "Training framework: its defaults, its stack, and the layouts that it can express.",
-        otherwise="that of --layout or --as, else none is assumed"),
+        otherwise="from --layout or --as, else none is assumed"),
     Field("bucket_entries", _SIZE, "Bucket size of gradient and parameter collectives.",
         DEFAULT_BUCKET_ENTRIES, unit="entries"),
     Field("timeline", choice(get_args(TimelineKind)), "Simulation of the schedule, or the paper's closed form (eq. 7).",
