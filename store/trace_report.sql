@@ -1,5 +1,5 @@
 -- Tables of the report of a traced run, in the form of questions.sql and in the order in which they are shown: at most
--- :top rows of run :run. The tables *_sum are those of trace_sums.py.
+-- :top rows of run :run. trace_sums.py makes the tables named *_sum.
 
 -- steps: steps
 -- An event, with the gap before it, belongs to the step that launched it.
