@@ -33,7 +33,7 @@ from kernelcast.cli.options import (
     no_calibration_option,
     warnings_option,
 )
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_again, warning
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, say, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 
 @click.command("predict")
 @bundle_option
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(("commons",)),
+    help="Take --hardware from sources of measurements (kernelcast commons), not from what ships.",
+)
 @model_or_layout_option
 @field_options(*REQUEST.values())
 @layout_option
@@ -83,6 +89,7 @@ def predict(
     *,
     bundle: str | None,
     hardware: str | None,
+    origin: str | None,
     model_name: str | None,
     layout: str | None,
     no_calibration: bool,
@@ -109,6 +116,14 @@ def predict(
     kernelcast predict --hardware a100-sxm --model llama-2-7b --layout train.sh --gpus 64
     """
     # Checked before the bundle is read: wrong use is cheaper to find.
+    shared = list[str]()
+    if origin is not None:
+        if hardware is None or bundle is not None:
+            raise UsageError("--from commons is given without --hardware NAME alone, expected both")
+        from kernelcast.cli.commons_bundle import commons_bundle
+
+        found_bundle, shared = commons_bundle(hardware)
+        bundle, hardware = str(found_bundle), None
     names = hardware_names(hardware)
     check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
@@ -154,6 +169,8 @@ def predict(
         values = asked.model.with_notes(found.to_dict())
         if others is not None:
             values["other_software"] = list(others)
+        if shared:
+            values["commons"] = shared
         if explanations is not None:
             values["explanations"] = [one.to_dict() for one in explanations]
         if breakdown is not None:
@@ -178,6 +195,8 @@ def predict(
             click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
         else:
             click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
+            for line in shared:
+                say(f"from the commons: {line}")
             if (line := software_warning(others or (), estimate.provenance)) and not is_quiet():
                 click.echo(warning(line))
             _print_next(estimate, has_page=html is not None)
