@@ -255,7 +255,7 @@ class SavedOperators(RecomputedPartly):
 
 
 class Devices(Launch):
-    """Those that torchrun starts in a script; TOML says none."""
+    """The devices for which torchrun starts processes; TOML says nothing of them."""
 
     def write(self, facts: Facts) -> Part:
         """Nothing: a configuration is not a launch."""
