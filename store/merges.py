@@ -52,10 +52,7 @@ def file_digest(path: Path) -> str:
 
 
 def record_merge(connection: sqlite3.Connection, digest: str, signer: str) -> Brought:
-    """Note a merge, in the caller's transaction; returns the function that is told of its rows.
-
-    Merging the same file again is the same merge.
-    """
+    """Note a merge (again: the same one) in the caller's transaction; returns the function that is told of its rows."""
     merge_id = digest[:32]
     connection.execute(
         "INSERT INTO merge (id, file_digest, signer, merged_at) VALUES (?, ?, ?, ?)"
