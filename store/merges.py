@@ -46,8 +46,7 @@ def file_digest(path: Path) -> str:
     for part in (path, path.with_name(path.name + "-wal")):
         if part.exists():
             with part.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
+                hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
