@@ -36,6 +36,7 @@ VERBS: Mapping[str, Verb] = {
     "ingest": Verb("ingest", "ingest", "collector", "Add profiler traces of real runs to a database."),
     "trace": Verb("trace", "trace", "collector", "Report, compare and export traces of real runs."),
     "db": Verb("db", "db", "store", "Inspect, verify, merge, compare, export and query databases."),
+    "commons": Verb("commons", "commons", "store", "Publish measurements, and pull from other sites."),
     "hardware": Verb("hardware", "hardware", "", "List devices, and how each of their operators is known."),
     "fabric": Verb("fabric", "fabric", "", "Describe networks and show times of collectives on them."),
     "stack": Verb("stack", "stack", "", "Fit and list software stacks: corrections to sums of operators."),

@@ -59,6 +59,8 @@ def _printed(script: str, folder: Path, *, fails: bool) -> str:
         "LINES": "40",
         "NO_COLOR": "1",
         "HOME": str(folder),
+        "XDG_CONFIG_HOME": "",
+        "XDG_CACHE_HOME": "",
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL,

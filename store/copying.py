@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,12 +178,14 @@ def merge_databases(
     max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
     allowed_signers: Path | None = None,
     signer: str = "",
+    verified: Mapping[Path, Verified] | None = None,
 ) -> Merged:
     """Add all rows of `sources` to the database `into`, which is created if it is missing.
 
     One transaction: an error or an interruption leaves `into` unchanged (or absent). `into` may be one of the sources.
     Sources are not written, and memory does not grow with the databases. Every added row knows the merge (`merges`).
     With `allowed_signers`, every source needs a signature of one of them, or of `signer` (`verify_signed_file`).
+    `verified` are sources whose digests were verified already, with their signer (empty: not signed).
 
     Raises:
         UsageError: `sources` is empty.
@@ -195,11 +197,17 @@ def merge_databases(
     paths, target = [Path(source) for source in sources], Path(into)
     for path in paths:
         check_file(path)  # report a missing source before creating the target
+
+    def signed(path: Path) -> Verified | None:
+        if allowed_signers is not None:
+            return verify_signed_file(path, allowed_signers, signer=signer)
+        return (verified or {}).get(path)
+
     if target.exists():
         check_file(target)
-        return _merge(paths, target, target, max_size_bytes, allowed_signers, signer)
+        return _merge(paths, target, target, max_size_bytes, signed)
     with unfinished_file(target) as unfinished:
-        merged = _merge(paths, unfinished, target, max_size_bytes, allowed_signers, signer)
+        merged = _merge(paths, unfinished, target, max_size_bytes, signed)
         if not publish(unfinished, target):
             raise DataError(f"{target}: appeared while merging; nothing was stored in it, merge again")
     return merged
@@ -210,8 +218,7 @@ def _merge(
     file: Path,
     target: Path,
     max_size_bytes: int,
-    allowed_signers: Path | None,
-    signer: str,
+    signed: Callable[[Path], Verified | None],
 ) -> Merged:
     added = []
     with reported(target), closing(connect(file, read_only=False)) as connection:
@@ -219,10 +226,7 @@ def _merge(
         connection.execute("PRAGMA cache_size = -65536")  # 64 MiB, whatever the size of the databases
         with transaction(connection):
             for path in paths:
-                verified = None
-                if allowed_signers is not None:
-                    verified = verify_signed_file(path, allowed_signers, signer=signer)
-                added.append((path, _add(path, connection, file, target, max_size_bytes, verified)))
+                added.append((path, _add(path, connection, file, target, max_size_bytes, signed(path))))
             digest, merges = content_tables_digest(connection), tuple(stored_merges(connection))
     return Merged(added=tuple(added), content_digest=digest, merges=merges)
 
@@ -240,6 +244,6 @@ def _add(
     with foreign_database(path, max_size_bytes=max_size_bytes) as source:
         digest = file_digest(path)
         if verified is not None and verified.bundle_digest != digest:
-            raise DataError(f"{path}: was changed while its signature was verified; nothing was stored")
+            raise DataError(f"{path}: was changed since it was verified; nothing was stored")
         brought = record_merge(connection, digest, "" if verified is None else verified.signer)
         return copy_content(source, connection, source_path=path, target_path=target, brought=brought)

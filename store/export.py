@@ -153,18 +153,31 @@ def export_database(
         raise DataError(f"{target}: exists already, expected the name of a new database")
     with foreign_database(source, max_size_bytes=max_size_bytes) as connection:
         check_operators(connection, subset)
-        with unfinished_file(target) as unfinished, reported(target):
-            with closing(connect(unfinished, read_only=False)) as new, transaction(new):
-                rows = copy_content(
-                    connection, new, source_path=source, target_path=target, selection=subset.selection()
-                )
-                if not subset.is_everything and not any(rows.values()):
-                    raise DataError(f"{source}: nothing in it matches; nothing was written")
-                exported = Exported(rows=rows, content_digest=content_tables_digest(new), texts=_texts(new))
-            with closing(sqlite3.connect(unfinished, isolation_level=None)) as new:
-                new.execute("PRAGMA journal_mode = DELETE")  # a single file, readable in read-only folders
+        with unfinished_file(target) as unfinished:
+            exported = copy_selection(connection, source, unfinished, subset.selection(), named=target)
+            if not subset.is_everything and not any(exported.rows.values()):
+                raise DataError(f"{source}: nothing in it matches; nothing was written")
             if not publish(unfinished, target):
                 raise DataError(f"{target}: appeared meanwhile, expected the name of a new database")
+    return exported
+
+
+def copy_selection(
+    connection: sqlite3.Connection, source: Path, empty: Path, selection: Selection, *, named: Path
+) -> Exported:
+    """Copy rows of an open database into an empty one, a single file; equal rows give equal bytes.
+
+    `named` is what errors call it.
+
+    Raises:
+        DataError: it cannot be written, or a row does not match its id.
+    """
+    with reported(named):
+        with closing(connect(empty, read_only=False)) as new, transaction(new):
+            rows = copy_content(connection, new, source_path=source, target_path=named, selection=selection)
+            exported = Exported(rows=rows, content_digest=content_tables_digest(new), texts=_texts(new))
+        with closing(sqlite3.connect(empty, isolation_level=None)) as new:
+            new.execute("PRAGMA journal_mode = DELETE")  # a single file, readable in read-only folders
     return exported
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -185,15 +185,20 @@ def _fingerprint_id(table: str, row: Row) -> str:
     return digest
 
 
-def content_tables_digest(connection: sqlite3.Connection) -> str:
-    """Digest of the content: SHA-256 over a line `TABLE ID` per row, by table (CONTENT_TABLES) and id, 128 bits.
+def content_tables_digest(
+    connection: sqlite3.Connection,
+    of: Callable[[str], tuple[str, Sequence[Any]]] = lambda table: ("1", ()),
+) -> str:
+    """Digest of the content, or of the rows that a condition selects per table.
 
-    Ids are digests of rows (a sample's covers its flags, repetitions and kernels). Two databases therefore have equal
-    digests exactly when they hold the same measurements, in any order.
+    SHA-256 over a line `TABLE ID` per row, by table (CONTENT_TABLES) and id, its first 128 bits. Ids digest rows
+    (a sample's covers its flags, repetitions and kernels). Two databases therefore have equal digests exactly when they
+    hold the same measurements, in any order.
     """
     digest = hashlib.sha256()
     for table in CONTENT_TABLES:
-        for (row_id,) in connection.execute(f"SELECT id FROM {table} ORDER BY id"):
+        where, parameters = of(table)
+        for (row_id,) in connection.execute(f"SELECT id FROM {table} WHERE {where} ORDER BY id", parameters):
             digest.update(f"{table} {row_id}\n".encode())
     return digest.hexdigest()[:DIGEST_HEX_DIGITS]
 

@@ -24,7 +24,7 @@ NAMESPACE = "kernelcast-bundle"
 """Part of what is signed: a signature made for something else does not count."""
 DATABASE_NAMESPACE = "kernelcast-database"
 
-_BEGINS = b"-----BEGIN SSH SIGNATURE-----"
+SIGNATURE_BEGINS = b"-----BEGIN SSH SIGNATURE-----"
 _TIMEOUT_S = 60
 _MAX_SIGNATURE_BYTES = 1 << 16
 
@@ -56,19 +56,28 @@ def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> 
     Raises:
         DataError: the bundle is not sound, the key cannot be used, ssh-keygen is missing, or nothing can be written.
     """
-    source, key_path = Path(bundle), Path(key).absolute()
+    source = Path(bundle)
     content = read_content(source)
     verified_bundle(source, content)
-    if not key_path.is_file():
-        raise DataError(f"bundle {source}: cannot be signed (key {key}: {_no_file(key_path)})")
-    done = _ssh_keygen(
-        ["sign", "-f", str(key_path), "-n", NAMESPACE], content, f"bundle {source}", timeout_s=None
-    )
-    if done.returncode != 0:
-        raise DataError(f"bundle {source}: cannot be signed ({_reason(done)})")
     written = signature_path(source)
-    write_companion(written, done.stdout, f"signature {written}", begins=_BEGINS)
+    signed = signature_of(content, key, namespace=NAMESPACE, where=f"bundle {source}")
+    write_companion(written, signed, f"signature {written}", begins=SIGNATURE_BEGINS)
     return written
+
+
+def signature_of(content: bytes, key: str | os.PathLike[str], *, namespace: str, where: str) -> bytes:
+    """The signature of some bytes, by a key as in `sign_bundle`.
+
+    Raises:
+        DataError: the key cannot be used, or ssh-keygen is missing; the message begins with `where`.
+    """
+    key_path = Path(key).absolute()
+    if not key_path.is_file():
+        raise DataError(f"{where}: cannot be signed (key {key}: {_no_file(key_path)})")
+    done = _ssh_keygen(["sign", "-f", str(key_path), "-n", namespace], content, where, timeout_s=None)
+    if done.returncode != 0:
+        raise DataError(f"{where}: cannot be signed ({_reason(done)})")
+    return done.stdout
 
 
 def verify_signature(
@@ -134,9 +143,11 @@ def _verify(
             if done.returncode == 0:
                 _, _, key = done.stdout.decode(errors="replace").strip().rpartition(" with ")
                 return Verified(signer=candidate, key=key, bundle_digest=_digest(content))
+        others = [one for one in _principals(files, where) if one not in candidates]
+    by = f"; the key belongs to {' or '.join(others)}" if others else ""
     raise DataError(
         f"{where}: signature {signature_path(source)} does not hold for {' or '.join(candidates)} "
-        f"({_reason(done)}): other bytes, another key, or not allowed"
+        f"({_reason(done)}): other bytes, another key, or not allowed{by}"
     )
 
 
@@ -163,7 +174,7 @@ def _read_signature(source: Path, where: str, expected: str = "one (kernelcast b
     path = signature_path(source)
     where = f"{where}: signature {path}"
     signature = read_small_file(path, where=where, most_bytes=_MAX_SIGNATURE_BYTES, expected=expected)
-    if not signature.startswith(_BEGINS):
+    if not signature.startswith(SIGNATURE_BEGINS):
         raise DataError(f"{where}: is not an SSH signature")
     return signature
 

@@ -1,0 +1,212 @@
+"""`kernelcast commons`: publish, add, list, remove and pull."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from kernelcast.cli.options import FILE, PATH, database_argument, max_size_option
+from kernelcast.cli.tables import print_table
+from kernelcast.cli.terminal import command_line, print_next, say
+from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown_size
+from kernelcast.store.commons.index import Part, PublishedBundle
+from kernelcast.store.commons.publish import Published, publish
+from kernelcast.store.commons.pull import Pulled, pull, refresh
+from kernelcast.store.commons.sources import (
+    Source,
+    chosen_sources,
+    default_allowed_signers,
+    read_sources,
+    write_sources,
+)
+
+_sources_option = click.option(
+    "--source", "names", metavar="NAME", multiple=True, help="Only this source; repeatable."
+)
+
+
+@click.group()
+def commons() -> None:
+    """Share measurements as folders of static files, and pull from other sites.
+
+    \b
+    kernelcast commons publish bench.db public/commons --key ~/.ssh/id_ed25519
+    kernelcast commons add https://site-a.example/commons --signer site-a
+    kernelcast commons pull h200 bf16 --into bench.db
+    """
+
+
+@commons.command("publish", short_help="Publish a database as a folder of static files.")
+@database_argument
+@click.argument("folder", metavar="FOLDER", type=PATH)
+@click.option("--key", type=FILE, help="Sign the index with this SSH key.")
+@click.option("--site", help="Public name of the site.  [default: as before, or none]")
+@click.option("--contact", help="Address for questions.  [default: as before, or none]")
+@click.option("--licence", help="Licence of the rows, SPDX.  [default: as before, or none]")
+@click.option("--bundle", "bundles", type=FILE, multiple=True, help="Publish this bundle too; repeatable.")
+@click.option("--notes", "with_notes", is_flag=True, help="Publish site names and notes of runs.")
+@click.option(
+    "--dry-run", "is_dry_run", is_flag=True, help="Show what would be published, and write nothing."
+)
+@max_size_option
+def publish_(
+    database_path: Path,
+    folder: Path,
+    site: str | None,
+    contact: str | None,
+    licence: str | None,
+    bundles: tuple[Path, ...],
+    **options: Any,
+) -> None:
+    """Publish a database as a folder of static files, for any web server, object store or shared file system.
+
+    Publishing again writes only what changed. Rows that merges brought, traces, and without --notes site names are left
+    out.
+
+    \b
+    kernelcast commons publish bench.db public/commons --site "Site A" --key ~/.ssh/id_ed25519
+    kernelcast commons publish bench.db public/commons --dry-run
+    """
+    given = {"site": site, "contact": contact, "licence": licence}
+    about = {name: text for name, text in given.items() if text is not None}
+    published = publish(database_path, folder, about=about, bundles=bundles, **options)
+    _show_published(published, folder, is_dry_run=options["is_dry_run"])
+
+
+def _show_published(published: Published, folder: Path, *, is_dry_run: bool) -> None:
+    index, would = published.index, "would be " if is_dry_run else ""
+    say(f"{folder}: {_files(index.files)}; {would}written: {_files(published.written)}")
+    if published.rows:
+        say(
+            f"{would}published: " + ", ".join(f"{count:,} {table}" for table, count in published.rows.items())
+        )
+    if published.merged_samples:
+        say(f"{published.merged_samples:,} samples that merges brought are left out")
+    for name, texts in published.texts.items():
+        click.echo(one_line(f"{name}: {'; '.join(texts)}"))
+
+
+def _files(files: Sequence[Part | PublishedBundle]) -> str:
+    size_bytes = sum(one.size_bytes for one in files)
+    return f"{len(files):,} files" + (f", {shown_size(size_bytes)}" if files else "")
+
+
+@commons.command(short_help="Add a source.")
+@click.argument("address", metavar="URL|FOLDER")
+@click.option("--name", default="", help="Name of the source.  [default: from the address]")
+@click.option(
+    "--signer", default="", help="Accept only an index that this one of the allowed signers signed."
+)
+@click.option(
+    "--allowed-signers",
+    type=FILE,
+    help="List of signers, in the format of ssh-keygen(1).  [default with --signer: kernelcast/allowed_signers in the"
+    " folder of configurations]",
+)
+@click.option("--other-hosts", is_flag=True, help="Follow redirects to other hosts.")
+def add(address: str, name: str, signer: str, allowed_signers: Path | None, other_hosts: bool) -> None:
+    """Add a source, and fetch its index. Without --signer or --allowed-signers it is trusted unsigned.
+
+    \b
+    kernelcast commons add https://site-a.example/commons --signer site-a
+    kernelcast commons add /shared/commons --name cluster
+    """
+    address = address if "://" in address else Path(address).absolute().as_uri()
+    if allowed_signers is None and signer:
+        allowed_signers = default_allowed_signers()
+    source = Source(
+        name=name or _name_of(address),
+        address=address,
+        signer=signer,
+        allowed_signers="" if allowed_signers is None else str(allowed_signers.absolute()),
+        other_hosts=other_hosts,
+    )
+    known = read_sources()
+    if any(one.name == source.name for one in known):
+        raise UsageError(f"source {source.name} exists already, expected another --name")
+    index, _ = refresh(source)
+    write_sources([*known, source])
+    say(
+        f"{source.name}: {sum(one.rows for one in index.parts):,} rows, {len(index.parts):,} parts, {source.trust}"
+    )
+    print_next(
+        (command_line("commons", "pull", "--source", source.name, "--into", "bench.db"), "merge its rows")
+    )
+
+
+def _name_of(address: str) -> str:
+    parts = urlsplit(address)
+    words = [word for word in parts.path.lower().split("/") if word and word != "commons"]
+    name = parts.hostname or (words[-1] if words else "")
+    return "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in name).strip(
+        "._-"
+    )[:64]
+
+
+@commons.command("list", short_help="List the sources.")
+def list_() -> None:
+    """List the sources, with their trust and the date of the index that was fetched last.
+
+    \b
+    kernelcast commons list
+    """
+    found = [(source, source.index()) for source in read_sources()]
+    print_table(
+        found,
+        ("source", lambda one: one[0].name),
+        ("site", lambda one: one[1].about.site if one[1] else ""),
+        ("address", lambda one: one[0].address),
+        ("trust", lambda one: one[0].trust),
+        ("published", lambda one: one[1].published_at[:10] if one[1] else "never fetched"),
+        ("rows", lambda one: f"{sum(part.rows for part in one[1].parts):,}" if one[1] else ""),
+    )
+
+
+@commons.command(short_help="Forget a source.")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Forget a source. Its rows stay in databases (db revert takes merges back).
+
+    \b
+    kernelcast commons remove site-a
+    """
+    [source] = chosen_sources((name,))
+    write_sources([one for one in read_sources() if one.name != name])
+    source.forget()
+    say(f"{name}: removed")
+
+
+@commons.command("pull", short_help="Merge measurements of sources into a database.")
+@click.argument("words", metavar="[WORD]...", nargs=-1)
+@click.option("--into", required=True, type=FILE, help="Database to merge into; created if missing.")
+@_sources_option
+@max_size_option
+def pull_(words: tuple[str, ...], into: Path, names: tuple[str, ...], max_size_bytes: int) -> None:
+    """Merge published rows that a database lacks: all, or parts whose hardware, software, operator and type
+    have every WORD.
+
+    Only missing parts are fetched, and an interrupted pull continues. All parts of a source are merged, or none.
+
+    \b
+    kernelcast commons pull --into bench.db
+    kernelcast commons pull h200 gemm bf16 --into bench.db --source site-a
+    """
+    errors = list[KernelcastError]()
+    for source in chosen_sources(names):  # one that fails does not keep the others
+        try:
+            _show_pulled(pull(source, into, words, max_size_bytes=max_size_bytes))
+        except KernelcastError as error:
+            errors.append(error)
+    for other in errors[1:]:
+        click.echo(f"kernelcast: error: {one_line(str(other))}", err=True)
+    if errors:
+        raise errors[0]
+
+
+def _show_pulled(one: Pulled) -> None:
+    rows = ", ".join(f"{count:,} {table}" for table, count in one.rows.items())
+    transferred = f"{one.requests:,} requests, {shown_size(one.received_bytes)}"
+    who = f"signed by {one.signer}" if one.signer else "not signed"
+    say(f"{one.source.name} ({who}): {rows + ' added' if rows else 'nothing new'}; {transferred}")

@@ -1,0 +1,320 @@
+"""Publishing a database as a commons: a folder of static files that any web server can hand out.
+
+    FOLDER/kernelcast-commons.json, .sig    the index, and its signature
+    FOLDER/parts/DIGEST.db.xz               rows of one run and operator: a kernelcast database, compressed
+    FOLDER/bundles/DIGEST.kcast             bundles
+
+Only rows of the database's own are published: what merges brought is its publishers' to offer, and to take back.
+Traces of real runs are left out.
+"""
+
+import lzma
+import os
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.bundle.fingerprint import DESCRIBED
+from kernelcast.runtime.bundle.signature import SIGNATURE_BEGINS, signature_of, signature_path
+from kernelcast.runtime.dataclass import dataclass, field, replace
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.output_file import unfinished_beside, write_bytes, write_companion
+from kernelcast.runtime.small_file import read_small_file
+from kernelcast.store.canonical import utc_now
+from kernelcast.store.commons.index import (
+    INDEX_FILE,
+    MOST_INDEX_BYTES,
+    NAMESPACE,
+    About,
+    Index,
+    Part,
+    PublishedBundle,
+    read_index,
+)
+from kernelcast.store.connection import foreign_database
+from kernelcast.store.copying import Condition, Selection
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, unfinished_file
+from kernelcast.store.export import copy_selection
+from kernelcast.store.rows import CONTENT_TABLES, content_tables_digest, rows
+from kernelcast.store.sqlite_errors import reported
+
+_DESCRIBED = ("hardware", "fabric", "software")
+_LONGEST_DESCRIPTION = 300
+_NOTHING: Mapping[str, Condition] = dict.fromkeys(CONTENT_TABLES, ("0", ()))
+_OWN = (
+    "NOT EXISTS (SELECT 1 FROM merged_row WHERE merged_row.table_name = '{0}' AND merged_row.row_id = {0}.id)"
+)
+_PLAN = (
+    "SELECT run.id AS run, compute_id AS hardware, software_id AS software, coalesce(fabric_id, '') AS fabric,"
+    " {operator} AS operator, count(*) AS rows, group_concat(DISTINCT dtype) AS dtypes,"
+    " coalesce(min(measured_at), '') AS first_measured_at, coalesce(max(measured_at), '') AS last_measured_at"
+    " FROM {table} JOIN run ON run.id = {table}.run_id WHERE "
+    + _OWN
+    + " GROUP BY run.id, 5 ORDER BY run.id, 5"
+)
+_FILES = {"parts": re.compile(r"[0-9a-f]{64}\.db\.xz"), "bundles": re.compile(r"[0-9a-f]{64}\.kcast")}
+_BLOCK_BYTES = 1 << 20
+_PRESET = 6  # of xz: 9 MB to unpack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What was published, or would be: the index, the files that are new, and free text that leaves with them."""
+
+    index: Index
+    written: tuple[Part | PublishedBundle, ...]
+    removed: int  # files
+    rows: Counter[str]  # in new parts
+    merged_samples: int  # left out
+    texts: Mapping[str, Sequence[str]]
+    is_same: bool
+
+
+def publish(
+    database: Path,
+    folder: Path,
+    *,
+    key: Path | None = None,
+    about: Mapping[str, str] | None = None,
+    bundles: Sequence[Path] = (),
+    with_notes: bool = False,
+    is_dry_run: bool = False,
+    max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
+) -> Published:
+    """Publish a database's own rows, and bundles. Parts whose rows did not change are not written again.
+
+    The index is replaced last: until then readers see the commons as it was. Files that neither it nor the index before
+    names are deleted. What `about` does not state, and no `bundles`, stay as they were. A dry run writes nothing there.
+
+    Raises:
+        DataError: the folder is no commons and not empty, is signed while no key is given, or cannot be written; the
+            database is not sound; a bundle is not.
+    """
+    before = _commons(folder)
+    is_signed = signature_path(folder / INDEX_FILE).exists()
+    if is_signed and key is None and not is_dry_run:
+        raise DataError(f"{folder}: its index is signed, expected --key")
+    with ExitStack() as stack:
+        target = Path(stack.enter_context(TemporaryDirectory(prefix="kernelcast-"))) if is_dry_run else folder
+        with error_context_of(target):
+            for name in _FILES:
+                (target / name).mkdir(parents=True, exist_ok=True)
+        writer = _Writer(target=target, folder=folder, before=before)
+        with foreign_database(database, max_size_bytes=max_size_bytes) as connection, reported(database):
+            parts = tuple(writer.parts(connection, database, with_notes))
+            merged = connection.execute(
+                "SELECT count(*) FROM merged_row WHERE table_name = 'sample'"
+            ).fetchone()
+            described = {table: _described(connection, table, parts) for table in _DESCRIBED}
+        index = Index(
+            published_at=utc_now(),
+            kernelcast_version=version("kernelcast"),
+            about=replace(before.about if before else About(), **(about or {})),
+            parts=parts,
+            bundles=tuple(map(writer.bundle, bundles)) or (before.bundles if before else ()),
+            **described,
+        )
+        is_same = before is not None and replace(index, published_at=before.published_at) == before
+        if is_same and before is not None:
+            index = before
+        if not is_dry_run and not (is_same and is_signed == (key is not None)):
+            _write_index(folder, index, key)
+        removed = 0 if is_dry_run else _remove_unnamed(folder, index, before)
+    return Published(
+        index=index,
+        written=tuple(writer.written),
+        rows=+writer.rows,
+        texts=writer.texts,
+        merged_samples=merged[0],
+        removed=removed,
+        is_same=is_same,
+    )
+
+
+@contextmanager
+def error_context_of(folder: Path) -> Iterator[None]:
+    """Errors of the file system as one line that names the folder.
+
+    Raises:
+        DataError: for any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from error
+
+
+def _commons(folder: Path) -> Index | None:
+    """The index of a folder that is a commons; None for an empty folder, or none."""
+    if not folder.exists():
+        return None
+    try:
+        names = set(os.listdir(folder))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error.strerror}), expected a folder") from error
+    if INDEX_FILE in names:
+        path = folder / INDEX_FILE
+        return read_index(read_small_file(path, where=str(path), most_bytes=MOST_INDEX_BYTES), str(path))
+    if names - set(_FILES):  # of a first publishing that was interrupted
+        raise DataError(
+            f"{folder}: is no commons ({INDEX_FILE} is missing) and not empty, expected a commons or a new folder"
+        )
+    with error_context_of(folder):
+        others = [
+            one
+            for name in names
+            for one in os.listdir(folder / name)
+            if not (_FILES[name].fullmatch(one) or one.startswith(".part."))
+        ]
+    if others:
+        raise DataError(f"{folder}: is no commons, and has {others[0]!r:.80}; expected a new folder")
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Writer:
+    """Writes parts and bundles that the folder lacks into `target`, which is the folder unless nothing may leave."""
+
+    target: Path
+    folder: Path
+    before: Index | None
+    written: list[Part | PublishedBundle] = field(default_factory=list)
+    rows: Counter[str] = field(default_factory=Counter)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+
+    def parts(self, connection: sqlite3.Connection, source: Path, with_notes: bool) -> Iterator[Part]:
+        """Every part of a database, written where it is new."""
+        known = {
+            (one.run, one.operator, one.content): one for one in (self.before.parts if self.before else ())
+        }
+        for stated, selection in _plan(connection, with_notes):
+            content = content_tables_digest(connection, selection.of)
+            part = known.get((stated["run"], stated["operator"], content))
+            if part is None or not (self.folder / part.path).is_file():
+                part = self._part(connection, source, selection, {**stated, "content": content})
+            yield part
+
+    def _part(
+        self, connection: sqlite3.Connection, source: Path, selection: Selection, stated: Mapping[str, Any]
+    ) -> Part:
+        place = self.target / "parts" / "part"
+        with error_context_of(self.target), unfinished_beside(place) as packed, unfinished_file(place) as new:
+            copied = copy_selection(connection, source, new, selection, named=place)
+            self.rows += copied.rows
+            for name, found in copied.texts.items():
+                self.texts[name] = sorted({*self.texts.get(name, ()), *found})
+            inside, outside, compressor = sha256(), sha256(), lzma.LZMACompressor(preset=_PRESET)
+            with new.open("rb") as content, packed.open("xb") as stream:
+                while block := content.read(_BLOCK_BYTES):
+                    inside.update(block)
+                    outside.update(piece := compressor.compress(block))
+                    stream.write(piece)
+                outside.update(piece := compressor.flush())
+                stream.write(piece)
+                stream.flush()
+                os.fsync(stream.fileno())
+            part = Part(
+                digest=outside.hexdigest(),
+                size_bytes=packed.stat().st_size,
+                database_digest=inside.hexdigest(),
+                database_bytes=new.stat().st_size,
+                **stated,
+            )
+            packed.replace(self.target / part.path)
+        self.written.append(part)
+        return part
+
+    def bundle(self, path: Path) -> PublishedBundle:
+        """A bundle, written where it is new."""
+        bundle, content = read_bundle(path), path.read_bytes()
+        manifest = bundle.manifest
+        published = PublishedBundle(
+            digest=sha256(content).hexdigest(),
+            size_bytes=len(content),
+            devices=tuple(one.device_name for one in manifest.compute),
+            dtype=manifest.dtype,
+            created_at=manifest.created_at,
+            regressors=len(manifest.regressors),
+        )
+        if not (self.folder / published.path).is_file():
+            write_bytes(self.target / published.path, content, str(self.folder / published.path))
+            self.written.append(published)
+        return published
+
+
+def _plan(connection: sqlite3.Connection, with_notes: bool) -> Iterator[tuple[dict[str, Any], Selection]]:
+    """What each part holds: what the index states of it, and its rows."""
+    for table, operator in (("sample", "sample.operator"), ("step", "''")):
+        for row in rows(connection, _PLAN.format(table, table=table, operator=operator)):
+            run, conditions = row["run"], dict[str, Condition](_NOTHING)
+            conditions |= {
+                "hardware": ("id = ?", (row["hardware"],)),
+                "software": ("id = ?", (row["software"],)),
+                "fabric": ("id = ?", (row["fabric"],)),
+                "source": ("id = (SELECT source_id FROM run WHERE id = ?)", (run,)),
+                "run": ("id = ?", (run,)),
+                table: (f"run_id = ? AND {operator} = ? AND {_OWN.format(table)}", (run, row["operator"])),
+            }
+            if with_notes:
+                conditions["run_note"] = ("run_id = ?", (run,))
+            if table == "step":
+                conditions["prediction"] = (
+                    f"step_id IN (SELECT id FROM step WHERE run_id = ?) AND {_OWN.format('prediction')}",
+                    (run,),
+                )
+            yield {**row, "dtypes": sorted(row["dtypes"].split(","))}, Selection(conditions=conditions)
+    others: dict[str, Condition] = {
+        "fabric": (f"backend = ? AND {_OWN.format('fabric')}", (DESCRIBED,)),
+        "failure_log": (_OWN.format("failure_log"), ()),
+        "step_times": (_OWN.format("step_times"), ()),
+    }
+    count = sum(
+        connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", parameters).fetchone()[0]
+        for table, (where, parameters) in others.items()
+    )
+    if count:
+        yield {"run": "", "operator": "", "rows": count}, Selection(conditions={**_NOTHING, **others})
+
+
+def _described(connection: sqlite3.Connection, table: str, parts: Sequence[Part]) -> dict[str, str]:
+    named = {getattr(part, table) for part in parts}
+    return {
+        row["id"]: row["description"][:_LONGEST_DESCRIPTION]
+        for row in rows(connection, f"SELECT id, description FROM {table} ORDER BY id")
+        if row["id"] in named
+    }
+
+
+def _write_index(folder: Path, index: Index, key: Path | None) -> None:
+    path, content = folder / INDEX_FILE, index.text()
+    if len(content) > MOST_INDEX_BYTES:
+        raise DataError(
+            f"{path}: {len(content)} bytes, expected at most {MOST_INDEX_BYTES}: publish fewer runs"
+        )
+    if key is not None:
+        signature = signature_of(content, key, namespace=NAMESPACE, where=str(path))
+        write_companion(signature_path(path), signature, str(signature_path(path)), begins=SIGNATURE_BEGINS)
+    write_bytes(path, content, str(path))
+
+
+def _remove_unnamed(folder: Path, index: Index, before: Index | None) -> int:
+    """Delete files that no reader of the index, or of the one before, can ask for; returns their number."""
+    named = {Path(one.path).name for each in (index, before) if each for one in each.files}
+    unnamed = [
+        folder / name / one
+        for name, form in _FILES.items()
+        for one in os.listdir(folder / name)
+        if form.fullmatch(one) and one not in named
+    ]
+    with error_context_of(folder):
+        for path in unnamed:
+            path.unlink(missing_ok=True)
+    return len(unnamed)
