@@ -1,4 +1,4 @@
-"""`kernelcast commons`: publish, add, list, remove and pull."""
+"""`kernelcast commons`: publish, add, list, search, remove and pull."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ from kernelcast.cli.tables import print_table
 from kernelcast.cli.terminal import command_line, print_next, say
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown_size
 from kernelcast.store.commons.index import Part, PublishedBundle
+from kernelcast.store.commons.offers import Offer, offers
 from kernelcast.store.commons.publish import Published, publish
 from kernelcast.store.commons.pull import Pulled, pull, refresh
 from kernelcast.store.commons.sources import (
@@ -161,6 +162,34 @@ def list_() -> None:
         ("trust", lambda one: one[0].trust),
         ("published", lambda one: one[1].published_at[:10] if one[1] else "never fetched"),
         ("rows", lambda one: f"{sum(part.rows for part in one[1].parts):,}" if one[1] else ""),
+    )
+
+
+@commons.command(short_help="Search what the sources offer.")
+@click.argument("words", metavar="[WORD]...", nargs=-1)
+@_sources_option
+def search(words: tuple[str, ...], names: tuple[str, ...]) -> None:
+    """Search the indexes that were fetched last for hardware, software, operators and types that have every WORD.
+
+    \b
+    kernelcast commons search h200 bf16
+    """
+    print_offers(offers(words, names))
+
+
+def print_offers(found: list[Offer]) -> None:
+    """A row for every device and set of software of a source."""
+    print_table(
+        found,
+        ("source", lambda one: one.source.name),
+        ("hardware", lambda one: one.hardware),
+        ("software", lambda one: one.software),
+        ("operators", lambda one: f"{len({part.operator for part in one.parts if part.operator}):,}"),
+        ("types", lambda one: ", ".join(sorted({dtype for part in one.parts for dtype in part.dtypes}))),
+        ("rows", lambda one: f"{one.rows:,}"),
+        ("measured", lambda one: one.dates),
+        ("size", lambda one: shown_size(sum(part.size_bytes for part in one.parts))),
+        optional=("size", "operators", "software"),
     )
 
 

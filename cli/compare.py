@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.frameworks import layout_option, model_of, read_fields
+from kernelcast.cli.frameworks import choose_for, layout_option, model_of, read_fields
+from kernelcast.cli.intent_options import hardware_names
 from kernelcast.cli.options import (
     PATH,
     Shown,
@@ -29,7 +30,6 @@ from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.reading import read_request
-from kernelcast.runtime.stack.stack_file import find_stack
 from kernelcast.runtime.views.formatting import percent, rate, seconds
 from kernelcast.validate.compare.compared_step import (
     ComparedStep,
@@ -193,10 +193,9 @@ def _predicted(
         given |= {"devices": gpus}
         given = with_devices(given, given)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
-    stack = find_stack(given.pop("stack")) if "stack" in given else None
-    given = given if stack is None else stack.fill(given)
-    estimator = Estimator.load(path, calibrated=is_calibrated, stack=stack)
-    return estimator.predict(model=model, fabric=fabric, **read_request(given))
+    chosen = choose_for(given, hardware=hardware_names(hardware), file=file)
+    estimator = Estimator.load(path, calibrated=is_calibrated, stack=chosen.stack)
+    return estimator.predict(model=model, fabric=fabric, **read_request(chosen.values))
 
 
 def _show(compared: ComparedStep, top: int) -> None:

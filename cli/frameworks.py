@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelcast.cli.options import print_notes
-from kernelcast.cli.terminal import is_quiet
+from kernelcast.cli.terminal import is_quiet, warning
 from kernelcast.runtime import DataError, Estimate, UsageError
 from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.frameworks import NAMES
@@ -22,15 +22,16 @@ from kernelcast.runtime.small_file import read_small_file
 
 if TYPE_CHECKING:
     from kernelcast.runtime.frameworks.layout_files import LayoutFile
+    from kernelcast.runtime.frameworks.software import Chosen
 
 STDIN = "-"
 _MOST_BYTES = 1 << 18
 
 as_option = click.option(
     "--as",
-    "framework",
+    "printed_as",
     type=click.Choice(NAMES),
-    help="Print only the layout, as arguments of this framework.",
+    help="Print only the layout, as arguments of this framework, and assume it.",
 )
 layout_option = click.option(
     "--layout",
@@ -47,7 +48,7 @@ def check_alone(*others: str) -> None:
     """
     context = click.get_current_context()
     given = [one for one in context.command.params if one.name in others and context.params[one.name]]
-    if context.params["framework"] is not None and given:
+    if context.params["printed_as"] is not None and given:
         raise UsageError(f"--as and {given[0].opts[0]} are both given, expected one of them")
 
 
@@ -66,6 +67,30 @@ def print_layout(framework: str, estimate: Estimate) -> None:
     click.echo(written.text)
     if written.lost and not is_quiet():
         click.echo(f"warning: {written.warning}", err=True)
+
+
+def choose_for(
+    given: dict[str, Any],
+    printed_as: str | None = None,
+    *,
+    hardware: Collection[str],
+    is_open: bool = False,
+    file: LayoutFile | None = None,
+) -> Chosen:
+    """The software of a command's question: `--framework`, else that of its layout's file, else that of `--as`.
+
+    Raises:
+        UsageError, DataError: see `choose_software`.
+    """
+    from kernelcast.runtime.frameworks.software import choose_software
+
+    name = None if file is None else file.name
+    implied = name or printed_as
+    values = {"framework": implied, **given} if implied else given
+    chosen = choose_software(values, hardware=hardware, is_open=is_open, file=name)
+    for note in () if is_quiet() else chosen.notes:
+        click.echo(warning(note), err=True)
+    return chosen
 
 
 def layout_words(layout: Parallelism, *, also: Collection[str] = ()) -> list[str]:

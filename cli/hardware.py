@@ -111,7 +111,21 @@ def _show_list() -> None:
         ("measured", lambda one: "yes" if one.bundle else "no"),
         ("others from", lambda one: ", ".join(one.donors)),
     )
+    _show_offers()
     print_next((command_line("hardware", _EXAMPLE), "how each of its operators is known"))
+
+
+def _show_offers() -> None:
+    """Devices that sources of measurements offer, where any were added (kernelcast commons add)."""
+    try:
+        from kernelcast.cli.commons import print_offers
+        from kernelcast.store.commons.offers import offers
+        from kernelcast.store.commons.sources import read_sources
+    except ModuleNotFoundError:  # without the extra there are no sources
+        return
+    if read_sources() and (found := offers()):
+        click.echo("\nFrom sources of measurements (predict --hardware NAME --from commons)")
+        print_offers(found)
 
 
 def _score(scored: ScoredFile) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kernelcast.cli.estimate_text import Fact, render
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, title, warning
+from kernelcast.runtime.frameworks.software import framework_named
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.intent.network import RateSensitivity
 from kernelcast.runtime.request.field_types import with_unit
@@ -21,7 +22,7 @@ from kernelcast.runtime.views.formatting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from kernelcast.runtime.estimate.training import Training
     from kernelcast.runtime.intent.best import Best
@@ -35,7 +36,7 @@ _CERTAIN = 0.9
 
 def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings: bool = False) -> str:
     """An estimate as `render` shows it, with the results of the search that led to it."""
-    at_front: list[Fact] = []
+    at_front = list(_software(found))
     further: list[Fact] = []
     sections = []
     if found.training is not None:
@@ -70,6 +71,21 @@ def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings
         is_brief=is_brief,
         lists_warnings=lists_warnings,
     )
+
+
+def _software(found: IntentAnswer) -> Iterator[Fact]:
+    """The training framework assumed, or what each makes of the same step."""
+    if found.framework is not None:
+        yield (
+            "software",
+            f"{framework_named(found.framework).title}: its defaults where nothing else is given",
+        )
+    elif found.by_framework:
+        like = found.estimate.step_time_s
+        times = ", ".join(
+            f"{name} {seconds(step_s, like=like)}" for name, step_s in found.by_framework.items()
+        )
+        yield "software", f"no training software assumed (--framework); with its stack {times}"
 
 
 def _sensitivity(found: RateSensitivity) -> str:

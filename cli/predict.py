@@ -13,6 +13,7 @@ from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.frameworks import (
     as_option,
     check_alone,
+    choose_for,
     layout_option,
     model_of,
     print_layout,
@@ -33,7 +34,7 @@ from kernelcast.cli.options import (
     no_calibration_option,
     warnings_option,
 )
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, typed_again, warning
+from kernelcast.cli.terminal import command_line, is_quiet, print_next, say, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
@@ -50,6 +51,12 @@ if TYPE_CHECKING:
 
 @click.command("predict")
 @bundle_option
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(("commons",)),
+    help="Take --hardware from sources of measurements (kernelcast commons), not from what ships.",
+)
 @model_or_layout_option
 @field_options(*REQUEST.values())
 @layout_option
@@ -83,6 +90,7 @@ def predict(
     *,
     bundle: str | None,
     hardware: str | None,
+    origin: str | None,
     model_name: str | None,
     layout: str | None,
     no_calibration: bool,
@@ -92,7 +100,7 @@ def predict(
     trace: str | None,
     html: str | None,
     software: str | None,
-    framework: str | None,
+    printed_as: str | None,
     lists_warnings: bool,
     **fields: Any,
 ) -> Shown:
@@ -109,15 +117,23 @@ def predict(
     kernelcast predict --hardware a100-sxm --model llama-2-7b --layout train.sh --gpus 64
     """
     # Checked before the bundle is read: wrong use is cheaper to find.
+    shared = list[str]()
+    if origin is not None:
+        if hardware is None or bundle is not None:
+            raise UsageError("--from commons is given without --hardware NAME alone, expected both")
+        from kernelcast.cli.commons_bundle import commons_bundle
+
+        found_bundle, shared = commons_bundle(hardware)
+        bundle, hardware = str(found_bundle), None
     names = hardware_names(hardware)
     check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
-    asked = _Asked.read(names, model_name, layout, fields)
+    asked = _Asked.read(names, model_name, layout, printed_as, fields)
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
     if database is not None and explained == "memory":
         raise UsageError("--db is given with --explain memory, expected an operator's name")
-    if len(names) > 1 and (trace or html or explained or memory_snapshot or framework):
+    if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as):
         raise UsageError(
             "several hardware is given with --trace, --html, --explain, --memory-snapshot or --as, expected one"
         )
@@ -154,6 +170,8 @@ def predict(
         values = asked.model.with_notes(found.to_dict())
         if others is not None:
             values["other_software"] = list(others)
+        if shared:
+            values["commons"] = shared
         if explanations is not None:
             values["explanations"] = [one.to_dict() for one in explanations]
         if breakdown is not None:
@@ -163,8 +181,8 @@ def predict(
         return values
 
     def show() -> None:
-        if framework is not None:
-            print_layout(framework, estimate)
+        if printed_as is not None:
+            print_layout(printed_as, estimate)
         elif breakdown is not None or snapshot is not None:
             from kernelcast.cli.explain_memory import render_breakdown, render_snapshot
 
@@ -178,6 +196,8 @@ def predict(
             click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
         else:
             click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
+            for line in shared:
+                say(f"from the commons: {line}")
             if (line := software_warning(others or (), estimate.provenance)) and not is_quiet():
                 click.echo(warning(line))
             _print_next(estimate, has_page=html is not None)
@@ -197,7 +217,12 @@ class _Asked:
 
     @classmethod
     def read(
-        cls, names: tuple[str, ...], model_name: str | None, layout: str | None, fields: dict[str, Any]
+        cls,
+        names: tuple[str, ...],
+        model_name: str | None,
+        layout: str | None,
+        printed_as: str | None,
+        fields: dict[str, Any],
     ) -> _Asked:
         """The request that a command's options make.
 
@@ -216,13 +241,8 @@ class _Asked:
             given, wish = read_fields(file, model.model, given, wish.gpus), replace(wish, gpus=None)
         wish.check(given, names)
         fabric = find_fabric(given["fabric"]) if "fabric" in given else None
-        stack = None
-        if "stack" in given:
-            from kernelcast.runtime.stack.stack_file import find_stack
-
-            stack = find_stack(given.pop("stack"))
-            given = stack.fill(given)
-        return cls(model=model, given=given, wish=wish, fabric=fabric, stack=stack)
+        chosen = choose_for(given, printed_as, hardware=names, is_open=wish.is_open, file=file)
+        return cls(model=model, given=chosen.values, wish=wish, fabric=fabric, stack=chosen.stack)
 
     def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
         """The answer for one hardware."""

@@ -8,8 +8,8 @@ import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.estimate_text import headline, warnings_text
-from kernelcast.cli.frameworks import as_option, check_alone, layout_words, print_layout
-from kernelcast.cli.intent_options import rank_by_option
+from kernelcast.cli.frameworks import as_option, check_alone, choose_for, layout_words, print_layout
+from kernelcast.cli.intent_options import hardware_names, rank_by_option
 from kernelcast.cli.intent_text import in_days, training_text
 from kernelcast.cli.options import (
     F,
@@ -57,7 +57,6 @@ from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, r
 from kernelcast.runtime.search.result import Answer, SearchResult
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.stack.stack_file import find_stack
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import gibibytes, percent, rate, seconds, three_digits
 
@@ -65,7 +64,7 @@ _LONG_S = 3.0
 
 # Options of a prediction of the best layout, in addition to the layout.
 _AS_PREDICTED = (
-    "bundle", "hardware", "model_name", "sequence_length", "gpus_per_node", "fabric", "stack", "timeline",
+    "bundle", "hardware", "model_name", "sequence_length", "gpus_per_node", "fabric", "framework", "stack", "timeline",
     "bucket_entries", "no_calibration",
 )  # fmt: skip
 
@@ -116,6 +115,7 @@ def _limit_options(function: F) -> F:
     REQUEST["gpus_per_node"],
     REQUEST["fabric"],
     REQUEST["stack"],
+    REQUEST["framework"],
     required=("global_batch",),
 )
 @memory_options(any_size=True)
@@ -138,7 +138,7 @@ def search_(
     sequence_length: int | None,
     no_calibration: bool,
     pareto: bool,
-    framework: str | None,
+    printed_as: str | None,
     lists_warnings: bool,
     scheduler: str | None,
     tokens: int | None,
@@ -153,8 +153,8 @@ def search_(
     path = chosen_bundle(bundle, hardware)
     given = given_fields(options, any_size=True)
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
-    software = find_stack(given.pop("stack")) if "stack" in given else None
-    given = given if software is None else software.fill(given)
+    chosen = choose_for(given, printed_as, hardware=hardware_names(hardware), is_open=True)
+    given, software = chosen.values, chosen.stack
     found = find_model(model_name, sequence_length=sequence_length).require_length()
     print_notes(found)
     estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
@@ -172,8 +172,8 @@ def search_(
     def show() -> None:
         if best is None:
             return
-        if framework is not None:
-            print_layout(framework, best.estimate)
+        if printed_as is not None:
+            print_layout(printed_as, best.estimate)
             return
         click.echo(
             render(result, pareto=pareto, tokens=tokens, is_brief=is_quiet(), lists_warnings=lists_warnings)

@@ -107,15 +107,24 @@ def documents() -> Iterator[dict[str, Any]]:
         yield json.loads(text)["result"]
     yield json.loads((ROOT / "docs" / "prior.json").read_text(encoding="utf-8"))
     with TemporaryDirectory() as name:
-        for made in (_answers, _warnings, _of_server, _of_files, _of_traces, _of_training, _validation):
+        for made in (
+            _answers,
+            _of_commons,
+            _warnings,
+            _of_server,
+            _of_files,
+            _of_traces,
+            _of_training,
+            _validation,
+        ):
             for document in made(Path(name)):
                 yield json.loads(json_text(document))
 
 
-def _printed(*words: str | Path) -> dict[str, Any]:
+def _printed(*words: str | Path, **environment: str) -> dict[str, Any]:
     """What a command prints with --json; a path is one word, a text several."""
     arguments = [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
-    done = CliRunner().invoke(kernelcast, [*arguments, "--json"], env={"KERNELCAST_SITE": ""})
+    done = CliRunner().invoke(kernelcast, [*arguments, "--json"], env={"KERNELCAST_SITE": "", **environment})
     if not done.stdout:
         raise SystemExit(f"{' '.join(arguments)}: {done.exception}")
     document: dict[str, Any] = json.loads(done.stdout)
@@ -140,7 +149,7 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     yield _printed(one, _H200, "--offload-optimizer 0.5 --host-memory-gb-per-s 200 --offload-activations 0.1")
     yield _printed(one, "--hardware h100-sxm --model mixtral-8x7b --ep 4 --cp 2 --dp 2")
     yield _printed("predict", _H200, _LAYOUT, "--tokens 1B --price 2 --software nemo-1.0")
-    yield _printed("predict", _A100, _LAYOUT, "--stack fsdp-composer")
+    yield _printed(one, _A100, "--dp 8 --framework llm-foundry")
     yield _printed("predict", _A100, _LAYOUT, "--fabric perlmutter-measured --gpus-per-node 8")
     yield _printed("predict", _H200, "--global-batch 64 --tokens 1B --days 1 --recompute none")
     yield _printed("predict", _A100, "--gpus 16 --global-batch 64")
@@ -157,6 +166,21 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     yield planned.to_dict(with_fan=True)
     yield _printed("plan", _A100, f"--gpus 8,16 --global-batch 64 {run}")
     yield _printed("walltime", _H200, _LAYOUT, "--steps 1000 --price 2 --max-time 1h --asked 1h")
+
+
+def _of_commons(folder: Path) -> Iterator[dict[str, Any]]:
+    """An answer by a bundle that a source publishes."""
+    homes = {"XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
+    published = [
+        "publish",
+        str(DATA / "small.db"),
+        str(folder / "public"),
+        "--bundle",
+        str(BUNDLES / "a100-sxm.kcast"),
+    ]
+    for words in (published, ["add", str(folder / "public")]):
+        CliRunner().invoke(kernelcast, ["commons", *words], env=homes, catch_exceptions=False)
+    yield _printed("predict --from commons --fabric h200-3200g", _A100, _LAYOUT, **homes)
 
 
 def _warnings(_: Path) -> Iterator[dict[str, Any]]:

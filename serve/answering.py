@@ -11,11 +11,13 @@ from typing import Any
 from kernelcast.runtime import Estimator, ModelConfig
 from kernelcast.runtime.answers import fabric_choice
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, measured_fabric_names
+from kernelcast.runtime.catalogue.composition import shipped_names
 from kernelcast.runtime.errors import UsageError, error_context
+from kernelcast.runtime.frameworks.software import choose_software
 from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_named, shipped_fabrics
 from kernelcast.runtime.request.models import FoundModel, built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
-from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
+from kernelcast.runtime.stack.stack_file import shipped_stacks
 from kernelcast.serve.bodies import require_field
 from kernelcast.serve.warm import Warm
 
@@ -40,12 +42,10 @@ def of_request(warm: Warm, values: dict[str, Any]) -> tuple[Estimator, dict[str,
     estimator = warm.estimator_of(values.get("hardware"))
     values = {name: value for name, value in values.items() if name != "hardware"}
     asked = values.get("stack")
-    if asked is None:
-        return estimator, values
-    if asked not in shipped_stacks():
+    if asked is not None and asked not in shipped_stacks():
         raise UsageError(field="stack", found=asked, expected=f"one of {', '.join(shipped_stacks())}")
-    stack = stack_named(asked)
-    return estimator.with_stack(stack), stack.fill(values)
+    chosen = choose_software(values, hardware=shipped_names(estimator.bundle), is_open="gpus" in values)
+    return (estimator if chosen.stack is None else estimator.with_stack(chosen.stack)), chosen.values
 
 
 _INLINE = "model"

@@ -104,6 +104,7 @@ SEARCH_FIELDS: Mapping[str, Schema] = {
             "global_batch",
             "gpus_per_node",
             "stack",
+            "framework",
             "timeline",
             "bucket_entries",
         )

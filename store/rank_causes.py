@@ -20,8 +20,9 @@ _PARTS = {"compute": "slow_kernels", "memory": "copies", "host": "slow_host"}
 
 _RANKS = "SELECT * FROM rank_arrival WHERE run_id = ? ORDER BY rank"
 _TIME = """
-    SELECT count(DISTINCT coalesce(step_index, -1)) AS steps, max(run_us + duration_us) - min(run_us) AS time_us
-    FROM trace_event WHERE run_id = :run AND collective_number IS NOT NULL
+    SELECT count(DISTINCT coalesce(step, '')) AS steps,
+        max(arrival_us + wait_us + transfer_us) - min(arrival_us) AS time_us
+    FROM collective_match WHERE run_id = ?
 """
 _HOST = """
     SELECT rank, sum(total_ns) / 1e6 AS loader_ms FROM host_time JOIN timeline ON number = timeline_number
@@ -29,8 +30,8 @@ _HOST = """
 """
 _KERNELS = """
     SELECT name, rank = :rank AS is_own, avg(launches) AS launches, avg(total_us) AS total_us FROM (
-        SELECT name, rank, count(*) AS launches, sum(duration_us) AS total_us FROM trace_event
-        WHERE run_id = :run AND class = 'compute' GROUP BY name, rank
+        SELECT name, rank, sum(launches) AS launches, sum(duration_ns) / 1e3 AS total_us FROM event_sum
+        JOIN event_kind ON number = kind_number WHERE class = 'compute' GROUP BY name, rank
     ) GROUP BY name, is_own
 """
 _MEMBERS = "SELECT DISTINCT rank FROM collective_match WHERE run_id = ? AND group_ranks = ?"
@@ -58,8 +59,11 @@ class RankFinding:
 
 
 def rank_findings(database: Database, run_id: str) -> tuple[RankFinding, ...]:
-    """Slow ranks and links of a run, the longest delay first; none of a run with one traced rank."""
-    [about] = database.query(_TIME, {"run": run_id})
+    """Slow ranks and links of a run, the longest delay first; none of a run with one traced rank.
+
+    Within `summed_events`, whose tables it asks.
+    """
+    [about] = database.query(_TIME, [run_id])
     if not about["time_us"]:
         return ()
     steps, step_ms = about["steps"], about["time_us"] / 1e3 / about["steps"]
@@ -96,7 +100,7 @@ def _slow_ranks(database: Database, run_id: str, steps: int) -> Iterator[RankFin
         elif loader_ms >= sum(extra_ms.values()) / 2:
             kind, cause = "data_loader", f"its data loader takes {loader_ms / steps:,.2f} ms a step longer"
         elif part == "compute":
-            kind, cause = _kernels(database.query(_KERNELS, {"run": run_id, "rank": row["rank"]}))
+            kind, cause = _kernels(database.query(_KERNELS, {"rank": row["rank"]}))
         elif part == "memory":
             cause = "its copies and fills take longer"
         else:

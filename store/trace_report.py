@@ -11,6 +11,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store.database import Database
 from kernelcast.store.querying import Question, questions
 from kernelcast.store.rank_causes import RankFinding, rank_findings
+from kernelcast.store.trace_sums import summed_events
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -84,10 +85,11 @@ def trace_report(database: Database, run_id: str, *, top: int = 15) -> TraceRepo
         [run_id],
     )
 
-    tables: dict[str, Any] = {
-        one.name: database.query(one.sql, {"run": run_id, "top": top}) for one in report_tables()
-    }
-    findings = rank_findings(database, run_id) if tables["ranks"] else ()
+    with summed_events(database, run_id):
+        tables: dict[str, Any] = {
+            one.name: database.query(one.sql, {"run": run_id, "top": top}) for one in report_tables()
+        }
+        findings = rank_findings(database, run_id) if tables["ranks"] else ()
     return TraceReport(run_id=run_id, **about, **tables, findings=findings)
 
 

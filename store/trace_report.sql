@@ -1,10 +1,28 @@
 -- Tables of the report of a traced run, in the form of questions.sql and in the order in which they are shown: at most
--- :top rows of run :run.
+-- :top rows of run :run. trace_sums.py makes the tables named *_sum.
 
 -- steps: steps
 -- An event, with the gap before it, belongs to the step that launched it.
-SELECT * FROM step_time
-WHERE run_id = :run
+SELECT
+    rank,
+    name AS step,
+    round((compute_ns + exposed_communication_ns + memory_ns + idle_ns) / 1e6, 3) AS device_ms,
+    round(compute_ns / 1e6, 3) AS compute_ms,
+    round(exposed_communication_ns / 1e6, 3) AS exposed_communication_ms,
+    round(memory_ns / 1e6, 3) AS memory_ms,
+    round(idle_ns / 1e6, 3) AS idle_ms,
+    round(idle_host_ns / 1e6, 3) AS idle_host_ms,
+    round(idle_other_stream_ns / 1e6, 3) AS idle_other_stream_ms,
+    round(idle_dependency_ns / 1e6, 3) AS idle_dependency_ms,
+    round(idle_unknown_ns / 1e6, 3) AS idle_unknown_ms,
+    round(communication_ns / 1e6, 3) AS communication_ms,
+    round(100 - 100.0 * exposed_communication_ns / nullif(communication_ns, 0), 1) + 0.0 AS overlapped_percent,
+    CAST(events AS INTEGER) AS events,
+    CAST(step_index AS INTEGER) AS step_index,
+    trace_id,
+    :run AS run_id
+FROM step_sum
+LEFT JOIN traced_step ON traced_step.timeline_number = step_sum.timeline_number AND traced_step.step = step_index
 ORDER BY rank, trace_id, step_index IS NULL, step_index;
 
 -- ranks: ranks, by the collectives that several of them ran
@@ -27,53 +45,95 @@ ORDER BY sum(transfer_us) DESC LIMIT :top;
 
 -- kernels: kernels
 -- Exposed time counts every instant once.
-SELECT kernel, class, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,
-    round(sum(total_us) / sum(launches), 3) AS mean_us, round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
-    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (), 1) AS percent_of_busy
-FROM kernel_time
-WHERE run_id = :run
-GROUP BY kernel, class
+SELECT name AS kernel, class, CAST(sum(launches) AS INTEGER) AS launches, round(sum(duration_ns) / 1e6, 3) AS total_ms,
+    round(sum(duration_ns) / sum(launches) / 1e3, 3) AS mean_us, round(sum(exposed_ns) / 1e6, 3) AS exposed_ms,
+    round(100.0 * sum(exposed_ns) / sum(sum(exposed_ns)) OVER (), 1) AS percent_of_busy
+FROM event_sum JOIN event_kind ON number = kind_number
+GROUP BY name, class
 ORDER BY exposed_ms DESC, total_ms DESC, kernel LIMIT :top;
 
 -- host_operators: operators of the host
 -- Kernels by the operator that launched them.
-SELECT host_operator, direction, class, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,
-    round(sum(exposed_us) / 1e3, 3) AS exposed_ms,
-    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (), 1) AS percent_of_busy
-FROM host_operator_time
-WHERE run_id = :run
+SELECT host_operator, direction, class, CAST(sum(launches) AS INTEGER) AS launches,
+    round(sum(duration_ns) / 1e6, 3) AS total_ms, round(sum(exposed_ns) / 1e6, 3) AS exposed_ms,
+    round(100.0 * sum(exposed_ns) / sum(sum(exposed_ns)) OVER (), 1) AS percent_of_busy
+FROM event_sum JOIN event_kind ON number = kind_number
 GROUP BY host_operator, direction, class
 ORDER BY exposed_ms DESC, total_ms DESC, host_operator LIMIT :top;
 
 -- products: matrix products
 -- At the mean time of a call.
-SELECT rank, host_operator, batch, m, k, n, dtype, calls, mean_us, teraflops_per_s, percent_of_peak, bound,
-    percent_of_roofline
-FROM product_rate
-WHERE run_id = :run
-ORDER BY total_us DESC, m, k, n LIMIT :top;
+SELECT rank, host_operator, batch, m, k, n, dtype, calls, round(mean_us, 3) AS mean_us,
+    round(flops / mean_us / 1e6, 3) AS teraflops_per_s,
+    round(100.0 * flops / mean_us * 1e6 / flops_per_s, 1) AS percent_of_peak,
+    CASE
+        WHEN flops / least_bytes * memory_bytes_per_s < flops_per_s THEN 'memory'
+        WHEN flops_per_s IS NOT NULL THEN 'compute'
+    END AS bound,
+    round(100.0 / mean_us * 1e6 * iif(
+        flops / flops_per_s > least_bytes / memory_bytes_per_s, flops / flops_per_s, least_bytes / memory_bytes_per_s
+    ), 1) AS percent_of_roofline
+FROM (
+    SELECT rank, host_operator, batch, m, k, n, event_kind.dtype, CAST(calls AS INTEGER) AS calls,
+        duration_ns / calls / 1e3 AS mean_us, duration_ns, device_peak.flops_per_s, device_peak.memory_bytes_per_s,
+        2.0 * batch * m * k * n AS flops,
+        1.0 * batch * (m * k + k * n + m * n) * CASE
+            WHEN event_kind.dtype = 'float64' THEN 8
+            WHEN event_kind.dtype = 'float32' THEN 4
+            WHEN event_kind.dtype LIKE '%8%' THEN 1
+            ELSE 2
+        END AS least_bytes
+    FROM product_sum JOIN event_kind ON event_kind.number = kind_number JOIN run ON run.id = :run
+    JOIN hardware ON hardware.id = compute_id
+    LEFT JOIN device_peak
+        ON device_peak.device_name = hardware.device_name AND device_peak.dtype = event_kind.dtype
+)
+ORDER BY round(duration_ns / 1e3, 3) DESC, m, k, n, rank LIMIT :top;
 
 -- collectives: collectives
 -- The mean includes waiting for other ranks.
-SELECT rank, collective, group_size, message_bytes, dtype, calls, mean_us, bus_gb_per_s, min_us, best_bus_gb_per_s,
-    round(exposed_us / 1e3, 3) AS exposed_ms
-FROM collective_rate
-WHERE run_id = :run
-ORDER BY total_us DESC LIMIT :top;
+SELECT rank, collective, group_size, message_bytes, dtype, CAST(calls AS INTEGER) AS calls, round(mean_us, 3) AS mean_us,
+    round(bus_bytes / mean_us / 1e3, 3) AS bus_gb_per_s, round(min_us, 3) AS min_us,
+    round(bus_bytes / min_us / 1e3, 3) AS best_bus_gb_per_s, round(exposed_ns / 1e6, 3) AS exposed_ms
+FROM (
+    SELECT rank, collective, group_size, message_bytes, dtype, sum(launches) AS calls,
+        sum(duration_ns) / sum(launches) / 1e3 AS mean_us, min(min_ns) / 1e3 AS min_us, sum(exposed_ns) AS exposed_ns,
+        sum(duration_ns) AS duration_ns,
+        CASE
+            WHEN collective LIKE '%all%reduce%' OR collective = 'allreduce' THEN 2.0 * (group_size - 1) / group_size
+            WHEN collective LIKE '%gather%' OR collective LIKE '%scatter%' OR collective LIKE '%to_all%'
+                THEN 1.0 * (group_size - 1) / group_size
+            ELSE 1.0
+        END * message_bytes AS bus_bytes
+    FROM event_sum JOIN event_kind ON number = kind_number
+    WHERE class = 'communication'
+    GROUP BY trace_id, rank, collective, group_size, group_ranks, message_bytes, dtype
+)
+ORDER BY round(duration_ns / 1e3, 3) DESC LIMIT :top;
 
 -- copies: copies and fills
 -- Rates over the bytes that were recorded.
 SELECT copy, sum(copies) AS copies, sum(total_bytes) AS total_bytes, round(sum(total_ms), 3) AS total_ms,
     round(sum(exposed_ms), 3) AS exposed_ms, round(avg(gb_per_s), 3) AS gb_per_s
-FROM copy_rate
-WHERE run_id = :run
+FROM (
+    SELECT name AS copy, CAST(sum(launches) AS INTEGER) AS copies,
+        CAST(sum(launches * message_bytes) AS INTEGER) AS total_bytes, sum(duration_ns) / 1e6 AS total_ms,
+        sum(exposed_ns) / 1e6 AS exposed_ms,
+        round(sum(launches * message_bytes) / nullif(sum(iif(message_bytes IS NULL, 0, duration_ns)), 0), 3) AS gb_per_s
+    FROM event_sum JOIN event_kind ON number = kind_number
+    WHERE class = 'memory'
+    GROUP BY trace_id, name
+)
 GROUP BY copy
 ORDER BY sum(total_ms) DESC LIMIT :top;
 
 -- launches: launches
 -- Delay: from the launch to the start. Queued: launched and not started yet. A queue that is empty makes the device wait.
-SELECT rank, step, launches, short_percent, mean_delay_us, mean_queued, starved_percent, host_ms FROM launch_delay
-WHERE run_id = :run
+SELECT rank, name AS step, CAST(launches AS INTEGER) AS launches, round(100.0 * short / launches, 1) AS short_percent,
+    round(delay_ns / launches / 1e3, 3) AS mean_delay_us, round(delay_ns / (to_ns - from_ns), 1) AS mean_queued,
+    round(100.0 * starved / launches, 1) AS starved_percent, round(late_ns / 1e6, 3) AS host_ms
+FROM launch_sum
+LEFT JOIN traced_step ON traced_step.timeline_number = launch_sum.timeline_number AND traced_step.step = step_index
 ORDER BY rank, step_index LIMIT :top;
 
 -- host: calls of the host
@@ -87,15 +147,28 @@ ORDER BY is_synchronising DESC, sum(total_ms) DESC LIMIT :top;
 
 -- modules: annotations and modules
 -- Around the launches, outermost first, with everything inside them.
-SELECT module, level, sum(launches) AS launches, round(sum(total_us) / 1e3, 3) AS total_ms,
-    round(sum(exposed_us) / 1e3, 3) AS exposed_ms
-FROM module_time
-WHERE run_id = :run
+WITH RECURSIVE part (number, module, rest, level) AS (
+    SELECT number, '', name || ' / ', 0 FROM event_scope
+    WHERE number IN (SELECT scope_number FROM event_sum)
+    UNION ALL
+    SELECT
+        number,
+        iif(module = '', '', module || ' / ') || substr(rest, 1, instr(rest, ' / ') - 1),
+        substr(rest, instr(rest, ' / ') + 3),
+        level + 1
+    FROM part
+    WHERE rest <> '' AND level < 32
+)
+SELECT module, level, CAST(sum(launches) AS INTEGER) AS launches, round(sum(duration_ns) / 1e6, 3) AS total_ms,
+    round(sum(exposed_ns) / 1e6, 3) AS exposed_ms
+FROM event_sum JOIN part ON number = scope_number AND level > 0
 GROUP BY module, level
 ORDER BY exposed_ms DESC, level LIMIT :top;
 
 -- streams: streams
 -- Gaps before the events of a stream.
-SELECT * FROM stream_idle
-WHERE run_id = :run
+SELECT rank, CAST(device AS INTEGER) AS device, CAST(stream AS INTEGER) AS stream, CAST(events AS INTEGER) AS events,
+    round(duration_ns / 1e6, 3) AS busy_ms, round(idle_ns / 1e6, 3) AS idle_ms, round(host_ns / 1e6, 3) AS host_ms,
+    round(waiting_ns / 1e6, 3) AS waiting_ms, round(unknown_ns / 1e6, 3) AS unknown_ms, trace_id, :run AS run_id
+FROM stream_sum
 ORDER BY rank, device, busy_ms DESC LIMIT :top;

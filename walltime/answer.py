@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
@@ -15,6 +15,7 @@ from kernelcast.runtime.answers.warnings import Cause
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.dataclass import asdict, dataclass
+from kernelcast.runtime.frameworks.software import choose_software
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.models import (
     FoundModel,
@@ -31,9 +32,6 @@ from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
 from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS
 from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
 from kernelcast.walltime.settings import Settings, is_path
-
-if TYPE_CHECKING:
-    from kernelcast.runtime.stack.stack import Stack
 
 WALLTIME_FORMAT = "kernelcast.walltime/2"
 MAX_EXPECTED_S = 3_653 * 86_400.0
@@ -135,9 +133,12 @@ def answer(
     settings, given = job.settings, allocation or Allocation()
     _check_complete(settings)
     with settings.blamed():
-        stack = _stack(settings)
-        values = {name: one.value for name, one in settings.given.items()}
-        asked = read_request(values if stack is None else stack.fill(values))
+        named = None if "bundle" in settings else settings.text("hardware")
+        chosen = choose_software(
+            {name: one.value for name, one in settings.given.items()},
+            hardware=() if named is None else (named,),
+        )
+        asked = read_request(chosen.values)
         layout: Parallelism = asked["parallelism"]
         given.check(layout)
         found_model = (find_model or _model)(settings)
@@ -150,7 +151,7 @@ def answer(
             asked["cluster"] = Cluster(gpus_per_node=given.gpus_per_node)
     bundle = _bundle(settings)
     with settings.blamed():
-        estimator = load(bundle) if stack is None else load(bundle).with_stack(stack)
+        estimator = load(bundle) if chosen.stack is None else load(bundle).with_stack(chosen.stack)
         estimate = estimator.predict(model=model, fabric=fabric, **asked)
         found = walltime(
             steps=_steps(settings, layout, model),
@@ -171,7 +172,7 @@ def answer(
         asked_s=asked_s,
         estimate=estimate,
         settings=settings,
-        warnings=(*job.warnings, *found_model.all_notes, *_warnings(found, estimate, asked_s)),
+        warnings=(*job.warnings, *chosen.notes, *found_model.all_notes, *_warnings(found, estimate, asked_s)),
     )
 
 
@@ -241,16 +242,6 @@ def _fabric(settings: Settings) -> FabricChoice | None:
     """The fabric by path or shipped name; None if not given."""
     wanted = settings.text("fabric")
     return None if wanted is None else fabric_of(wanted)
-
-
-def _stack(settings: Settings) -> Stack | None:
-    """The software stack by path or shipped name; None if not given."""
-    wanted = settings.text("stack")
-    if wanted is None:
-        return None
-    from kernelcast.runtime.stack.stack_file import find_stack
-
-    return find_stack(wanted)
 
 
 def _names_in(models: str | None) -> list[str]:

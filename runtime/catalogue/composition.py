@@ -29,6 +29,12 @@ SCHEME = "hardware:"
 _NAME = re.compile(r"[\w .+-]+")
 
 
+def shipped_names(bundle: Bundle) -> tuple[str, ...]:
+    """The name of hardware that ships, () of a bundle's file."""
+    path = str(bundle.path)
+    return (path.removeprefix(SCHEME),) if path.startswith(SCHEME) else ()
+
+
 def source_meant(given: str | os.PathLike[str]) -> str:
     """What `load_bundle` takes: a path, or a text that may be the bare name of hardware.
 

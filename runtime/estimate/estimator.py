@@ -219,7 +219,7 @@ class Estimator:
     ) -> Estimate:
         check_format(parallelism.fp8_recipe, self.bundle)
         if timeline == "simulate":
-            check_simulated(parallelism)
+            check_simulated(parallelism.chunks, parallelism.micro_batches)
         over = collective_source(self.predictor, fabric)
         used, source = (
             (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)

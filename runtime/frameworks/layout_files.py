@@ -67,6 +67,11 @@ class LayoutFile:
     settings: Settings
 
     @property
+    def name(self) -> str:
+        """The framework's name."""
+        return next(name for name, one in FRAMEWORKS.items() if one is self.framework)
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """Keys without effect on the layout."""
         known = self.framework.keys

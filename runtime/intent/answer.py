@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
-from kernelcast.runtime.dataclass import asdict, dataclass
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.catalogue.composition import shipped_names
+from kernelcast.runtime.dataclass import asdict, dataclass, replace
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.defaults import chosen_gpus_per_node, usual_gpus_per_node
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
+from kernelcast.runtime.frameworks.software import stacks_that_run
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.intent.network import RateSensitivity, rate_sensitivity
-from kernelcast.runtime.request.fields import DEGREES, SAMPLES
+from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.request.fields import DEGREES, SAMPLES, STACK
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.reading import read_request
 
@@ -31,7 +35,8 @@ if TYPE_CHECKING:
 class IntentAnswer:
     """An estimate; `best` where its layout was searched, and what was wished for. None is what was not.
 
-    `changes` would make a layout that was not searched fit, where it does not.
+    `changes` would make a layout that was not searched fit, where it does not. `framework` is the training framework
+    assumed; without one, `by_framework` are the seconds of the same step by the frameworks whose stack ships.
     """
 
     estimate: Estimate
@@ -41,6 +46,8 @@ class IntentAnswer:
     fewest: Fewest | None = None
     largest: Largest | None = None
     changes: tuple[FittingChange, ...] = ()
+    framework: str | None = None
+    by_framework: Mapping[str, float] | None = None
 
     @property
     def run_days(self) -> dict[str, float] | None:
@@ -59,7 +66,7 @@ class IntentAnswer:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the estimate's form `kernelcast.estimate/2`, with further keys."""
-        values = self.estimate.to_dict()
+        values = {**self.estimate.to_dict(), **values_of(self, "framework", "by_framework")}
         if self.sensitivity is not None:
             values["fabric_rate_sensitivity"] = self.sensitivity.to_dict()
         if self.training is not None:
@@ -139,7 +146,36 @@ def answer(
         fewest=fewest,
         largest=largest,
         changes=changes,
+        framework=values.get("framework"),
+        by_framework=_by_framework(estimator, values, estimate, fabric),
     )
+
+
+def _by_framework(
+    estimator: Estimator, values: Mapping[str, Any], estimate: Estimate, fabric: FabricChoice | None
+) -> dict[str, float] | None:
+    """Seconds of a step on hardware that ships as frameworks run it; None where one or a stack is given."""
+    asked_for = "framework" in values or estimator.stack is not None or estimate.timeline != "simulate"
+    if asked_for or not (hardware := shipped_names(estimator.bundle)):
+        return None
+    found = {}
+    for name, stack in stacks_that_run(asdict(estimate.parallelism), hardware):
+        layout = replace(estimate.parallelism, **{**stack.fill({}), **_layout_of(values)})
+        with suppress(UsageError, DataError):
+            other = estimator.with_stack(stack).predict(
+                model=estimate.model,
+                parallelism=layout,
+                cluster=estimate.cluster,
+                bucket_entries=estimate.bucket_entries,
+                interval=False,
+                fabric=fabric,
+            )
+            found[name] = other.step_time_s
+    return found
+
+
+def _layout_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in STACK if name in values}
 
 
 def _largest(request: OpenRequest, wish: Wish, values: Mapping[str, Any]) -> Largest:

@@ -8,6 +8,7 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
+from kernelcast.runtime.frameworks.software import choose_software
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.fields import MEMORY, REQUEST, SEARCH, SHARED, renamed
@@ -18,7 +19,15 @@ from kernelcast.runtime.search.result import SearchResult
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.spelling import unknown_field
 
-_OF_QUESTION = ("sequence_length", "global_batch", "gpus_per_node", "fabric", "timeline", "bucket_entries")
+_OF_QUESTION = (
+    "framework",
+    "sequence_length",
+    "global_batch",
+    "gpus_per_node",
+    "fabric",
+    "timeline",
+    "bucket_entries",
+)
 
 
 def predict(
@@ -49,7 +58,7 @@ def predict(
         DataError: no layout is valid, fits, or has an answer.
     """
     found, fabric, values = read_question_fields(
-        estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability")
+        estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability"), is_open=gpus is not None
     )
     wish = Wish(gpus=gpus)
     wish.check(values, ())
@@ -80,6 +89,8 @@ def read_question_fields(
     model: ModelConfig | str | os.PathLike[str],
     fields: Mapping[str, Any],
     known: Iterable[str],
+    *,
+    is_open: bool | None = None,
 ) -> tuple[ModelConfig, FabricChoice | None, dict[str, Any]]:
     """The model, the fabric, and the other fields including the stack's.
 
@@ -100,4 +111,7 @@ def read_question_fields(
         found = find_model(model, sequence_length=length).require_length().model
     fabric = values.pop("fabric", None)
     fabric = find_fabric(fabric) if isinstance(fabric, str | os.PathLike) else fabric
+    values = choose_software(
+        values, hardware=(), is_open="gpus" in values if is_open is None else is_open
+    ).values
     return found, fabric, values if estimator.stack is None else estimator.stack.fill(values)

@@ -26,6 +26,7 @@ _OPTIONS = (
     "fit_probability",
     "timeline",
     "bucket_entries",
+    "framework",
     *STACK,
 )
 

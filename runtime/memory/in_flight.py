@@ -1,6 +1,6 @@
 """Micro-batches in flight: passes forward whose backward pass has not begun, at their most, by schedule."""
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,13 +82,6 @@ def loads(
     """
     if schedule in FULL_AFTER:
         micro_batches = min(micro_batches, FULL_AFTER[schedule] * pp)
-    return _loads(schedule, pp, virtual_stages, micro_batches, counts)
-
-
-@remembered(8 << 20)
-def _loads(
-    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
-) -> tuple[Load, ...]:
     if SCHEDULE_KINDS[schedule].is_v:
         waiting = _waiting(schedule, pp, virtual_stages, micro_batches)
         return tuple(_load_of(schedule, own, counts) for own in waiting)
@@ -162,13 +155,14 @@ def _load(
     held = tuple(map(sum, by_kind))
     if schedule == "interleaved":
         ahead = min(2 * (pp - stage - 1) + (virtual_stages - 1) * pp, micro_batches * virtual_stages)
-        runs = _Passes(pp, virtual_stages, micro_batches, ahead)
         of_first = tuple(int(chunk == 0) for chunk in range(virtual_stages))
-        live = tuple(runs.most_alive(kind) for kind in by_kind)
-        live_first, live_last = runs.most_alive(of_first), runs.most_alive(of_first[::-1])
+        live_first, live_last, *live = (
+            _most_alive(pp, virtual_stages, micro_batches, ahead, weights)
+            for weights in (of_first, of_first[::-1], *by_kind)
+        )
     else:
         live_first = live_last = micro_batches if schedule == "gpipe" else min(pp - stage, micro_batches)
-        live = tuple(live_first * layers for layers in held)
+        live = [live_first * layers for layers in held]
     return Load(
         first=int(stage == 0),
         last=int(stage == pp - 1),
@@ -177,31 +171,31 @@ def _load(
         live_last=live_last,
         late=min(stage, micro_batches - 1) if schedule == "zero_bubble" else 0,
         layers=held,
-        live_layers=live,
+        live_layers=tuple(live),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
-    """The chunk passes of one stage, interleaved: `ahead` forward, then one forward, one backward.
+def _most_alive(
+    pp: int, virtual_stages: int, micro_batches: int, ahead: int, weights: tuple[int, ...]
+) -> int:
+    """The largest sum of the weights of a stage's chunk passes in flight, interleaved.
 
-    Chunks take turns every pp passes, forward from the first, backward from the last.
+    `ahead` run forward, then one forward, one backward. Chunks take turns every pp passes, forward from the first,
+    backward from the last.
     """
+    # It repeats every turn.
+    pairs = min(pp * virtual_stages, micro_batches * virtual_stages - ahead)
+    forward, backward = _passed(pp, weights)
+    # Fullest right after a forward pass: the one of pair i comes before its backward pass.
+    alive = forward[ahead + 1 : ahead + 1 + pairs] - backward[:pairs]
+    return int(max(alive.max(initial=0), forward[ahead]))
 
-    pp: int
-    virtual_stages: int
-    micro_batches: int
-    ahead: int
 
-    def most_alive(self, weights: Sequence[int]) -> int:
-        """The largest sum of the weights of the chunk passes in flight."""
-        turn = self.pp * self.virtual_stages
-        # It repeats every turn.
-        pairs = min(turn, self.micro_batches * self.virtual_stages - self.ahead)
-        chunk = np.arange(self.ahead + pairs) % turn // self.pp
-        by_chunk = np.array(weights, dtype=np.int64)
-        forward = np.cumsum(by_chunk[chunk])
-        backward = np.cumsum(by_chunk[::-1][chunk[:pairs]])
-        # Fullest right after a forward pass: the one of pair i comes before its backward pass.
-        alive = forward[self.ahead :] - np.concatenate([[0], backward])[:pairs]
-        return int(max(alive.max(initial=0), forward[self.ahead - 1] if self.ahead else 0))
+@lru_cache(maxsize=64)
+def _passed(pp: int, weights: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sums of the weights of the first passes of three turns, forward, and of one, backward, int64 [1 + passes]."""
+    turn = np.repeat(np.array(weights, dtype=np.int64), pp)
+    nothing = np.zeros(1, dtype=np.int64)
+    return np.cumsum(np.concatenate([nothing, turn, turn, turn])), np.cumsum(
+        np.concatenate([nothing, turn[::-1]])
+    )

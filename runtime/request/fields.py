@@ -52,6 +52,7 @@ AdaptedKind = Literal["attention", "mlp"]
 ModuleKind = Literal["torch", "torchtitan", "megatron", "megatron_local"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
+FrameworkName = Literal["megatron-lm", "torchtitan", "deepspeed", "llm-foundry", "nemo"]
 
 MAX_DEGREE = 1_000_000
 MAX_SIZE = 2**31 - 1
@@ -291,7 +292,10 @@ OPTIONS = table(
         otherwise="the bundle's"),
     Field("stack", text("a shipped stack's name, or the path of a .toml file", one_line=True),
         "Software stack: corrections to sums of operators, fitted to measured steps (kernelcast stack list).",
-        otherwise="no correction"),
+        otherwise="the framework's, else no correction"),
+    Field("framework", choice(get_args(FrameworkName)),
+        "Training framework: its defaults, its stack, and the layouts that it can express.",
+        otherwise="from --layout or --as, else none is assumed"),
     Field("bucket_entries", _SIZE, "Bucket size of gradient and parameter collectives.",
         DEFAULT_BUCKET_ENTRIES, unit="entries"),
     Field("timeline", choice(get_args(TimelineKind)), "Simulation of the schedule, or the paper's closed form (eq. 7).",

@@ -88,7 +88,7 @@ def _choices(field: str, layout: Parallelism, model: ModelConfig, simulated: boo
             changed.check(model)
             partition(model.layers, changed.pp, changed.virtual_stages)
             if simulated:
-                check_simulated(changed)
+                check_simulated(changed.chunks, changed.micro_batches)
         except UsageError as error:
             yield Choice(value=value, layout=None, problem=str(error))
         else:

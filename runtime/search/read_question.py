@@ -12,6 +12,7 @@ from kernelcast.runtime.estimate.defaults import (
     usual_gpus_per_node,
     usual_reserved_bytes,
 )
+from kernelcast.runtime.frameworks.software import Software, framework_named
 from kernelcast.runtime.memory.spread import memory_spread
 from kernelcast.runtime.memory.stages import on_cpu
 from kernelcast.runtime.request.field_types import Field
@@ -22,8 +23,8 @@ from kernelcast.runtime.request.fields import (
     STACK,
 )
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.number_set import NumberSet
 from kernelcast.runtime.request.schedule import USUAL_SCHEDULES
-from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
 
@@ -63,6 +64,14 @@ def read_question(
             raise UsageError(f"{name} is not given, expected it in the question", field=name)
     gpus = _listed("gpus", SEARCH["gpus"], values["gpus"])
     options = ("timeline", "rank_by", "top", "bucket_entries", "fit_probability")
+    limits = {name: _limit(name, field, values[name]) for name, field in LIMITS.items() if name in values}
+    software = None if "framework" not in values else framework_named(values["framework"])
+    if software is not None:
+        limits |= {
+            name: _allowed(software, name, field.name, limits)
+            for name, field in LIMITS.items()
+            if field.name in software.layouts
+        }
     return Question(
         space=Space(
             model=model,
@@ -71,7 +80,8 @@ def read_question(
             gpus_per_node=values["gpus_per_node"]
             if "gpus_per_node" in values
             else chosen_gpus_per_node(fabric) or usual_gpus_per_node(bundle) or max(gpus),
-            **{name: _limit(name, field, values[name]) for name, field in LIMITS.items() if name in values},
+            **limits,
+            refused=() if software is None else software.refused,
             common={name: values[name] for name in STACK if name in values},
         ),
         gpu_memory_bytes=values["gpu_memory_bytes"]
@@ -82,6 +92,16 @@ def read_question(
         fabric=fabric,
         **{name: values[name] for name in options if name in values},
     )
+
+
+def _allowed(software: Software, name: str, field: str, limits: Mapping[str, Any]) -> Any:
+    """What both a limit and a framework allow."""
+    known: tuple[Any, ...] = software.layouts[field]
+    allowed = tuple(one for one in known if name not in limits or one in limits[name])
+    if not allowed:
+        words = " or ".join(str(one).lower() for one in known)
+        raise UsageError(field=field, found=str(limits[name]), expected=f"{words} with {software.title}")
+    return allowed
 
 
 def _limit(name: str, field: Field, value: object) -> Any:

@@ -29,7 +29,8 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, USUAL_SCHEDULES
+from kernelcast.runtime.request.number_set import NumberSet
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, USUAL_SCHEDULES, check_schedule
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.step.partition import partition
@@ -91,7 +92,8 @@ class Refusals:
 class Space:
     """The layouts of `model` that train `global_batch` samples per update on a number of devices in `gpus`.
 
-    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of
+    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `refused` are combinations of numbers
+    that a framework does not run; `common` are the fields of
     `SHARED`, with one value each. By default layers are balanced by time (`layer_split`), `tp` stays within a node
     (`gpus_per_node`), schedules are not V-shaped, an interleaved one has 2 to 8 chunks per device, `cp` leaves a
     device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and other fields are free. With experts and tp
@@ -120,6 +122,7 @@ class Space:
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero: tuple[int, ...] = (0, 1, 2, 3)
     sequence_parallel: tuple[bool, ...] = (False, True)
+    refused: tuple[Mapping[str, NumberSet], ...] = ()
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -241,6 +244,9 @@ class Space:
         waiting = units = 0
         for number, unit in islice(enumerate(self.units(of_degrees)), shard, None, shards):
             table = parts.of(number, unit)
+            for together in self.refused:
+                held = [numbers.mask(table[:, COLUMNS.index(name)]) for name, numbers in together.items()]
+                table = table[~np.logical_and.reduce(held)]
             rows.append(table)
             waiting += len(table)
             units += 1
@@ -300,19 +306,18 @@ class _Parts:
     def _new(self, unit: dict[str, Any]) -> tuple[_Table, Refusals]:
         space, refusals = self.space, Refusals()
         pp, tp = unit["pp"], unit["tp"]
-        variants = tuple(
-            (SCHEDULES.index(schedule), virtual_stages, int(sequence_parallel))
-            for schedule in _schedules(space.schedules, pp, unit["micro_batches"])
-            for virtual_stages in self._virtual_stages(schedule, pp, refusals)
+        # The degrees are valid; one layout for each value shows what a cut of sequences needs.
+        cuts = [
+            Parallelism(**unit, sequence_parallel=sequence_parallel)
             for sequence_parallel in _distinct(space.sequence_parallel, tp > 1)
             if sequence_parallel or tp == 1 or not space.model.experts or len(space.sequence_parallel) == 1
-            if self._is_valid(
-                refusals,
-                **unit,
-                schedule=schedule,
-                virtual_stages=virtual_stages,
-                sequence_parallel=sequence_parallel,
-            )
+        ]
+        variants = tuple(
+            (SCHEDULES.index(schedule), virtual_stages, int(cut.sequence_parallel))
+            for schedule in _schedules(space.schedules, pp, unit["micro_batches"])
+            for virtual_stages in self._virtual_stages(schedule, pp, refusals)
+            for cut in cuts
+            if self._is_valid(refusals, cut, schedule, virtual_stages)
         )
         is_alone = _is_alone(unit)
         if (variants, is_alone) not in self._tables:
@@ -325,12 +330,14 @@ class _Parts:
             self._tables[variants, is_alone] = np.array(rows, dtype=np.int64).reshape(-1, _VARIED)
         return self._tables[variants, is_alone], refusals
 
-    def _is_valid(self, refusals: Refusals, **values: Any) -> bool:
+    def _is_valid(
+        self, refusals: Refusals, cut: Parallelism, schedule: Schedule, virtual_stages: int
+    ) -> bool:
         try:
-            layout = Parallelism(**values)
-            layout.check(self.space.model)
+            check_schedule(schedule, cut.pp, cut.micro_batches, virtual_stages)
+            cut.check(self.space.model)
             if self.simulated:
-                check_simulated(layout)
+                check_simulated(cut.pp * virtual_stages, cut.micro_batches)
         except UsageError as error:
             refusals.add(error)
             return False

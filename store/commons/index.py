@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, error_context
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.record import HEX, MOMENT, NAME, WITH_DEFAULT, Check, Record, at_least, between
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
@@ -112,19 +113,34 @@ class Index(Record):
         """The file's content: equal indexes give equal bytes."""
         return (json_text({"format": FORMAT, **self.to_dict()}, indent=1) + "\n").encode()
 
-    def described(self, part: Part) -> str:
-        """Every word by which a part can be found."""
-        ids = (
-            self.hardware.get(part.hardware),
-            self.fabric.get(part.fabric),
-            self.software.get(part.software),
-        )
-        return " ".join((*(one or "" for one in ids), part.operator or "steps", *part.dtypes)).lower()
-
     def matching(self, words: tuple[str, ...]) -> list[Part]:
-        """Parts that have every word; types may be short, as in bf16."""
-        wanted = [_TYPES.get(word.lower(), word.lower()) for word in words]
-        return [part for part in self.parts if all(word in self.described(part) for word in wanted)]
+        """Parts that have every word: of hardware, software, fabric, operator, type or id.
+
+        Types may be short, as in bf16, and a device may have any of its names.
+        """
+        wanted = [(_TYPES.get(word.lower(), word.lower()), device_named(word)) for word in words]
+        devices = {key: device_named(text.partition(",")[0]) for key, text in self.hardware.items()}
+
+        def has(part: Part, text: str) -> bool:
+            return all(word in text or (one and one is devices.get(part.hardware)) for word, one in wanted)
+
+        return [part for part in self.parts if has(part, self._words(part))]
+
+    def bundles_of(self, device: str) -> list[PublishedBundle]:
+        """Bundles of a device, by any of its names or a part of one."""
+        wanted = device_named(device)
+        return [
+            bundle
+            for bundle in self.bundles
+            for name in bundle.devices
+            if device.lower() in name.lower() or (wanted and wanted is device_named(name))
+        ]
+
+    def _words(self, part: Part) -> str:
+        ids = (part.hardware, part.software, part.fabric)
+        tables = (self.hardware, self.software, self.fabric)
+        described = (table.get(one, "") for table, one in zip(tables, ids, strict=True))
+        return " ".join((*ids, *described, part.operator or "steps", *part.dtypes)).lower()
 
 
 _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8", "fp4": "float4"}

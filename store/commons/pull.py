@@ -110,7 +110,7 @@ def pull(
     with made(source.folder), made(source.cache), _alone(source), error_context(f"source {source.name}"):
         index, verified = _refresh(source, transfer)
         signer = "" if verified is None else verified.signer
-        have = _merged_digests(into)
+        have = merged_digests(into)
         parts = [part for part in index.matching(tuple(words)) if part.database_digest not in have]
         rows = Counter[str]()
         if parts:
@@ -163,7 +163,7 @@ def _alone(source: Source) -> Iterator[None]:
         yield
 
 
-def _merged_digests(into: Path) -> set[str]:
+def merged_digests(into: Path) -> set[str]:
     """SHA-256 of every file that was merged into a database."""
     if not into.exists():
         return set()

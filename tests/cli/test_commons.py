@@ -1,11 +1,19 @@
 """`kernelcast commons`: two sites and a folder between them, as it is typed; and one line for every wrong use."""
 
+import json
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kernelcast.cli.commons_bundle import commons_bundle
+from kernelcast.runtime import read_bundle
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
+from kernelcast.runtime.operators import OPERATORS
 from tests.cli.printed import ended
+from tests.cli.test_train import COMPUTE, measured
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -81,3 +89,79 @@ def test_wrong_use(capsys: Capture, tmp_path: Path) -> None:
     ):
         config.write_text(text)
         assert message in run(capsys, "list", status=1)
+
+
+def test_a_device_that_only_a_source_has(
+    capsys: Capture,
+    few_candidates: object,
+    make_bundle: Callable[..., Path],
+    linear_model: Callable[..., bytes],
+    model_file: Path,
+    tmp_path: Path,
+) -> None:
+    asked = ("--model", str(model_file), "--micro-batch", "1", "--micro-batches", "3")
+    measured(tmp_path / "site-a.db", compute=replace(COMPUTE, device_name="NVIDIA H200"))
+    run(capsys, "publish", "site-a.db", "a", "--site", "Site A")
+    run(capsys, "add", "a")
+    found = run(capsys, "search", "h200", "fp32", "gelu").splitlines()
+    assert [line.split()[:3] for line in found[2:]] == [["a", "NVIDIA", "H200,"]]
+    assert "From sources of measurements" in shown("hardware", capsys=capsys)
+    # Trained once, while the rows are the same; without the network then.
+    path, origins = commons_bundle("H200-SXM")
+    assert "training, once for these rows: Site A (a): 23 rows" in capsys.readouterr().err
+    [regressor] = {entry.operator for entry in read_bundle(path).manifest.regressors}
+    assert regressor == "gelu"
+    assert origins == ["Site A (a): 23 rows, measured 2026-01-31 to 2026-01-31, not signed"]
+    Path("a").rename("moved")
+    assert commons_bundle("h200") == (path, origins)
+    Path("moved").rename("a")
+    # Rows of a second source count too, and no longer once it is removed.
+    more = measured(
+        tmp_path / "site-b.db", compute=replace(COMPUTE, device_name="NVIDIA H200"), operator="swiglu"
+    )
+    run(capsys, "publish", str(more), "b", "--site", "Site B")
+    run(capsys, "add", "b")
+    both, origins = commons_bundle("h200")
+    assert {entry.operator for entry in read_bundle(both).manifest.regressors} == {"gelu", "swiglu"}
+    assert len(origins) == 2
+    capsys.readouterr()
+    run(capsys, "remove", "b")
+    assert commons_bundle("h200")[0] == path
+    path.unlink()
+    capsys.readouterr()
+    assert {entry.operator for entry in read_bundle(commons_bundle("h200")[0]).manifest.regressors} == {
+        "gelu"
+    }
+    capsys.readouterr()
+    # A published bundle is taken as it is.
+    models = {one.name: linear_model([1e-3] * len(one.features), 1) for one in OPERATORS.values()}
+    bundle = make_bundle(
+        models,
+        compute=[replace(COMPUTE, device_name="Example 9000")],
+        fabric=[FabricFingerprint(backend="nccl", gpus_per_node=4)],
+    )
+    run(capsys, "publish", "site-a.db", "a", "--bundle", str(bundle))
+    run(capsys, "publish", "site-a.db", "a")  # and stays
+    run(capsys, "pull", "--into", "b.db")
+    device = "example 9000"
+    printed = shown("predict", "--hardware", device, "--from", "commons", *asked, capsys=capsys)
+    assert (
+        f"from the commons: Site A (a): bundle of {read_bundle(bundle).manifest.created_at[:10]}, not signed"
+        in printed
+    )
+    document = json.loads(
+        shown("predict", "--hardware", device, "--from", "commons", *asked, "--json", capsys=capsys)
+    )
+    assert document["commons"][0].startswith("Site A (a): bundle of ")
+    for words, status, message in (
+        (("--hardware", "mi300x", "--from", "commons"), 2, "no source has rows or a bundle of 'mi300x'"),
+        (("--bundle", "x.kcast", "--from", "commons"), 2, "--from commons is given without --hardware"),
+    ):
+        assert ended("predict", *words, *asked) == status
+        assert message in capsys.readouterr().err
+
+
+def shown(*arguments: str, capsys: Capture) -> str:
+    capsys.readouterr()
+    assert ended(*arguments) == 0
+    return capsys.readouterr().out

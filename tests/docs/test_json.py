@@ -10,7 +10,7 @@ import pytest
 from kernelcast.docs import generate_json, json_examples
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {"kernelcast.bundle", "kernelcast.csv", "kernelcast.import"}
+FILES = {"kernelcast.bundle", "kernelcast.commons", "kernelcast.csv", "kernelcast.import"}
 """Formats of files, which have pages of their own."""
 WORDS = """
 begin = "# A page"

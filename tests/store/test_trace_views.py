@@ -90,3 +90,26 @@ def test_an_export_has_the_timeline_of_its_traces(
     with Database.open(whole) as copy:
         assert copy.row_counts()["traced_event"] == 3
     assert check_database(whole) == []
+
+
+def test_a_report_has_the_figures_of_the_views(database: Database, add_trace: TraceAdder) -> None:
+    for rank in (0, 1):
+        add_trace(rank=rank)
+    [run_id] = traced_runs(database)
+    report = trace_report(database, run_id)
+    assert report.steps == database.query("SELECT * FROM step_time ORDER BY rank, step_index")
+    assert report.streams == database.query("SELECT * FROM stream_idle ORDER BY rank, busy_ms DESC")
+    for rows, view in (
+        (report.products, "product_rate"),
+        (report.collectives, "collective_rate"),
+        (report.launches, "launch_delay"),
+    ):
+        columns = ", ".join(name for name in rows[0] if name != "exposed_ms")
+        found = [{name: row[name] for name in columns.split(", ")} for row in rows]
+        assert sorted(map(str, found)) == sorted(map(str, database.query(f"SELECT {columns} FROM {view}")))
+    kernels = "SELECT kernel, sum(launches), round(sum(exposed_us) / 1e3, 3) FROM kernel_time GROUP BY kernel"
+    assert {(one["kernel"], one["launches"], one["exposed_ms"]) for one in report.kernels} == {
+        tuple(row.values()) for row in database.query(kernels)
+    }
+    # The temporary tables are gone, and the views answer as before.
+    assert database.query("SELECT count(*) AS ranks FROM rank_arrival") == [{"ranks": 0}]

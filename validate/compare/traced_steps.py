@@ -11,6 +11,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database
 from kernelcast.store.rank_causes import RankFinding, rank_findings
 from kernelcast.store.trace_report import PARTS
+from kernelcast.store.trace_sums import summed_events
 
 _STEPS = """
     SELECT coalesce(rank, 0) AS rank, step, device_ms, {} FROM step_time
@@ -132,6 +133,8 @@ def traced_steps(database: Database, run_id: str) -> TracedSteps:
         " JOIN hardware ON hardware.id = compute_id JOIN trace ON trace.run_id = run.id WHERE run.id = ?",
         [run_id],
     )
+    with summed_events(database, run_id):
+        findings = rank_findings(database, run_id)
     found = TracedSteps(
         run_id=run_id,
         hardware=about["hardware"],
@@ -139,7 +142,7 @@ def traced_steps(database: Database, run_id: str) -> TracedSteps:
         parts_s=parts_s,
         work=tuple(_work(row) for row in database.query(_WORK, {"run": run_id})),
         gaps=tuple(Gap(**row) for row in database.query(_GAPS, [run_id])),
-        findings=rank_findings(database, run_id),
+        findings=findings,
     )
     if not parts_s or not found.steps:
         raise DataError(

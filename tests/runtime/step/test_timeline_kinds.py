@@ -36,5 +36,5 @@ from kernelcast.runtime.step.timeline_kinds import check_simulated
 def test_most_chunks_and_passes(shape: dict[str, Any], line: str | None) -> None:
     layout = Parallelism(tp=1, dp=1, micro_batch=1, **shape)
     with nullcontext() if line is None else pytest.raises(UsageError) as refused:
-        check_simulated(layout)
+        check_simulated(layout.chunks, layout.micro_batches)
     assert line is None or str(refused.value) == line

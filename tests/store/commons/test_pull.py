@@ -470,7 +470,7 @@ def test_tls_by_an_authority(
 
 
 _NGINX = """
-daemon off; pid {0}/nginx.pid; error_log stderr;
+daemon off; master_process off; pid {0}/nginx.pid; error_log stderr;
 events {{}}
 http {{ access_log off; client_body_temp_path {0}/t1; proxy_temp_path {0}/t2; fastcgi_temp_path {0}/t3;
   uwsgi_temp_path {0}/t4; scgi_temp_path {0}/t5;

@@ -3,6 +3,9 @@
 import re
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 
@@ -45,6 +48,13 @@ class NumberSet:
         return isinstance(number, int) and any(
             low <= number and (high is None or number <= high) for low, high in self.ranges
         )
+
+    def mask(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of `numbers`, of any shape, belong to the set."""
+        within = [
+            (numbers >= low) & (numbers <= (np.inf if high is None else high)) for low, high in self.ranges
+        ]
+        return np.asarray(np.logical_or.reduce(within), dtype=np.bool_)
 
     def __str__(self) -> str:
         return ",".join(
