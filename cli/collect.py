@@ -114,9 +114,7 @@ def compute(
 def measure_compute(database_path: Path, plan: Plan, settings: Settings) -> Collected:
     """Measure a plan's compute operators into a database, with a progress bar."""
     with Database.open(database_path, create=True) as database, progress("operators") as report:
-        return collect_compute(
-            database, plan, settings, on_progress=lambda p: report(p.done, p.total, p.operator)
-        )
+        return collect_compute(database, plan, settings, on_progress=report)
 
 
 collect.add_command(plan_command)
@@ -180,7 +178,7 @@ def comm(
             settings,
             layout_names=layout_names,
             timeout_s=timeout_s,
-            on_progress=lambda p: report(p.done, p.total, p.operator),
+            on_progress=report,
         )
     if world.rank == 0:
         show_collected(done, database_path)

@@ -147,14 +147,7 @@ def measure_by_prior(database_path: Path, plan: Plan, few: FewPoints, settings: 
         from kernelcast.sampling.by_prior import collect_by_prior
     what_to_measure(plan, settings)  # wrong use makes no database
     with Database.open(database_path, create=True) as database, progress("operators") as report:
-        done, chosen = collect_by_prior(
-            database,
-            plan,
-            few.bundle,
-            few.points,
-            settings,
-            on_progress=lambda p: report(p.done, p.total, p.operator),
-        )
+        done, chosen = collect_by_prior(database, plan, few.bundle, few.points, settings, report)
     if chosen.apart:
         note(f"note: the prior lacks {', '.join(chosen.apart)}; measured as without a prior", err=True)
     return done

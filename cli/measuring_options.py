@@ -48,7 +48,9 @@ processes_option = click.option(
     "processes",
     default="1",
     metavar="N[,N...]",
-    callback=lambda context, parameter, value: levels(value),
+    callback=lambda context, parameter, value: whole_numbers(
+        value, "--procs-per-node", 99_999, "different whole numbers from 1, such as 1,2"
+    ),
     help="Number of processes that run an operator at once on this node; one is measured. Several numbers in turn.",
 )
 load_option = click.option(
@@ -68,18 +70,19 @@ prior_option = click.option(
 site_option = click.option("--site", default="", help="Name of your site, as free text.")
 
 
-def levels(text: str) -> tuple[int, ...]:
-    """Different whole numbers from 1, from `1,2`.
+def whole_numbers(
+    text: str, option: str, most: int, expected: str, *, is_rising: bool = False
+) -> tuple[int, ...]:
+    """Different numbers from 1 to `most`, from `1,2`, smaller ones first where `is_rising`.
 
     Raises:
-        UsageError: anything else.
+        UsageError: anything else; names the option and what was expected.
     """
     parts = [part.strip() for part in text.split(",")]
     numbers = tuple(int(part) for part in parts if part.isdecimal() and part.isascii() and len(part) < 6)
-    if len(numbers) < len(parts) or min(numbers) < 1 or len(set(numbers)) < len(numbers):
-        raise UsageError(
-            f"--procs-per-node is {text!r}, expected different whole numbers from 1, such as 1,2"
-        )
+    is_known = len(set(numbers)) == len(parts) and 1 <= min(numbers) <= max(numbers) <= most
+    if not is_known or (is_rising and list(numbers) != sorted(numbers)):
+        raise UsageError(f"{option} is {text!r:.40}, expected {expected}")
     return numbers
 
 

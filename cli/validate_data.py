@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.measuring_options import read_prior
+from kernelcast.cli.measuring_options import read_prior, whole_numbers
 from kernelcast.cli.options import FILE, PATH, Shown, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import print_table, signed_percent, text_table
 from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.cli.train import jobs_option, seed_option, show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.store import Database
@@ -213,25 +212,7 @@ def _show_fabrics(found: FabricValidation) -> None:
 
 
 _MOST_POINTS = 160
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Rising numbers of points, from `5,20`.
-
-    Raises:
-        UsageError: something else.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    found = [int(part) for part in parts if part.isdecimal() and part.isascii() and len(part) < 4]
-    if (
-        len(found) < len(parts)
-        or found != sorted(set(found))
-        or not 1 <= found[0] <= found[-1] <= _MOST_POINTS
-    ):
-        raise UsageError(
-            f"--points is {text!r:.40}, expected rising numbers up to {_MOST_POINTS}, such as 5,20"
-        )
-    return tuple(found)
+_POINTS = f"rising numbers up to {_MOST_POINTS}, such as 5,20"
 
 
 @click.command(short_help="Predict a device's operators from a few of its points and another device.")
@@ -241,7 +222,9 @@ def numbers(text: str) -> tuple[int, ...]:
     "--points",
     default="5,20",
     metavar="N[,N...]",
-    callback=lambda context, parameter, value: numbers(value),
+    callback=lambda context, parameter, value: whole_numbers(
+        value, "--points", _MOST_POINTS, _POINTS, is_rising=True
+    ),
     help="Points per operator that correct the prior.",
 )
 @click.option(

@@ -14,6 +14,7 @@ from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, is_quiet, say
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import needs_extra, one_line, shown
+from kernelcast.runtime.frameworks.slurm import OPTIONS as SLURM_OPTIONS
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import renamed
 from kernelcast.runtime.views.formatting import between, seconds
@@ -32,7 +33,6 @@ from kernelcast.walltime import (
 )
 from kernelcast.walltime.batch_script import MAX_HEAD_BYTES, decoded
 from kernelcast.walltime.fields import JOB_FIELDS
-from kernelcast.walltime.slurm import OPTIONS as SLURM_OPTIONS
 
 STDIN = "-"
 

@@ -24,14 +24,8 @@ from kernelcast.runtime.terminations import terminations_interrupt
 from kernelcast.store import Database, PointKey, Run, Sample, Status
 from kernelcast.store.doubts import flagged
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Reported after every point: points done, points in total, and the last operator."""
-
-    done: int
-    total: int
-    operator: str
+Progress = Callable[[int, int, str], None]
+"""Called after every point: points done, points in total, and the last operator."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,10 +92,7 @@ class Collection:
         processes: int = 1,
         expected: Sequence[Point] = (),
     ) -> None:
-        """Measure points; the samples of each are stored before the next point is drawn.
-
-        `expected` are the points that are known beforehand.
-        """
+        """Measure points; each is stored before the next is drawn. `expected` are those that are known beforehand."""
         torch.manual_seed(self.plan.seed)
         run_id = database.add_run(run, self.keys.compute, None, self.keys.software)
         with (
@@ -130,7 +121,7 @@ def collect_compute(
     settings: Settings,
     *,
     points: Sequence[Point] | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Progress = lambda done, total, operator: None,
 ) -> Collected:
     """Measure every point that the database does not hold yet for this hardware and software.
 
@@ -154,7 +145,7 @@ def collect_compute(
 
     def measured_one(point: Point, samples: Sequence[Sample]) -> None:
         collected.count(samples)
-        on_progress(Progress(done=next(numbers), total=total, operator=point.operator))
+        on_progress(next(numbers), total, point.operator)
 
     for level, run, todo in levels:
         if todo:
@@ -183,9 +174,7 @@ def what_to_measure(plan: Plan, settings: Settings) -> list[Point]:
 
 def measured_points(database: Database, run: Run, load: Load | None = None) -> set[PointKey]:
     """Points in the database with the hardware, fabric, software and conditions of `run`, and under `load`."""
-    return database.measured_points(
-        run.compute_id, run.software_id, fabric_id=run.fabric_id, conditions=run.conditions, load=load
-    )
+    return database.measured_points(**run.measured_under, load=load)
 
 
 def known_points(database: Database, run: Run, again: Again, load: Load | None = None) -> set[PointKey]:
@@ -198,13 +187,7 @@ def known_points(database: Database, run: Run, again: Again, load: Load | None =
     known = measured_points(database, run, load)
     if again == "no":
         return known
-    rows = database.read_samples(
-        compute_id=run.compute_id,
-        software_id=run.software_id,
-        fabric_id=run.fabric_id,
-        conditions=run.conditions,
-        load=load,
-    )
+    rows = database.read_samples(**run.measured_under, load=load)
     sound = {
         (row.operator, row.direction, row.dtype, row.vector)
         for row in rows

@@ -1,7 +1,4 @@
-"""Ctrl-C waits for the end of a measurement: interrupting the profiler while it collects may crash the process.
-
-So does SIGTERM within `runtime.terminations.terminations_interrupt`.
-"""
+"""Ctrl-C waits for the end of a measurement: interrupting the profiler while it collects may crash the process."""
 
 import signal
 import threading

@@ -111,10 +111,7 @@ class Plan:
 
     @property
     def energy_kwh(self) -> tuple[float, bool] | None:
-        """Mean energy of the devices, and whether it is only a bound by their power limit; None if that is unknown.
-
-        Where the step's power is known, everything that is not training draws as much as an idle device.
-        """
+        """Mean energy of the devices (idle while not training), and whether it is only a bound by their power limit."""
         of_step = self.estimate.energy
         if of_step is not None:
             trained_s = self.expected.work_s + self.expected.lost_s["recomputation"]

@@ -185,10 +185,7 @@ class Fit:
 
 
 def fit(events_s: Sequence[float], censored_s: Sequence[float] = ()) -> Fit | None:
-    """Fit times that ended in a failure, and times that ended without one; None without any failure.
-
-    The scale's maximum is in closed form for each shape; the shape is searched on its profile.
-    """
+    """Fit times that ended in a failure, and those that did not, on the shape's profile; None without any failure."""
     events = np.maximum(np.asarray(events_s, dtype=float), 1e-3)
     if not len(events):
         return None

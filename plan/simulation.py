@@ -97,10 +97,7 @@ def _advance(
     total_s: Floats,
     failures: Floats,
 ) -> None:
-    """Run all to their ends; adds to `total_s` and `failures`.
-
-    What is written between two failures depends on neither, so that a block of failures is one array [runs, block].
-    """
+    """Run all to their ends, [runs, block] failures at once; adds to `total_s` and `failures`."""
     block = int(min(max(8, 0.3 * run.failures_per_s * run.steps * run.step_s), 512))
     done = np.zeros(len(total_s))  # intervals whose checkpoint is written
     for here in np.array_split(np.arange(len(total_s)), max(1, len(total_s) * block // _AT_ONCE)):

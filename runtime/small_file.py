@@ -2,8 +2,8 @@
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from kernelcast.runtime.errors import DataError
 
@@ -20,7 +20,7 @@ class NotRegular(OSError):
     """A pipe, a device, a socket or a folder in place of a file; `strerror` says which."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading, without waiting for the other end of a pipe.
 
     Raises:

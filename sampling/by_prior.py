@@ -1,6 +1,5 @@
 """A few points of a plan to correct a prior: `collect compute --prior NAME --points N`, and their cost."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,7 +86,7 @@ def collect_by_prior(
     bundle: Bundle,
     count: int,
     settings: Settings,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Progress = lambda done, total, operator: None,
 ) -> tuple[Collected, PriorPlan]:
     """Measure `count` points of every operator, chosen for the prior `bundle`; also returns the chosen points.
 

@@ -1,7 +1,4 @@
-"""A committee of small regressors: where they disagree, and their cross-validated error.
-
-The members have the forms that `train` tries, with few trees: asking them costs far less than a measurement.
-"""
+"""A committee of small regressors, forms that `train` tries with few trees: where they disagree, and their error."""
 
 from collections.abc import Mapping
 
@@ -38,10 +35,7 @@ def members(operator: str) -> tuple[Candidate, ...]:
 
 
 def disagreement(table: Table, asked: Array, rng: Generator) -> Array:
-    """Standard deviation of log(time) over the committee, [rows of `asked`].
-
-    Every member is fitted twice: to all rows and to a bootstrap sample.
-    """
+    """Standard deviation of log(time), [rows of `asked`], over members fitted to all rows and to a bootstrap sample."""
     answers = []
     for member in members(table.operator):
         for rows in (np.arange(len(table)), rng.integers(0, len(table), len(table))):

@@ -31,10 +31,7 @@ def positions(workloads: Array) -> Array:
 def space_filling(
     points: Array, measured: Sequence[int], count: int, *, weights: Array | None = None
 ) -> list[int]:
-    """Indices of `count` points, each the farthest from all measured and chosen ones; `weights` scale distances.
-
-    With nothing measured, the first is the point nearest to the mean.
-    """
+    """Indices of `count` points, each the farthest from all measured and chosen ones; `weights` scale distances."""
     chosen: list[int] = []
     taken = set(measured)
     if not taken:

@@ -15,13 +15,7 @@ Times = dict[Key, dict[Vector, float]]
 
 def stored_times(database: Database, run: Run, dtype: str, load: Load) -> Times:
     """Shortest quiet time of every workload measured under the conditions of `run` and under `load`, µs."""
-    rows = database.read_samples(
-        compute_id=run.compute_id,
-        software_id=run.software_id,
-        dtype=dtype,
-        conditions=run.conditions,
-        load=load,
-    )
+    rows = database.read_samples(**run.measured_under, dtype=dtype, load=load)
     times: Times = {}
     for row in rows:
         time_us = row.quiet_us if row.quiet_us is not None else row.time_us

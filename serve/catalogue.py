@@ -22,10 +22,7 @@ MODEL_REQUEST = ("model", "sequence_length")
 
 
 def catalogue(warm: Warm) -> dict[str, Any]:
-    """Hardware, fabrics, models and stacks by name, shipped ones and the site's; `kernelcast.catalogue/1`.
-
-    `bundle` is the server's own, which answers where a question names no hardware.
-    """
+    """Hardware, fabrics, models and stacks by name; `bundle` is the server's own. Form `kernelcast.catalogue/1`."""
     described = [one for one in warm.fabrics.values() if isinstance(one, Fabric)]
     shipped = [fabric_named(name) for name in shipped_fabrics()]
     measured = [one.name for one in warm.fabrics.values() if not isinstance(one, Fabric)]

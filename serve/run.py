@@ -26,10 +26,7 @@ def run(
     started: Callable[[], None],
     pages: Sequence[BaseRoute] = (),
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT, which let running requests finish. SIGHUP reloads the bundle.
-
-    `started` is called when requests are answered from now on; `pages` are routes in addition to the server's own.
-    """
+    """Answer requests, also on the routes `pages`, until SIGTERM or SIGINT; SIGHUP reloads the bundle."""
     try:
         asyncio.run(_run(path, warm, listener, limits, environment, started, pages))
     finally:

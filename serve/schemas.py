@@ -7,6 +7,7 @@ from typing import Any
 
 from kernelcast.plan.fields import PLAN
 from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.runtime.request.field_types import Field
 from kernelcast.runtime.request.fields import (
     GPU_MEMORY,
@@ -18,7 +19,6 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.search.read_question import LIMITS, MOST_ITEMS, USUAL, few_values
 from kernelcast.walltime.fields import JOB_FIELDS
-from kernelcast.walltime.slurm import OPTIONS
 
 Schema = dict[str, Any]
 

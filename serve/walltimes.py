@@ -7,6 +7,7 @@ from typing import Any
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import one_line, shown
+from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.serve.answering import find_fabric, find_model
 from kernelcast.serve.bodies import known_fields
@@ -26,7 +27,6 @@ from kernelcast.walltime import (
 from kernelcast.walltime.batch_script import MAX_HEAD_BYTES
 from kernelcast.walltime.job import SITE_VARIABLE
 from kernelcast.walltime.settings import Given, give, is_path
-from kernelcast.walltime.slurm import OPTIONS
 
 _REQUEST = "request"
 _NO_SITE_FILE = {SITE_VARIABLE: ""}

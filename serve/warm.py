@@ -165,10 +165,7 @@ _OWN = ("bundle", "hardware", "models")
 
 
 def _models(given: Mapping[str, Given]) -> tuple[dict[str, ModelConfig], list[str]]:
-    """Built-in models, overridden by models of the site's folder.
-
-    One that cannot be read must not keep the others from being answered.
-    """
+    """Built-in models, overridden by the sound ones of the site's folder."""
     models = {name: load_model(name) for name in built_in_names()}
     problems: list[str] = []
     if "models" not in given:

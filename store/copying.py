@@ -1,7 +1,4 @@
-"""Copying rows between databases, with every id verified, and merging: a union of rows by id.
-
-Merging is commutative, associative and idempotent.
-"""
+"""Copying rows between databases, with every id verified, and merging: a commutative, idempotent union by id."""
 
 import os
 import sqlite3

@@ -1,7 +1,4 @@
-"""Doubtful measurements: faster than the hardware allows, or outliers among measurements of the same operator.
-
-They stay in the database with a flag, and no regressor is fitted on them.
-"""
+"""Doubtful measurements, flagged and not fitted: faster than the hardware allows, or outliers of their operator."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -205,10 +202,7 @@ def _least_deviations(columns: _Array, wanted: _Array) -> _Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtfulSamples:
-    """`count` of the `samples` of an operator and direction, of one device and source, have a `flag`.
-
-    `example` is the detail of the first such flag.
-    """
+    """`count` of the `samples` of an operator and direction have a `flag`, first with the detail `example`."""
 
     source: str
     hardware: str

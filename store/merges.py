@@ -46,16 +46,12 @@ def file_digest(path: Path) -> str:
     for part in (path, path.with_name(path.name + "-wal")):
         if part.exists():
             with part.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
+                hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
 def record_merge(connection: sqlite3.Connection, digest: str, signer: str) -> Brought:
-    """Note a merge, in the caller's transaction; returns the function that is told of its rows.
-
-    Merging the same file again is the same merge.
-    """
+    """Note a merge (again: the same one) in the caller's transaction; returns the function that is told of its rows."""
     merge_id = digest[:32]
     connection.execute(
         "INSERT INTO merge (id, file_digest, signer, merged_at) VALUES (?, ?, ?, ?)"

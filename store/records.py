@@ -43,10 +43,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """One timed execution: `time_us` is from the first kernel's start to the last kernel's end.
-
-    `start_us` counts from the start of the sample's first repetition. `kernels` are sorted by start.
-    """
+    """One execution, from the first kernel's start to the last one's end; `start_us` is from the first repetition's."""
 
     index: int
     time_us: float

@@ -63,10 +63,7 @@ def rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = (
 def insert(
     connection: sqlite3.Connection, table: str, row: Mapping[str, Any], *, key: str = "id"
 ) -> int | None:
-    """Add a row unless its key exists; returns the new row's number, or None.
-
-    Table and columns as in schema.sql; for values see `stored_value`.
-    """
+    """Add a row unless its key exists; values as `stored_value` takes them. Returns the new row's number, or None."""
     # Not INSERT OR IGNORE, which would also ignore rows that break other constraints.
     columns, places = ", ".join(row), ", ".join("?" for _ in row)
     cursor = connection.execute(
@@ -149,10 +146,7 @@ NO_RECORD = (
 
 
 def row_problem(table: str, row: Row) -> str | None:
-    """The problem of a row of a content table (samples: see `sample_problem`), or None.
-
-    A row is sound when a record can be made from it and has the same id.
-    """
+    """The problem of a row of a content table, or None: it makes a record with the same id."""
     try:
         return id_problem(row["id"], _id_of(table, row)) or future_problem(row)
     except NO_RECORD as error:

@@ -18,6 +18,7 @@ from kernelcast.runtime.bundle.fingerprint import (
     SoftwareFingerprint,
 )
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.json_text import values_of
 from kernelcast.store.canonical import Record, canonicalise, record_digest
 from kernelcast.store.records import Sample
 
@@ -73,6 +74,11 @@ class Run:
     def id(self) -> str:
         """Digest of all fields but `site` and `note`."""
         return record_digest("run", self.columns)
+
+    @property
+    def measured_under(self) -> dict[str, Any]:
+        """Hardware, software, fabric and conditions, as filters on samples (read.py)."""
+        return values_of(self, "compute_id", "software_id", "fabric_id", "conditions")
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -105,10 +105,7 @@ def stored_kinds(
 def stored_timelines(
     connection: sqlite3.Connection, where: str = "1", parameters: Iterable[Any] = ()
 ) -> Iterator[tuple[str, Timeline, str | None]]:
-    """The id, content and problem (or None) of every timeline; `where` is trusted SQL about `timeline`.
-
-    Memory does not grow with the timelines.
-    """
+    """Id, content and problem (or None) of every timeline, one at a time; `where` is trusted SQL about `timeline`."""
     found: list[tuple[int, str, str]] = connection.execute(
         f"SELECT number, id, trace_id FROM timeline WHERE {where} ORDER BY id", tuple(parameters)
     ).fetchall()

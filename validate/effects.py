@@ -25,10 +25,7 @@ _NUMBERS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Errors of one source's steps with one option set for all of them; steps that cannot take it stay unchanged.
-
-    `changed` counts steps whose prediction differs from the stated one.
-    """
+    """Errors of one source's steps with one option set where it can be; `changed` counts predictions that differ."""
 
     site: str
     steps: int

@@ -144,10 +144,7 @@ class MemoryValidation:
 
 
 def spreads(found: MemoryValidation) -> dict[str, MemorySpread]:
-    """Quantiles of log(measured / predicted) of allocated memory, of dense models and of those with experts.
-
-    Models have equal weights, whatever the number of their cases. What a source reserved is not among them.
-    """
+    """Quantiles of log(measured / predicted) of allocated memory, dense and with experts; models have equal weights."""
     return {kind: _spread(found, has_experts=kind == "experts") for kind in ("dense", "experts")}
 
 

@@ -1,8 +1,8 @@
 """Predicted and measured steps by configuration, and the noise of the measurements."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from kernelcast.collector.training.job import TrainingJob
@@ -217,7 +217,7 @@ class RunReport:
     @property
     def mean_abs_error(self) -> float:
         """Mean of the absolute errors against the fastest steps, a fraction."""
-        return _mean(abs(one.error) for one in self.jobs)
+        return fmean(abs(one.error) for one in self.jobs)
 
     @property
     def worst(self) -> ComparedJob:
@@ -248,7 +248,7 @@ class RunReport:
                 abs(one.simulated.step_time_s / (step.min_s or 1.0) - 1)
                 for one, step in zip(self.jobs, steps, strict=True)
             ]
-            found.append((_mean(errors), max(errors)))
+            found.append((fmean(errors), max(errors)))
         return found
 
     @property
@@ -267,20 +267,15 @@ class RunReport:
             "measured_at": max(step.measured_at or "" for one in self.jobs for step in one.steps),
             "mean_abs_error": self.mean_abs_error,
             "worst_error": self.worst.error,
-            "closed_form_mean_abs_error": _mean(abs(one.closed_form_error) for one in self.jobs),
+            "closed_form_mean_abs_error": fmean(abs(one.closed_form_error) for one in self.jobs),
             "inside": self.inside,
             "repetitions": [
                 {"mean_abs_error": mean, "worst_abs_error": worst} for mean, worst in self.of_repetitions()
             ],
             "noise": {
-                "steps": _mean(self.noises) if self.noises else None,
+                "steps": fmean(self.noises) if self.noises else None,
                 "largest": max(self.noises, default=None),
                 "reference": self.reference_spread,
             },
             "runs": [one.to_dict() for one in self.jobs],
         }
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)

@@ -237,10 +237,7 @@ class AskedFile:
         changed: Mapping[str, Any] = _AS_STATED,
         interval: bool = True,
     ) -> list[ScoredStep]:
-        """Predict its steps, or some `runs` of them, with a `stack`, some fields of their layouts `changed`.
-
-        Their publisher's steps of the same model are left out of the intervals.
-        """
+        """Predict all steps, or `runs`, with a `stack` and `changed` fields; its publisher is left out of intervals."""
         chosen = self.file.runs if runs is None else runs
         asked = {}
         for name in dict.fromkeys(run.model.name for run in chosen):

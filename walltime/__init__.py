@@ -5,8 +5,10 @@
 '01:01:00'
 """
 
+from kernelcast.runtime.frameworks.allocation import Allocation as Allocation
+from kernelcast.runtime.frameworks.slurm import slurm_allocation as slurm_allocation
+from kernelcast.runtime.frameworks.slurm import slurm_environment as slurm_environment
 from kernelcast.runtime.request.field_types import Field as Field
-from kernelcast.walltime.allocation import Allocation as Allocation
 from kernelcast.walltime.answer import Answer as Answer
 from kernelcast.walltime.answer import answer as answer
 from kernelcast.walltime.arithmetic import Overheads as Overheads
@@ -25,5 +27,3 @@ from kernelcast.walltime.job import script_job as script_job
 from kernelcast.walltime.kubernetes import KubernetesJob as KubernetesJob
 from kernelcast.walltime.settings import Settings as Settings
 from kernelcast.walltime.settings import merge as merge
-from kernelcast.walltime.slurm import slurm_allocation as slurm_allocation
-from kernelcast.walltime.slurm import slurm_environment as slurm_environment

@@ -15,6 +15,7 @@ from kernelcast.runtime.answers.warnings import Cause
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.dataclass import asdict, dataclass
+from kernelcast.runtime.frameworks.allocation import Allocation
 from kernelcast.runtime.frameworks.software import choose_software
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.models import (
@@ -26,7 +27,6 @@ from kernelcast.runtime.request.models import (
 )
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.views.formatting import seconds
-from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
 from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS

@@ -9,23 +9,13 @@ from typing import Self
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.frameworks.slurm import sbatch_options
 from kernelcast.runtime.small_file import open_regular
 from kernelcast.walltime.settings import Given, give
 
 MARK = "#KERNELCAST"
 MAX_HEAD_BYTES = 1 << 20
 _LIKE_MARK = re.compile(r"# ?KERNELCAST\s+(?:off\b|\w+=)", re.IGNORECASE)
-
-# What a job gets, with the short form of the option; the others are Slurm's own business.
-_SBATCH_OPTIONS: Mapping[str, str] = {
-    "nodes": "-N",
-    "ntasks": "-n",
-    "ntasks-per-node": "",
-    "gpus": "-G",
-    "gpus-per-node": "",
-    "gpus-per-task": "",
-    "gres": "",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +46,7 @@ class BatchScript:
             words = line.split(maxsplit=1)
             where = f"{name} line {number}"
             if words[0] == "#SBATCH" and is_head:
-                slurm_options |= _sbatch(line)
+                slurm_options |= sbatch_options(line)
             if words[0] != MARK:
                 if _LIKE_MARK.match(line):
                     warnings.append(f"{where}: {shown(line)} is not read, expected {MARK} in upper case")
@@ -119,24 +109,3 @@ def _words(line: str, where: str) -> list[str]:
         return shlex.split(line[len(MARK) :], comments=True)
     except ValueError as error:
         raise UsageError(f"{where}: {str(error).lower()} in {shown(line)}, expected field=value …") from error
-
-
-def _sbatch(line: str) -> dict[str, str]:
-    """Options of one `#SBATCH` line that decide nodes and GPUs; unreadable ones are left to Slurm."""
-    try:
-        words = shlex.split(line, comments=False)[1:]
-    except ValueError:
-        return {}
-    found: dict[str, str] = {}
-    while words:
-        word = words.pop(0)
-        if word.startswith("#"):
-            break
-        for name, short in _SBATCH_OPTIONS.items():
-            if word.startswith(f"--{name}="):
-                found[name] = word.partition("=")[2]
-            elif word == f"--{name}" or (short and word == short):
-                found[name] = words.pop(0) if words else ""
-            elif short and word.startswith(short) and not word.startswith("--"):
-                found[name] = word[len(short) :]
-    return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.walltime.allocation import Allocation
+from kernelcast.runtime.frameworks.allocation import Allocation
 from kernelcast.walltime.settings import Given, give
 
 PREFIX = "kernelcast/"

@@ -1,8 +1,4 @@
-"""One runnable bench per operator of the table: the torch calls of a training framework, and their inputs.
-
-A bench is built from a workload vector, so a measurement always ran the vector that it is stored with. It is a
-function with the operator's name in a module of this folder; collectives are in ../communication.
-"""
+"""One runnable bench per operator of the table, a function with its name: the torch calls of a training framework."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -114,7 +114,7 @@ def collect_comm(
     *,
     layout_names: str = "",
     timeout_s: float = TIMEOUT_S,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Progress = lambda done, total, operator: None,
 ) -> Collected:
     """Measure the plan's message sizes in every layout; only process 0 opens the database and reports progress.
 
@@ -254,7 +254,7 @@ def _measure_all(
     place: Place,
     effort: Effort,
     recorder: _Recorder | None,
-    on_progress: Callable[[Progress], None],
+    on_progress: Progress,
 ) -> Collected:
     known = peers.from_first(recorder.known(points) if recorder else [])
     todo = [point for point, is_stored in zip(points, known, strict=True) if not is_stored]
@@ -281,8 +281,7 @@ def _measure_all(
                 stalled[point] = measured
             elif recorder:
                 collected.count([recorder.store(point, measured)])
-                done = len(todo) - len(waiting)
-                on_progress(Progress(done=done, total=len(todo), operator=point.operator))
+                on_progress(len(todo) - len(waiting), len(todo), point.operator)
             else:
                 collected.measured += 1
             # All processes stop at the same point, so none waits for one that ended.

@@ -53,9 +53,8 @@ class Peers:
         Raises:
             LostPeersError: one of them is gone.
         """
-        with _losses(self.place):
+        with self._contact():
             dist.barrier(group=self._control)
-        self._watchdog.heard()
 
     def gather(self, value: T) -> list[T]:
         """Every process's value, on every process, in order of rank.
@@ -64,9 +63,8 @@ class Peers:
             LostPeersError: one of them is gone.
         """
         found: list[T | None] = [None] * self.world.size
-        with _losses(self.place):
+        with self._contact():
             dist.all_gather_object(found, value, group=self._control)
-        self._watchdog.heard()
         return found  # type: ignore[return-value]
 
     def from_first(self, value: T) -> T:
@@ -76,21 +74,25 @@ class Peers:
             LostPeersError: one of them is gone.
         """
         box = [value]
-        with _losses(self.place):
+        with self._contact():
             dist.broadcast_object_list(box, src=0, group=self._control)
-        self._watchdog.heard()
         return box[0]
 
     def members(self, layout: Layout) -> Members | None:
         """This process's group in a layout, None where it is in none; every process must call this."""
         own: Members | None = None
-        with _losses(self.place):
+        with self._contact():
             for ranks in layout.groups:
                 handle = self._handle(ranks)
                 if self.world.rank in ranks:
                     own = Members(ranks=ranks, handle=handle)
-        self._watchdog.heard()
         return own
+
+    @contextmanager
+    def _contact(self) -> Iterator[None]:
+        with _losses(self.place):
+            yield
+        self._watchdog.heard()
 
     def _handle(self, ranks: Sequence[int]) -> "dist.ProcessGroup | None":
         ranks = tuple(ranks)

@@ -1,8 +1,4 @@
-"""Ends a process that waits forever for others: torch holds its main thread then, and no signal is handled.
-
-A stopped peer or a lost node leaves a collective waiting without end. All results are already stored, so the process
-may end at any moment.
-"""
+"""Ends a process that waits forever for others: torch holds its main thread then, and no signal is handled."""
 
 import os
 import select
@@ -25,8 +21,7 @@ _STAGGER_S = 1.0
 class Watchdog:
     """Use it in a with statement, in every process; `heard` restarts the timeout of `timeout_s`.
 
-    SIGINT and SIGTERM set `interrupted`, which is read between points. The process is ended if that takes more than
-    some seconds, or at a second signal. A `silent` watchdog prints nothing about signals.
+    SIGINT and SIGTERM set `interrupted`, read between points; the process ends if that takes long, or at a second one.
     """
 
     def __init__(self, timeout_s: float, *, local_rank: int, silent: bool = False) -> None:

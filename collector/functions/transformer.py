@@ -1,8 +1,4 @@
-"""The tensor functions of a transformer step, shared by the benches and the model that trains for real.
-
-A bench therefore measures the same code that a step runs. Functions of a vocabulary shard are in
-vocabulary_parallel.py.
-"""
+"""The tensor functions of a transformer step, shared by the benches and the model that trains for real."""
 
 from collections.abc import Callable
 from functools import cache
@@ -43,18 +39,12 @@ def _function() -> Callable[..., Tensor] | None:
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Add the bias [width] of a linear to its product x [..., width].
-
-    A separate kernel, as under tensor parallelism, where a row-parallel product is first summed over the devices.
-    """
+    """Add the bias [width] of a linear to its product x [..., width]: its own kernel, as under tensor parallelism."""
     return x + bias
 
 
 def split_qkv(qkv: Tensor, *, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of a fused projection [b, l, (heads + 2 · kv_heads) · head_size]: query, key, value [b, l, …, head_size].
-
-    Backward is one kernel that concatenates the three gradients.
-    """
+    """Views of a fused projection [b, l, (heads + 2 · kv_heads) · head_size]: query, key, value [b, l, …, size]."""
     head_size = qkv.shape[-1] // (heads + 2 * kv_heads)
     widths = [heads * head_size, kv_heads * head_size, kv_heads * head_size]
     query, key, value = torch.split_with_sizes(qkv, widths, dim=-1)

@@ -23,10 +23,7 @@ def squared_norm(gradients: Tensor) -> Tensor:
 
 
 def clip_to_norm(gradients: Tensor, squared: Tensor, *, most_norm: float = MOST_NORM) -> None:
-    """Scale a buffer in place so that a norm whose square is `squared` is at most `most_norm`.
-
-    It is multiplied whatever the norm: a condition would make the host wait for the GPU.
-    """
+    """Scale a buffer in place, without a condition, so that a norm whose square is `squared` is at most `most_norm`."""
     gradients.mul_((most_norm / (squared.sqrt() + _EPSILON)).clamp(max=1.0).to(gradients.dtype))
 
 

@@ -58,10 +58,7 @@ def collective(arguments: Arguments, gpus_per_node: int) -> RecognisedCall | Unr
 
 
 def role_of(kind: str, description: object) -> str:
-    """The role of a collective by its group's name, such as `EXPERT_MODEL_PARALLEL_GROUP`; empty where unknown.
-
-    Names of Megatron-core and DeviceMesh (`mesh_cp`) are known.
-    """
+    """The role of a collective by its group's name, as in Megatron-core and DeviceMesh; empty where unknown."""
     words = set(re.split("[^a-z]+", description.lower())) if isinstance(description, str) else set()
     roles = [role for name, role in _ROLES if words >= name]
     return roles[0] if roles and roles[0] in OPERATORS[kind].roles else ""

@@ -85,10 +85,7 @@ def _runtime_version(trace: Trace) -> str:
 
 
 def gpus_per_node_of(trace: Trace) -> int:
-    """Devices of a node, 0 where unknown.
-
-    A job with no more processes than listed devices is assumed to run on one node.
-    """
+    """Devices of a node, 0 where unknown; a job with no more processes than listed devices counts as one node."""
     world_size = whole(trace.distributed.get("world_size"))
     devices = len(trace.device_properties)
     return devices if world_size is not None and 1 < world_size <= devices else 0

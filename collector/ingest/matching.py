@@ -38,10 +38,7 @@ Match = Mapping[int, "CollectiveCall"]
 
 
 class CollectiveCall(NamedTuple):
-    """A collective as one rank ran it; times in ns from the start of its trace.
-
-    `size_bytes` is None where it is not known, and where ranks send different amounts.
-    """
+    """A collective as one rank ran it, in ns of its trace; `size_bytes` is None where ranks differ in it."""
 
     sequence: int  # its event in the timeline
     group: tuple[Hashable, ...]
@@ -77,10 +74,7 @@ def collective_call(
     start_us: float,
     done_ns: tuple[int, int, int],
 ) -> CollectiveCall | None:
-    """The call of a communication kernel, event `number` of its timeline, which starts at `start_us`.
-
-    None for a transfer whose ranks were not recorded.
-    """
+    """The call of a communication kernel, event `number` of its timeline; None for a transfer of unrecorded ranks."""
     piece, described = placed.piece, placed.described
     found = _KERNEL.search(piece.name)
     name = (found[1] if found else piece.name.partition(":")[2]).lower()

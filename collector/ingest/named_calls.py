@@ -107,10 +107,7 @@ def _matrix(dims: Shapes) -> Shape | None:
 
 @dataclass(frozen=True, slots=True)
 class NamedCall:
-    """The operator of calls with these names, or the `reason` why they are none.
-
-    `causal_at` is the position of the input that says whether attention is causal.
-    """
+    """The operator of calls with these names, or the `reason` for none; `causal_at`: the input that says if causal."""
 
     names: tuple[str, ...]
     operator: str = ""

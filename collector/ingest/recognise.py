@@ -1,7 +1,4 @@
-"""A framework's calls as operators of the table, with workload vectors from the shapes of their inputs.
-
-The outermost recognised call around a kernel counts: the cross-entropy, not the log-softmax inside it.
-"""
+"""A framework's calls as operators of the table, with workload vectors from the shapes of their inputs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

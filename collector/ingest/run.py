@@ -28,6 +28,7 @@ from kernelcast.collector.traces.kineto import UNREAD, Trace, read_trace
 from kernelcast.collector.traces.trace_text import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.small_file import open_regular
 from kernelcast.runtime.workers import available_cores, each
 from kernelcast.store import (
@@ -46,7 +47,6 @@ from kernelcast.store.runs import MatchedCollective
 
 COMMAND = "ingest"
 _PROFILER = "PyTorch profiler"
-_HASHED_BYTES = 1 << 20
 _IN_MEMORY_BYTES = 64 << 20  # of the traces of several ranks; larger ones are read by several processes
 _USUAL_RATIO = 12  # of gzip
 
@@ -170,14 +170,11 @@ def _known(database_path: Path) -> set[str]:
 def _digest(path: Path) -> str:
     try:
         with open_regular(path) as file:
-            digest = hashlib.sha256()
-            while chunk := file.read(_HASHED_BYTES):
-                digest.update(chunk)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise DataError(f"{path}: no such file, expected a Kineto trace") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()
 
 
 def _read(task: _Task) -> _File:
@@ -224,10 +221,7 @@ def _read_file(task: _Task) -> _File:
             event_count=len(trace.events),
             kernel_count=found.count,
             kernel_us=found.total_us,
-            attributed_count=found.attributed_count,
-            attributed_us=found.attributed_us,
-            recognised_count=found.recognised_count,
-            recognised_us=found.recognised_us,
+            **values_of(found, "attributed_count", "attributed_us", "recognised_count", "recognised_us"),
             measured_at=recorded_at(trace),
         ),
     )

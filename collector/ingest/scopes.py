@@ -42,10 +42,7 @@ class Steps:
 
 
 def scopes_of(trace: Trace, tree: CallTree) -> Sequence[str]:
-    """The scope of every call of the tree: annotations and modules around it on its thread, outermost first.
-
-    A backward call without a scope on its thread gets the scope of its forward call.
-    """
+    """The annotations and modules around every call of the tree, outermost first; backward as forward."""
     marks = [event for event in trace.events if is_scope(event)]
     if not marks:
         return [""] * len(tree.calls)

@@ -25,10 +25,7 @@ class PeakRates:
 
 
 def measure_peaks(device: torch.device, *, threads: int) -> PeakRates:
-    """Measure with the threads of one process. Other work on the machine lowers the result.
-
-    On a CPU the number of threads is set during the measurement and restored afterwards.
-    """
+    """Measure with the threads of one process. Other work on the machine lowers the result."""
     before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(threads)

@@ -49,10 +49,7 @@ def available_cores() -> int:
 
 
 def job_cores(environment: Mapping[str, str] = os.environ) -> int:
-    """Cores that all processes of this job may use on this node, whatever this process is bound to.
-
-    A job step with a core per task and a process with all cores of the same node then count as one machine.
-    """
+    """Cores that all processes of this job may use on this node, whatever this process is bound to."""
     cores = available_cores()
     if environment.get("SLURM_JOB_ID"):
         cores = max(cores, _slurm_cores(environment))

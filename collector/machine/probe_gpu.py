@@ -83,10 +83,7 @@ class Gpu:
         return value.value * scale if status == _SUCCESS else None
 
     def processes(self) -> int:
-        """Number of processes that compute on it, including this one; 0 where unknown.
-
-        Only the count is used: in a container, process ids differ from the driver's.
-        """
+        """Number of processes that compute on it, including this one; 0 where unknown."""
         count = ctypes.c_uint(0)
         call = self._library.nvmlDeviceGetComputeRunningProcesses_v3
         status = call(self._handle, ctypes.byref(count), None)

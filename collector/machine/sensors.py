@@ -90,10 +90,7 @@ class GpuSensors:
 
 
 class CpuSensors:
-    """Sensors of this machine's CPUs; the clock is the mean over `cores` (empty: all allowed cores).
-
-    `root` is the folder of /sys and /proc.
-    """
+    """Sensors of this machine's CPUs, read below `root`; the clock is the mean over `cores` (empty: all allowed)."""
 
     def __init__(self, cores: Sequence[int] = (), *, root: Path = _ROOT) -> None:
         self._root = root

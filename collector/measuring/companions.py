@@ -72,10 +72,7 @@ def _serve(connection: Connection, point: Point, place: Place) -> None:
 
 
 def _warm(point: Point, place: Place) -> list[Bench]:
-    """Copies of the operator with their own tensors: on a CPU it finds them in memory, as in a step.
-
-    A companion whose tensors stay in its cache would not contend for memory with the process that measures.
-    """
+    """Copies of the operator with their own tensors: as in a step, they are in memory, not in the companion's cache."""
     benches = [_prepared(point, place)]
     for _ in range(_WARM_UP_ITERATIONS):
         iterate(benches[0], place, point.law.directions, None)
@@ -122,10 +119,7 @@ def check_processes(processes: int, place: Place, *, threads: int) -> None:
 
 
 class Companions(Closeable):
-    """`processes` − 1 companions of this process, started when first needed; close it, or use it in a with statement.
-
-    The k-th one runs on GPU k, or on the CPU with `threads` threads.
-    """
+    """`processes` − 1 companions, the k-th on GPU k or on the CPU with `threads` threads; to be closed."""
 
     def __init__(self, processes: int, place: Place, *, threads: int, seed: int) -> None:
         check_processes(processes, place, threads=threads)

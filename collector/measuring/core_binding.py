@@ -101,10 +101,7 @@ def _place(cpu: int) -> tuple[int, int]:
 
 
 def bind(cores: tuple[int, ...]) -> None:
-    """Bind this thread, and threads that it starts later, to `cores`; empty means no binding.
-
-    In a sandbox that forbids it, nothing changes.
-    """
+    """Bind this thread, and those it starts later, to `cores` (empty: none), where the system allows it."""
     if cores:
         with suppress(OSError):
             os.sched_setaffinity(0, cores)

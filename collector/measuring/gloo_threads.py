@@ -31,10 +31,7 @@ def can_calm() -> bool:
 
 
 def calm_gloo() -> None:
-    """Turn this process's gloo loops into batch threads; call it after every new process group.
-
-    No effect without such threads (other backends, an older torch) or where the system forbids it.
-    """
+    """Turn this process's gloo loops into batch threads, if it has any; call it after every new process group."""
     if not can_calm():
         return
     for thread in _THREADS.iterdir():

@@ -18,10 +18,7 @@ _GROWTH_BYTES = 64 << 20
 
 
 def keep_freed_memory() -> None:
-    """Allocate all further blocks from the heap, which never shrinks; no effect without glibc.
-
-    Every process that measures or trains on a CPU calls it before it makes tensors.
-    """
+    """Allocate all further blocks from the heap, which never shrinks; called before any tensor is made on a CPU."""
     if keeps_freed_memory():
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MOST_MAPPED_BLOCKS, 0)

@@ -21,10 +21,7 @@ from kernelcast.store import Sample, Status, utc_now
 
 
 def point_bytes(point: Point, element_bytes: int) -> int:
-    """An upper estimate of the bytes that measuring a point holds at once.
-
-    All reads and writes of forward and backward: every tensor counts once per pass that uses it.
-    """
+    """An upper estimate of the bytes that measuring a point holds: all tensors, once per pass that uses them."""
     op = point.law
     if op.per_update:
         # In place: all tensors are read, all but the gradients written. In 16 bit each has a float32 copy.

@@ -162,10 +162,7 @@ _EXAMPLE: Picked = {
 
 @cache
 def _sources(axes: frozenset[str]) -> Mapping[Column, Sequence[_Source]]:
-    """The sources of every column in ranges with these axes, without sources of duplicate workloads.
-
-    An operator that no layer calls is measured at the workloads of operators with the same features.
-    """
+    """The sources of every column in ranges with these axes, without sources of duplicate workloads."""
     parts = _part_calls(_EXAMPLE)
     found: dict[Column, dict[Vector, _Source]] = {}
     for number, variant in enumerate(_VARIANTS):

@@ -34,10 +34,7 @@ class Work:
 
 
 def attribute(trace: Trace, prefix: str) -> list[Work]:
-    """The work under every annotation whose name starts with `prefix`, in order of time.
-
-    A mark without kernels is left out: nothing ran, or nothing was recorded.
-    """
+    """The work under every annotation whose name starts with `prefix` and that has kernels, in order of time."""
     marks = [e for e in trace.of_category(ANNOTATION_CATEGORY) if e.name.startswith(prefix)]
     device_kernels = trace.of_category(*DEVICE_CATEGORIES)
     return list(_device_work(trace, marks, device_kernels) if device_kernels else _host_work(trace, marks))

@@ -77,10 +77,7 @@ def microseconds(value: Any) -> float:
 
 
 def in_order(events: list[Event]) -> tuple[list[Event], list[Event]]:
-    """Events by start, in µs, and the events left out. Of events that start together the longest comes first.
-
-    The middle event decides the unit.
-    """
+    """Events by start in µs, the longest of equal starts first, and those left out: the middle one decides the unit."""
     timed = [event for event in events if event.start_us == event.start_us]
     odd = [event for event in events if event.start_us != event.start_us] if len(timed) < len(events) else []
     if not timed:

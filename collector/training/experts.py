@@ -1,7 +1,4 @@
-"""Ops of routed experts that train: routed without dropping a token, sent to the devices that hold the experts.
-
-Shared experts read what the router reads: their output waits below it on the stack.
-"""
+"""Ops of routed experts that train: routed without dropping a token, sent to the devices that hold the experts."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol

@@ -13,10 +13,7 @@ _Group = dist.ProcessGroup
 
 
 class GroupCache:
-    """Process groups by their ranks; every process of the world asks for the same ones in the same order.
-
-    A collective that takes longer than `timeout` fails; None is torch's own limit.
-    """
+    """Process groups by their ranks, asked for in the same order by all; `timeout` is a collective's (or torch's)."""
 
     def __init__(self, timeout: timedelta | None = None) -> None:
         self._timeout = timeout

@@ -24,10 +24,7 @@ from kernelcast.collector.training.marks import operator_mark
 
 
 class Gradients:
-    """The flat buffer of all gradients, in the parameters' dtype.
-
-    Gradients of `experts` come first, because another group holds them; gradients of `replicated` parameters come last.
-    """
+    """The flat buffer of all gradients, in the parameters' dtype: `experts` first, `replicated` parameters last."""
 
     def __init__(
         self,
@@ -99,10 +96,7 @@ class _Zero1(ZeroRedundancyOptimizer):
 
 
 class Optimizer:
-    """`MasterAdamW` with a mark; with `shards_over` the update is sharded over a group (ZeRO-1).
-
-    `role` is the role of the operator `adam`.
-    """
+    """`MasterAdamW` with a mark for the operator's `role`; `shards_over` is the group of a sharded update (ZeRO-1)."""
 
     def __init__(
         self,

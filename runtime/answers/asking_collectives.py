@@ -8,7 +8,7 @@ from kernelcast.runtime.answers.attention_kernel import KernelChange
 from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_links
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.predictor import Answer, Predictor
-from kernelcast.runtime.answers.warnings import described_warning, extended_warning, transferred_warning
+from kernelcast.runtime.answers.warnings import extended_warning, fabric_warning
 from kernelcast.runtime.bundle.calibration import Factors, factor_of
 from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
@@ -95,7 +95,7 @@ def _measured(
         found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))
     if with_warnings and source.is_asked:
         names = sorted({one[0][0] for one in asked})
-        found.doubt(transferred_warning(names, fabric=source.name), asked)
+        found.doubt(fabric_warning(names, fabric=source.name, is_measured=True), asked)
     by_layout: dict[tuple[Key, Layout], list[Question]] = {}
     for one, scaled in asked.items():
         key, (_, nodes, gpus), _ = one
@@ -156,7 +156,7 @@ def _warn(
     source = collectives.source
     alone = [key for key in described if source.entry_of(key) is None and key not in found.problems]
     if alone:
-        warning = described_warning(sorted(key[0] for key in alone), fabric=source.name)
+        warning = fabric_warning(sorted(key[0] for key in alone), fabric=source.name, is_measured=False)
         found.doubt(
             warning, (one for key in alone for sizes in described[key].values() for one in _all(sizes))
         )

@@ -119,10 +119,7 @@ def measured_kernel(entry: RegressorEntry, manifest: Manifest) -> str:
 
 
 def _kernel_of(software: SoftwareFingerprint) -> str:
-    """What the collector calls: the package flash-attn where it is installed, else torch's.
-
-    From torch 2.2 on that is FlashAttention 2 (pytorch.org/blog/pytorch2-2).
-    """
+    """What the collector calls: flash-attn where it is installed, else torch's, from 2.2 on FlashAttention 2."""
     for one in software.environment:
         if one.startswith(_PACKAGE):
             return _OF_PACKAGE.get(one.removeprefix(_PACKAGE).partition(".")[0], "")

@@ -21,10 +21,7 @@ Answer = tuple[float, float, float]
 
 
 def doublings_beyond(measured: TrainingRows, vector: tuple[float, ...]) -> float:
-    """How often the farthest feature is twice (or half) the nearer end of its trained range; 0 inside of it.
-
-    For an elementwise operator the range counts elements.
-    """
+    """How often the farthest feature (or the elements) is twice or half the nearer end of its range; 0 inside."""
     farthest = 0.0
     for one in exceeded(measured, vector):
         if one.asked > one.maximum > 0:

@@ -1,7 +1,4 @@
-"""Lower bounds of operator times in a step: the hardware's peaks, and the FLOP/s that it sustains under load.
-
-A regressor may predict faster times far outside its training range, or for operators measured in short bursts.
-"""
+"""Lower bounds of operator times in a step: the hardware's peaks, and the FLOP/s that it sustains under load."""
 
 import math
 

@@ -169,27 +169,20 @@ def _layouts(layouts: Sequence[Layout]) -> str:
     return ", ".join(f"{nodes} × {gpus}" for nodes, gpus in layouts)
 
 
-def described_warning(operators: Sequence[str], *, fabric: str) -> AnswerWarning:
-    """Collectives were computed from a description, and not measured."""
+def fabric_warning(operators: Sequence[str], *, fabric: str, is_measured: bool) -> AnswerWarning:
+    """Collectives were answered by measurements of another cluster, or computed from a description."""
     names = ", ".join(operators)
+    message, brief = f"answered by the measurements of {fabric}", f"from {fabric}"
+    if not is_measured:
+        message = f"computed from the description of fabric {fabric}, not measured"
+        brief = f"by the description of fabric {fabric}"
+    kind = "transferred" if is_measured else "described"
     return AnswerWarning(
-        cause=Cause.DESCRIBED,
+        cause=Cause.TRANSFERRED if is_measured else Cause.DESCRIBED,
         topic="fabric",
-        message=f"{names}: computed from the description of fabric {fabric}, not measured",
-        brief=f"{names} by the description of fabric {fabric}",
-        values={"kind": "described", "operators": list(operators), "fabric": fabric},
-    )
-
-
-def transferred_warning(operators: Sequence[str], *, fabric: str) -> AnswerWarning:
-    """Collectives were answered by another bundle's measurements, of another cluster."""
-    names = ", ".join(operators)
-    return AnswerWarning(
-        cause=Cause.TRANSFERRED,
-        topic="fabric",
-        message=f"{names}: answered by the measurements of {fabric}",
-        brief=f"{names} from {fabric}",
-        values={"kind": "transferred", "operators": list(operators), "fabric": fabric},
+        message=f"{names}: {message}",
+        brief=f"{names} {brief}",
+        values={"kind": kind, "operators": list(operators), "fabric": fabric},
     )
 
 

@@ -1,7 +1,5 @@
-"""Correction of a bundle by measured steps: a factor per class of operators, and how sure it is.
-
-It is a part of the manifest (`kernelcast calibrate` writes it); the models stay as they were trained. Standard library
-only. docs/calibration.md explains how the factors are found.
+"""Correction of a bundle by measured steps, a part of its manifest: a factor per class of operators
+(docs/calibration.md).
 """
 
 import math

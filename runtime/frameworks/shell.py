@@ -2,12 +2,13 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise, takewhile
 from math import prod
 
 from kernelcast.runtime.errors import DataError, one_line
 from kernelcast.runtime.frameworks.rows import Settings
+from kernelcast.runtime.frameworks.slurm import script_variables
 
 PROGRAM = "pretrain_gpt.py"
 LAUNCHER = ("--nnodes", "--nproc-per-node")
@@ -51,33 +52,34 @@ def parse_shell(text: str, switches: Collection[str] = (), lists: Collection[str
     `lists` several, as a tuple.
 
     Of a model_config.yaml of Megatron-LM's functional tests, MODEL_ARGS are read. Variables stand for what the script
-    assigns to them, `$((A * B))` for the product.
+    assigns to them or its `#SBATCH` lines say, `$((A * B))` for the product.
 
     Raises:
         DataError: quotes do not match.
     """
     if _MODEL_ARGS.search(text):
         text = yaml_flags(text)
-    text = _substituted(_CONTINUED.sub(" ", _COMMENT.sub(r"\1", text)))
+    variables = script_variables(text)
+    text = _substituted(_CONTINUED.sub(" ", _COMMENT.sub(r"\1", text)), variables)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         words = list(lexer)
     except ValueError as error:
         raise DataError(f"not a shell script ({one_line(str(error))})") from error
-    known = _assigned(text)
-    variables = {WORLD_SIZE: known[WORLD_SIZE]} if WORLD_SIZE in known else {}
-    return variables | dict(_flags(words, switches, lists))
+    known = variables | _assigned(text)
+    of_job = {WORLD_SIZE: known[WORLD_SIZE]} if WORLD_SIZE in known else {}
+    return of_job | dict(_flags(words, switches, lists))
 
 
 def _assigned(text: str) -> dict[str, str]:
     return {name: value for name, _, value in _ASSIGNMENT.findall(text)}
 
 
-def _substituted(text: str) -> str:
+def _substituted(text: str, given: Mapping[str, str]) -> str:
     """The text with values in place of variables and products, as far as they are known: inner ones first."""
     for _ in range(_MOST_STEPS):
-        values = _assigned(text)
+        values = {**given, **_assigned(text)}
 
         def value(match: re.Match[str], values: dict[str, str] = values) -> str:
             name, default, plain = match.groups()

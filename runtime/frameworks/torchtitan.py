@@ -3,10 +3,12 @@
 import re
 from itertools import accumulate
 from math import ceil
+from typing import Any
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.cut import weighted_cut
 from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.megatron import Launch
 from kernelcast.runtime.frameworks.nested import parse_toml, render_toml
 from kernelcast.runtime.frameworks.rows import (
     Found,
@@ -17,6 +19,7 @@ from kernelcast.runtime.frameworks.rows import (
     Row,
     Settings,
 )
+from kernelcast.runtime.frameworks.shell import parse_shell
 from kernelcast.runtime.request.field_types import FLAG, choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -251,12 +254,36 @@ class SavedOperators(RecomputedPartly):
         return Found({}, (self.other,) if facts["recompute"] == "selective" else ())
 
 
+class Devices(Launch):
+    """The devices for which torchrun starts processes; TOML says nothing of them."""
+
+    def write(self, facts: Facts) -> Part:
+        """Nothing: a configuration is not a launch."""
+        return Part()
+
+
+_OVERRIDE = re.compile(r"--(?=(?:parallelism|training|activation[-_]checkpoint)\.)")
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
+
+
+def _parse(text: str) -> Settings:
+    """TOML, or a command line with its keys as options, whose values are read as TOML reads them."""
+    if not _OVERRIDE.search(text):
+        return parse_toml(text)
+    settings = {
+        _OVERRIDE.sub("", name).replace("-", "_") if _OVERRIDE.match(name) else name: value
+        for name, value in parse_shell(text).items()
+    }
+    return {name: _VALUES.get(value, value) for name, value in settings.items()}
+
+
+_VALUES: dict[Any, Any] = {"true": True, "True": True, "false": False, "False": False, "-1": _NOT_SET}
 
 TORCHTITAN = Framework(
     title="torchtitan",
     table="torchtitan.toml",
     own=(
+        Devices(),
         ExpertTensors(),
         DataParallel(),
         Pipeline(),
@@ -265,7 +292,7 @@ TORCHTITAN = Framework(
         NoPadding(),
         SavedOperators(),
     ),
-    parse=parse_toml,
+    parse=_parse,
     render=render_toml,
-    is_form_of=lambda text: _TABLE.search(text) is not None,
+    is_form_of=lambda text: (_TABLE.search(text) or _OVERRIDE.search(text)) is not None,
 )

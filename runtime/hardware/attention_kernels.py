@@ -1,7 +1,4 @@
-"""Kernels of fused attention: which ones measurements that ship are of, and published ratios of their times.
-
-`attention_kernels.toml` has a source per row.
-"""
+"""Kernels of fused attention: those measured, and published ratios of times, with sources (attention_kernels.toml)."""
 
 import math
 import tomllib

@@ -68,10 +68,7 @@ def devices() -> Mapping[str, Device]:
 
 
 def device_named(name: str) -> Device | None:
-    """The device that a driver, a file or a user calls `name`; None where the table does not have it.
-
-    Case, blanks, punctuation and the maker's name do not matter.
-    """
+    """The table's device that a driver, a file or a user calls `name`, however it is spaced and spelled; else None."""
     return _by_name().get(_plain(name))
 
 

@@ -1,7 +1,4 @@
-"""What layers and ends of the model hold on one device: told once for all rows whose devices hold the same sizes.
-
-Thousands of layouts have a few dozen sizes: stages, schedules and replicas do not change what a layer holds.
-"""
+"""What layers and ends of the model hold on one device: told once for all rows whose devices hold the same sizes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self

@@ -268,10 +268,7 @@ def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
 
 
 def _whole_blocks(rows: Rows, contents: Contents, precision: Precision) -> Floats:
-    """Tensors that ZeRO gathers: gradients of the largest block (from ZeRO-2 on), and its weights (ZeRO-3).
-
-    With ZeRO-3 the next block's weights arrive while one block computes, so there are two.
-    """
+    """Gradients of the largest block (from ZeRO-2 on), and weights of it and, as they arrive, of the next (ZeRO-3)."""
     own = largest_of(rows, [layer.parameters for layer in contents.layers])
     end = np.maximum(rows.first, rows.last) * contents.loss.matrix
     largest = np.maximum(own, end)

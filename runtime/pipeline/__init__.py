@@ -1,4 +1,1 @@
-"""Time of one update in a pipeline of stages: the paper's closed form, and an exact simulation.
-
-See docs/timeline.md.
-"""
+"""Time of one update in a pipeline: the paper's closed form, and an exact simulation (docs/timeline.md)."""

@@ -1,7 +1,4 @@
-"""Data-parallel collectives overlapped with a pass: in buckets, each when it is ready and the previous one is done.
-
-See docs/timeline.md, Data-parallel collectives during passes.
-"""
+"""Data-parallel collectives overlapped with a pass, in buckets (docs/timeline.md, Data-parallel collectives)."""
 
 from typing import Self
 

@@ -1,7 +1,4 @@
-"""Pipeline schedules: the order of passes on every stage (docs/timeline.md, Schedules).
-
-A chunk of the model lies on the stage that `stage_of` says (runtime/request/schedule.py).
-"""
+"""Pipeline schedules: the order of passes on every stage (docs/timeline.md, Schedules)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

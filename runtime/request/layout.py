@@ -32,7 +32,8 @@ class Parallelism(LayoutFields):
     """Layout of one training job (docs/method.md, Symbols).
 
     `pp` pipeline stages, `tp` tensor-parallel degree, `dp` data-parallel degree, `cp` context-parallel degree;
-    `micro_batch` samples per micro-batch (b), `micro_batches` per update (m).
+    `micro_batch` samples per micro-batch (b), `micro_batches` per update (m). Every field has a
+    line in fields.py and docs/fields.md; these need more:
 
     - `ep`, `expert_tp`: of the tp · dp · cp devices of a stage, ep share the experts of a layer
       (--expert-model-parallel-size of Megatron-LM), and each expert is cut into expert_tp. The groups of
@@ -41,13 +42,9 @@ class Parallelism(LayoutFields):
       gives every device all tokens of some heads (DeepSpeed-Ulysses, arXiv 2309.14509), "all_gather" gathers all keys
       and values (Llama 3, arXiv 2407.21783, section 3.3.2). Each device has an early and a late chunk of the sequence,
       which balances the work under a causal mask.
-    - `expert_imbalance`: tokens on the most loaded device of an expert-parallel group, as a multiple of the mean.
-    - `expert_tokens`: tokens per expert in a measured batch, for one layer or for all layers with experts in order.
-      The most loaded device and its load follow for every `ep`.
     - `expert_capacity`: capacity factor; an expert drops tokens above this multiple of the mean, 0 drops none.
       `expert_padding` pads its input to the capacity (Megatron-LM's --moe-expert-capacity-factor,
       --moe-pad-expert-input-to-capacity).
-
     - `recompute`: activation checkpointing. The backward pass recomputes every layer ("full"), or everything between
       queries and attention output ("selective", arXiv 2205.05198).
     - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
@@ -57,54 +54,19 @@ class Parallelism(LayoutFields):
       also called FSDP; arXiv 1910.02054).
     - `sequence_parallel`: norms and residuals are sharded along the sequence across the tp group
       (arXiv 2205.05198).
-    - `layer_counts`: layers of each stage, or with virtual stages of each chunk in the order of the model; by default
-      `layer_split` decides.
     - `layer_split`: "even" gives every chunk the same number of layers if it divides the total, as in Megatron-LM,
       else it follows "paper", the rule of GPT-NeoX (eq. 3–5). "balanced" gives the ends of the model fewer layers if
       that shortens the slowest chunk by predicted time; the estimate has the resulting counts.
-    - `reduce_dtype`: element type of gradient accumulation and reduction: the "same" as in training, or "float32".
-    - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
-      writes the gradient over the logits.
-    - `recompute_modules`: modules that "selective" recomputes: "core_attn" (between queries and attention output),
-      "mlp", "layernorm" (both norms).
-    - `recompute_layers`: number of first layers of each chunk that are recomputed, 0 for all (Megatron-LM's method
-      "block").
-    - `recompute_together`: layers per checkpoint, recomputed from the input of the first (Megatron-LM's method
-      "uniform"); with `recompute_layers` every layer has its own.
-    - `recompute_early_stop`: recomputation stops at the last tensor that the backward pass needs, as in torch's
-      non-reentrant checkpoints from 2.1 on; Megatron-LM recomputes the whole layer.
-    - `dropout`: probability after embedding, attention and MLP, and of attention weights; 0 for none.
-    - `vocabulary_multiple`: the vocabulary is padded to a multiple of this times tp; 1 for no padding.
-    - `optimizer`, `optimizer_states`: its kind and the type of its moments (optimizers.py).
-    - `host_launch_us`: host time to launch a kernel, a lower bound of its time in a pass: with short kernels the host
-      does not run ahead of the device.
     - `attention_kernel`: the kernel of fused attention. If another one was measured, times are multiplied by a
       published ratio (docs/hardware.md, Attention's kernel).
     - `kept_by`: modules that keep activations: PyTorch's ("torch"; cut by DTensor "torchtitan"), or Megatron-core's
       with TransformerEngine ("megatron") or without. Times do not depend on it.
-    - `exposed_share`: fraction of the time of overlapped collectives that is exposed.
-    - `gradient_collective`: ZeRO-1 reduces gradients by an "all_reduce", or by a "reduce_scatter" as Megatron-LM's
-      distributed optimizer does.
-    - `shard_group`: replicas per sharding group of ZeRO (HSDP); the groups hold copies and sum their gradients. 0 for
-      one group of all replicas.
-    - `overlap_gradients`, `overlap_parameters`: buckets of `overlap_bucket` parameters are reduced overlapped with the
-      last backward pass, and gathered overlapped with the next step's first forward pass (0: Megatron-LM's size).
-    - `tensor_overlap`: overlap of tensor-parallel collectives: "none", collectives of input gradients with the GEMMs
-      of weight gradients ("weight_gradients"), or also every collective with its own GEMM ("products").
     - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/recipes.py): scaled per tensor by its largest
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
       scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
       stay in 16 bit.
     - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
-    - `expert_overlap`: dispatch and combination overlap with a layer's compute for another micro-batch (DeepSeek-V3,
-      section 3.2.1; Megatron-LM's --overlap-moe-expert-parallel-comm).
-    - `offload_optimizer`: fraction of the optimizer states kept and updated on the host. The link between device and
-      host moves `host_link_gb_per_s`, the host's optimizer `host_memory_gb_per_s` per device.
-    - `offload_activations`: fraction of the kept activations that goes to the host after the forward pass of their
-      layer and comes back before its backward pass.
-    - `power_limit_w`: power limit of every device; what it sustains changes with it (docs/hardware.md).
-    - `lora_rank`: rank of the adapters of `lora_linears`; all other weights are frozen (arXiv 2106.09685).
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.

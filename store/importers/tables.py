@@ -137,10 +137,7 @@ def _read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """One row as texts by column, stripped of blanks; empty cells are left out.
-
-    Methods raise Malformed if a cell is empty or has another type.
-    """
+    """One row as texts by column, without empty cells. Methods raise Malformed for an empty or ill-typed cell."""
 
     line: int
     cells: dict[str, str]

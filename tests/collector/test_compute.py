@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelcast.collector.benches import BENCHES, Bench, Builder, Place, Point
-from kernelcast.collector.compute import Collected, Progress, collect_compute, is_known, measured_points
+from kernelcast.collector.compute import Collected, collect_compute, is_known, measured_points
 from kernelcast.collector.measuring import measurer as module
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.measurer import memory_of_each_bytes, point_bytes
@@ -43,15 +43,12 @@ def one_shape(plan: Plan) -> Plan:
 
 
 def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, quick: Effort) -> None:
-    seen: list[Progress] = []
-    done = collect_compute(
-        database, one_shape(plan), Settings(effort=quick, device="cpu"), on_progress=seen.append
-    )
+    seen: list[tuple[int, int, str]] = []
+    settings = Settings(effort=quick, device="cpu")
+    done = collect_compute(database, one_shape(plan), settings, on_progress=lambda *now: seen.append(now))
     points = compute_points(one_shape(plan))
     assert done == Collected(measured=len(points) - 1, unsupported=1)
-    assert [(p.done, p.total, p.operator) for p in seen] == [
-        (index, len(points), point.operator) for index, point in enumerate(points, start=1)
-    ]
+    assert seen == [(index, len(points), point.operator) for index, point in enumerate(points, start=1)]
     stored = samples(database)
     assert Counter((s.operator, s.role, s.vector, s.direction) for s in stored) == Counter(
         (point.operator, point.role, point.vector, direction)
@@ -101,8 +98,8 @@ def test_what_is_there_is_not_measured_again(database: Database, plan: Plan, gel
     more = collect_compute(database, plan, chosen)
     assert more == Collected(measured=2, unsupported=2, already_there=2)
     before = [sample.id for sample in samples(database)]
-    seen: list[Progress] = []
-    again = collect_compute(database, plan, chosen, on_progress=seen.append)
+    seen: list[tuple[int, int, str]] = []
+    again = collect_compute(database, plan, chosen, on_progress=lambda *now: seen.append(now))
     assert again == Collected(already_there=6)
     assert seen == []
     assert [sample.id for sample in samples(database)] == before
@@ -248,8 +245,8 @@ def test_processes_of_a_cpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_interrupt_keeps_what_was_measured(database: Database, plan: Plan, quick: Effort) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.done == 3:
+    def stop(done: int, total: int, operator: str) -> None:
+        if done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

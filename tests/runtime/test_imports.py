@@ -66,7 +66,6 @@ def test_a_predicted_layout_imports_few_modules_and_none_of_a_search() -> None:
     assert "numpy.ma" not in loaded
     unused = (
         "runtime.search",
-        "runtime.stack",
         "runtime.frameworks.rows",
         "runtime.views.timeline",
         "serve",

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.validate_data import numbers, prior
+from kernelcast.cli.measuring_options import whole_numbers
+from kernelcast.cli.validate_data import prior
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import hardware_bundle
@@ -77,8 +78,8 @@ def test_what_is_left_out_and_printed(some_operators: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "5,5", "20,5", "5,x", "161"])
 def test_points_that_are_no_rising_numbers(text: str) -> None:
-    with pytest.raises(UsageError, match="expected rising numbers up to 160, such as 5,20"):
-        numbers(text)
+    with pytest.raises(UsageError, match="expected rising numbers"):
+        whole_numbers(text, "--points", 160, "rising numbers", is_rising=True)
 
 
 def test_nothing_to_compare(some_operators: Path, a100: Bundle) -> None:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
+from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.walltime import Allocation, slurm_allocation, slurm_environment
-from kernelcast.walltime.slurm import OPTIONS
 
 Options = dict[str, str]
 

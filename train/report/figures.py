@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -143,26 +144,26 @@ class TrainingFigures:
     @property
     def mean_validation_error(self) -> float:
         """Mean error of the operators that are no collectives, a fraction; of the collectives if all are."""
-        return _mean([role.error for o in self._counted() for role in o.roles])
+        return fmean([role.error for o in self._counted() for role in o.roles])
 
     @property
     def mean_collective_error(self) -> float | None:
         """Mean error of the collectives; None without any."""
         errors = [role.error for o in self.operators if o.is_collective for role in o.roles]
-        return _mean(errors) if errors else None
+        return fmean(errors) if errors else None
 
     @property
     def mean_reference_error(self) -> float | None:
         """Mean of the published errors if all that `mean_validation_error` counts have one; else None."""
         published = [role.reference_error for o in self._counted() for role in o.roles]
         known = [error for error in published if error is not None]
-        return _mean(known) if len(known) == len(published) else None
+        return fmean(known) if len(known) == len(published) else None
 
     @property
     def mean_extrapolation_error(self) -> float | None:
         """Mean error beyond the fitted range, over the operators where it was measured."""
         errors = [e for o in self._counted() if (e := o.entry.extrapolation_error) is not None]
-        return _mean(errors) if errors else None
+        return fmean(errors) if errors else None
 
     @property
     def mean_coverage(self) -> float | None:
@@ -334,7 +335,3 @@ def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
         )
         for row in selected.outliers
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

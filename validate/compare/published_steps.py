@@ -33,10 +33,7 @@ class PublishedSteps:
 
 
 def published_like(estimate: Estimate, device: str) -> tuple[PublishedSteps, ...]:
-    """Shipped steps with the estimate's model, sequence length and number format, by software and device.
-
-    Variants of a device count too: those whose name goes on behind it, such as h100-sxm-96gb.
-    """
+    """Shipped steps with the estimate's model, length and number format, by software and (variant of) device."""
     if not device:
         return ()
     kind, shape = kind_of(estimate.model, estimate.parallelism), _shape(estimate.model)

@@ -1,11 +1,22 @@
-"""Slurm's options for nodes and GPUs: of sbatch, its environment and its plugins."""
+"""Slurm's options for nodes and GPUs: of sbatch, its environment, its plugins and a script's `#SBATCH` lines."""
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 
-from kernelcast.walltime.allocation import Allocation
+from kernelcast.runtime.frameworks.allocation import Allocation
 
-OPTIONS = ("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres")
+_SHORT: Mapping[str, str] = {
+    "nodes": "-N",
+    "ntasks": "-n",
+    "ntasks-per-node": "",
+    "gpus": "-G",
+    "gpus-per-node": "",
+    "gpus-per-task": "",
+    "gres": "",
+}
+OPTIONS = tuple(_SHORT)
 """Options that decide how many nodes and GPUs a job gets."""
 
 _MOST = 10_000_000
@@ -32,6 +43,49 @@ def slurm_allocation(options: Mapping[str, str]) -> Allocation:
         per_node = gpus // nodes
     said = [f"{name} {options[name]}" for name in OPTIONS if _is_given(name, options.get(name, ""))]
     return Allocation(nodes=nodes, gpus_per_node=per_node, gpus=gpus, origin=", ".join(said))
+
+
+def sbatch_options(line: str) -> dict[str, str]:
+    """Options of one `#SBATCH` line that decide nodes and GPUs; unreadable ones are left to Slurm."""
+    try:
+        words = shlex.split(line, comments=False)[1:]
+    except ValueError:
+        return {}
+    found: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if word.startswith("#"):
+            break
+        for name, short in _SHORT.items():
+            if word.startswith(f"--{name}="):
+                found[name] = word.partition("=")[2]
+            elif word == f"--{name}" or (short and word == short):
+                found[name] = words.pop(0) if words else ""
+            elif short and word.startswith(short) and not word.startswith("--"):
+                found[name] = word[len(short) :]
+    return found
+
+
+def script_variables(text: str) -> dict[str, str]:
+    """Variables that Slurm sets in a script by its `#SBATCH` lines before the first command, as far as they say them.
+
+    `WORLD_SIZE`, one process per GPU, is what launchers make of them.
+    """
+    options: dict[str, str] = {}
+    for line in takewhile(lambda one: not one.strip() or one.startswith("#"), text.split("\n")):
+        if line.startswith("#SBATCH"):
+            options |= sbatch_options(line)
+    given = slurm_allocation(options) if options else Allocation()
+    known = {
+        "SLURM_NNODES": given.nodes,
+        "SLURM_JOB_NUM_NODES": given.nodes,
+        "SLURM_GPUS_ON_NODE": given.gpus_per_node,
+        "SLURM_GPUS_PER_NODE": given.gpus_per_node,
+        "SLURM_NTASKS": options.get("ntasks"),
+        "SLURM_NTASKS_PER_NODE": options.get("ntasks-per-node"),
+        "WORLD_SIZE": given.gpus,
+    }
+    return {name: str(value) for name, value in known.items() if value is not None}
 
 
 def slurm_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""Batch scripts as they are: what their `#SBATCH` lines and variables say of a layout."""
+
+import pytest
+
+from kernelcast.runtime import UsageError, load_model
+from kernelcast.runtime.frameworks.layout_files import read_layout_text
+from kernelcast.runtime.frameworks.slurm import script_variables
+
+MODEL = load_model("llama-3-8b")
+HEAD = (
+    "#!/bin/bash\n#SBATCH --nodes=4 --gres=gpu:a100:8  # all of them\n#SBATCH --ntasks-per-node=1\n\nTP=2\n"
+)
+FLAGS = "--tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 128"
+
+
+def degrees(text: str) -> tuple[int, int, int]:
+    fields = read_layout_text(text, "train.sbatch").request(MODEL, {}).fields
+    return fields["pp"], fields["tp"], fields["dp"]
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "srun torchrun --nnodes $SLURM_NNODES --nproc-per-node $SLURM_GPUS_ON_NODE pretrain_gpt.py",
+        "NODES=${SLURM_JOB_NUM_NODES:-1}\nsrun torchrun --nnodes $NODES --nproc-per-node 8 pretrain_gpt.py",
+        "WORLD_SIZE=$((SLURM_NNODES * SLURM_GPUS_PER_NODE))\nsrun python pretrain_gpt.py",
+        "srun python pretrain_gpt.py",
+    ],
+)
+def test_devices_from_the_lines_of_slurm(launch: str) -> None:
+    assert degrees(f"{HEAD}{launch} {FLAGS}\n") == (4, 2, 4)
+
+
+def test_what_a_script_assigns_wins_over_its_head() -> None:
+    assert degrees(f"{HEAD}WORLD_SIZE=16\nsrun python pretrain_gpt.py {FLAGS}\n") == (4, 2, 2)
+
+
+def test_lines_after_the_first_command_are_not_of_slurm() -> None:
+    late = "#!/bin/bash\nTP=2\n#SBATCH --nodes=4 --gres=gpu:8\n"
+    assert script_variables(late) == {}
+    with pytest.raises(UsageError, match="does not tell dp"):
+        degrees(f"{late}srun python pretrain_gpt.py {FLAGS}\n")
+
+
+def test_variables() -> None:
+    assert script_variables(HEAD) == {
+        "SLURM_NNODES": "4",
+        "SLURM_JOB_NUM_NODES": "4",
+        "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_GPUS_PER_NODE": "8",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "WORLD_SIZE": "32",
+    }
+    # Slurm decides how many nodes of a range a job gets.
+    assert "WORLD_SIZE" not in script_variables("#SBATCH -N 2-4\n#SBATCH --gpus-per-node 8\n")
+
+
+TITAN = (
+    "srun torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --job.config_file llama3_8b.toml "
+    "--parallelism.tensor_parallel_degree 2 --training.local_batch_size 4 --training.seq_len=4096 "
+    "--activation_checkpoint.mode full --parallelism.enable_async_tensor_parallel"
+)
+
+
+def test_overrides_of_torchtitan() -> None:
+    file = read_layout_text(f"#!/bin/bash\n{TITAN}\n", "train.sbatch")
+    assert file.name == "torchtitan"
+    assert file.unread == ("--job.config-file",)
+    assert file.sequence_length() == 4096
+    fields = file.request(MODEL, {}).fields
+    expected = {
+        "tp": 2,
+        "dp": 8,
+        "zero": 3,
+        "micro_batch": 4,
+        "recompute": "full",
+        "tensor_overlap": "products",
+    }
+    assert fields.items() >= expected.items()
