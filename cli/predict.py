@@ -39,7 +39,7 @@ from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.estimate.device_memory import stage_options
-from kernelcast.runtime.estimate.stated_software import other_software, software_warning
+from kernelcast.runtime.estimate.provenance import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.fields import REQUEST, SAMPLES

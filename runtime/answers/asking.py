@@ -18,7 +18,7 @@ from kernelcast.runtime.answers.warnings import (
     range_warnings,
     substitute_warning,
 )
-from kernelcast.runtime.bundle.factors import Factors, factor_of
+from kernelcast.runtime.bundle.calibration import Factors, factor_of
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key, Vector

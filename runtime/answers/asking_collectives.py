@@ -9,7 +9,7 @@ from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_l
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.warnings import extended_warning, fabric_warning
-from kernelcast.runtime.bundle.factors import Factors, factor_of
+from kernelcast.runtime.bundle.calibration import Factors, factor_of
 from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES

@@ -5,7 +5,7 @@ import re
 
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
-from kernelcast.runtime.bundle.factors import Factors
+from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import SoftwareFingerprint
 from kernelcast.runtime.bundle.manifest import Manifest

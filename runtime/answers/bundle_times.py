@@ -1,4 +1,4 @@
-"""Times of many questions by the regressors of one bundle, with random draws of what they leave open."""
+"""Times of many questions by the regressors of one bundle, with random draws; and whether its devices have a format."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,13 @@ from kernelcast.runtime.answers.attention_kernel import KernelChange
 from kernelcast.runtime.answers.collective_times import Collectives
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
-from kernelcast.runtime.bundle.factors import Factors
+from kernelcast.runtime.bundle.calibration import Factors
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import device_named, devices
 from kernelcast.runtime.operators import Key
+from kernelcast.runtime.request.fields import Float8Recipe
+from kernelcast.runtime.step.recipes import RECIPES
 
 
 class BundleTimes:
@@ -59,3 +64,23 @@ class BundleTimes:
         draws = 0 if found.problems else self.draws
         times_us[answered] = drawn_times(found, [asked[row] for row in answered], draws, self.factors)
         return times_us
+
+
+def check_format(recipe: Float8Recipe, bundle: Bundle) -> None:
+    """Check that the bundle's devices have units for a recipe, where they are known.
+
+    Raises:
+        UsageError: one has none; names devices that have.
+    """
+    if recipe == "none":
+        return
+    units = RECIPES[recipe].units
+    for fingerprint in bundle.manifest.compute:
+        device = device_named(fingerprint.device_name)
+        if device is not None and units not in device.flops_per_s:
+            known = ", ".join(name for name, one in devices().items() if units in one.flops_per_s)
+            raise UsageError(
+                field="fp8_recipe",
+                found=recipe,
+                expected=f"none or another: a {device.title} has no units for {units}; {known} have",
+            )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.answers.graph_in_numpy import run_graph
 from kernelcast.runtime.answers.onnx_runtime import open_session
-from kernelcast.runtime.bundle.factors import Factors
+from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.graph import Graph, check_graph
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry

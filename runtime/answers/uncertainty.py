@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.answers.step_errors import StepErrors
-from kernelcast.runtime.bundle.factors import Factors
+from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.operators import Direction, Key
 from kernelcast.runtime.request.fields import TimelineKind
 

@@ -3,8 +3,8 @@
 """
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol, Self
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError
@@ -200,3 +200,22 @@ class CalibrationUse:
             error_left_out=calibration.mean_error_left_out,
             summary=f"NOT applied, {reason}: {calibration}" if reason else str(calibration),
         )
+
+
+class Factors(Protocol):
+    """A correction of operators' times: a bundle's calibration, or what a software stack does to sums of operators."""
+
+    @property
+    def residual(self) -> float | None:
+        """Standard deviation of log(measured step / predicted step) that the factors leave; None: as without any."""
+
+    def log_factor(self, operator: str) -> float:
+        """Natural logarithm of the factor of an operator's time."""
+
+    def log_spread_of(self, operator: str) -> Sequence[float]:
+        """With independent standard normal z, the logarithm varies as log_factor + log_spread · z."""
+
+
+def factor_of(factors: Factors | None, operator: str) -> float:
+    """The factor of an operator's times; 1 without a correction."""
+    return 1.0 if factors is None else math.exp(factors.log_factor(operator))

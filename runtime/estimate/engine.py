@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
-from kernelcast.runtime.estimate.cuts import Cuts, better_ends
 from kernelcast.runtime.estimate.host_share import HostShare
 from kernelcast.runtime.estimate.layout_pieces import (
     MICRO_BATCH,
@@ -26,7 +25,7 @@ from kernelcast.runtime.estimate.layout_pieces import (
     What,
     update_kind,
 )
-from kernelcast.runtime.estimate.passes import Passes
+from kernelcast.runtime.estimate.passes import Cuts, Passes, better_ends
 from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap

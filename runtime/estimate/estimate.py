@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.warnings import AnswerWarning
-from kernelcast.runtime.catalogue.power import power_laws
+from kernelcast.runtime.catalogue.hardware import power_laws
 from kernelcast.runtime.dataclass import asdict, dataclass, field
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import (

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
 from kernelcast.runtime.answers.attention_kernel import kernel_change
-from kernelcast.runtime.answers.bundle_times import BundleTimes
+from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.answers.formats import check_format
 from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
 from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors, step_kind
 from kernelcast.runtime.answers.uncertainty import around, draws_for, interval, unexplained
@@ -56,10 +55,10 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import check_simulated
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import Call
-from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 if TYPE_CHECKING:
     from kernelcast.runtime.stack.stack import Stack

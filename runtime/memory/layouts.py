@@ -12,7 +12,7 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.memory.workspace import workspace_bytes
+from kernelcast.runtime.memory.working import workspace_bytes
 from kernelcast.runtime.request.fields import LayerSplit, Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS

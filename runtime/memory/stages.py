@@ -19,8 +19,7 @@ from kernelcast.runtime.memory.states import (
     precision_of,
     with_optimizer,
 )
-from kernelcast.runtime.memory.working import largest_of, working_bytes
-from kernelcast.runtime.memory.workspace import float8_copies_bytes, workspace_bytes
+from kernelcast.runtime.memory.working import float8_copies_bytes, largest_of, working_bytes, workspace_bytes
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of

@@ -139,3 +139,17 @@ class Durations:
         )
         arrays = (*PER_CHUNK, *PER_STAGE, *self._saved)
         return type(self)(**{name: rounded(getattr(self, name)) for name in arrays}, overlap=overlap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """When stages finish, in µs from the step's start.
+
+    `last_start_us`, `last_end_us` [virtual stages, stages, configs]: the pass that completes a chunk's
+    gradients, chunks in the order in which that happens (the last of the model first); `idle_from_us`
+    [stages, configs]: the end of the stage's last pass.
+    """
+
+    last_start_us: Times
+    last_end_us: Times
+    idle_from_us: Times

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from kernelcast.runtime.pipeline.durations import Durations, Times
-from kernelcast.runtime.pipeline.ends import Ends
+from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
 
 
 def gpipe(durations: Durations, micro_batches: int) -> Ends:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.pipeline.durations import Durations, Times
-from kernelcast.runtime.pipeline.ends import Ends
+from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
 from kernelcast.runtime.pipeline.messages import Message, Messages
 from kernelcast.runtime.pipeline.passes import Kind, Pass, units
 from kernelcast.runtime.pipeline.schedules import stage_orders

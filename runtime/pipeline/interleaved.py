@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.pipeline.durations import Durations, Times
-from kernelcast.runtime.pipeline.ends import Ends
+from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
 from kernelcast.runtime.pipeline.schedules import warm_up_passes
 from kernelcast.runtime.pipeline.steady import run_steady
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.ends import Ends
+from kernelcast.runtime.pipeline.durations import Durations, Ends
 from kernelcast.runtime.pipeline.messages import Message, Messages
 from kernelcast.runtime.pipeline.passes import Kind, Pass, is_pair, units
 from kernelcast.runtime.pipeline.schedules import check_shape, stage_orders

@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.dataclass import dataclass, fields
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.pipeline.durations import Durations, Times
-from kernelcast.runtime.pipeline.ends import Ends
+from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
 from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one_backward
 from kernelcast.runtime.pipeline.overlap import waiting_us
 from kernelcast.runtime.pipeline.schedules import check_shape

@@ -1,14 +1,16 @@
 """The model whose training step is asked for: sizes and architecture, from Python, TOML or JSON."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any, Self, cast
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.errors import UsageError, error_context, shown_name
+from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line, shown_name, shown_path
 from kernelcast.runtime.request.fields import MODEL, Activation, Biases, ModelFields, Norm, renamed
-from kernelcast.runtime.request.model_file import model_file, read_document
+from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.spelling import unknown_field
+from kernelcast.runtime.toml_text import toml_fields
 
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
@@ -189,3 +191,33 @@ def _usual_biases(norm: Norm, activation: Activation) -> Biases:
     if norm == "layer_norm":
         return "all" if activation == "gelu" else "attention"
     return "mlp" if activation == "gelu" else "none"
+
+
+_MAX_FILE_BYTES = 1 << 20
+
+
+def model_file(source: Path) -> str:
+    """How errors name a model file."""
+    return f"model file {shown_path(source)}"
+
+
+def read_document(source: Path) -> dict[str, Any]:
+    """The fields of a TOML (`.toml`) or JSON (`.json`) file.
+
+    Raises:
+        DataError: the file is missing, unreadable, too large, or not TOML or JSON with fields.
+        UsageError: another suffix.
+    """
+    where = model_file(source)
+    if source.suffix not in (".toml", ".json"):
+        raise UsageError(field="suffix", found=source.suffix, expected=".toml or .json").within(where)
+    content = read_small_file(source, where=where, most_bytes=_MAX_FILE_BYTES)
+    if source.suffix == ".toml":
+        return toml_fields(content, where=where)
+    try:
+        values = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON ({one_line(str(error))})") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{where}: holds a {type(values).__name__}, expected an object of fields")
+    return values

@@ -12,12 +12,11 @@ from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import EXPERT_DEGREES, OPTIONS, SEARCH, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_simulated
 from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.space import divisors
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.partition import partition
-from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 CHOSEN = ("tp", "pp", "dp", "cp", *EXPERT_DEGREES, "micro_batch")
 _REST = {"tp": "dp", "pp": "dp", "cp": "dp", "dp": "pp"}

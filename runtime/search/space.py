@@ -30,11 +30,16 @@ from kernelcast.runtime.request.fields import (
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.number_set import NumberSet
-from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, USUAL_SCHEDULES, check_schedule
+from kernelcast.runtime.request.schedule import (
+    MAX_SIMULATED_PASSES,
+    SCHEDULE_KINDS,
+    USUAL_SCHEDULES,
+    check_schedule,
+    check_simulated,
+)
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.step.partition import partition
-from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_simulated
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are searched by default."""

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.attention_kernel import kernel_change
-from kernelcast.runtime.answers.bundle_times import BundleTimes
+from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
-from kernelcast.runtime.answers.formats import check_format
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Configurations

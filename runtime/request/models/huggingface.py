@@ -10,8 +10,7 @@ from typing import Any
 
 from kernelcast.runtime.errors import UsageError, error_context, shown, shown_value
 from kernelcast.runtime.request.fields import MODEL
-from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.model_file import model_file
+from kernelcast.runtime.request.model import ModelConfig, model_file
 from kernelcast.runtime.request.models.config_file import Config
 from kernelcast.runtime.request.models.families import NEEDED, Family, Given, families
 from kernelcast.runtime.request.models.found_model import FoundModel

@@ -7,8 +7,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.model_file import model_file, read_document
+from kernelcast.runtime.request.model import ModelConfig, model_file, read_document
 from kernelcast.runtime.request.models.found_model import FoundModel
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.spelling import alternatives

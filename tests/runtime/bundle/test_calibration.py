@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, DataError, Estimator, ModelConfig, Parallelism, read_bundle
-from kernelcast.runtime.bundle.calibration import CLASSES, Calibration, CalibrationRun
+from kernelcast.runtime.bundle.calibration import CLASSES, Calibration, CalibrationRun, factor_of
 from kernelcast.runtime.bundle.difference import compare_bundles
-from kernelcast.runtime.bundle.factors import factor_of
 from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.estimate.explanation import explain_operator
 from kernelcast.runtime.operators import OPERATORS, Direction

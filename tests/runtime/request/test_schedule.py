@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Parallelism, UsageError
-from kernelcast.runtime.step.timeline_kinds import check_simulated
+from kernelcast.runtime.request.schedule import check_simulated
 
 
 @pytest.mark.parametrize(
