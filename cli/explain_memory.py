@@ -65,10 +65,15 @@ def render_snapshot(snapshot: Snapshot, memory: Memory) -> str:
     return title(f"Snapshot of device {snapshot.device} next to stage {stage.stage}, the fullest", table)
 
 
-def render_changes(changes: Sequence[FittingChange], estimate: Estimate) -> str:
-    """What would make the step fit, with its times."""
+_FIT = "What would make it fit"
+
+
+def render_changes(changes: Sequence[FittingChange], estimate: Estimate, *, of: str = _FIT) -> str:
+    """What would make the step fit, or faster, with its times."""
     if not changes:
-        return title("What would make it fit", "  no single change, also not with full recomputation")
+        return title(
+            of, "  no single change" + (", also not with full recomputation" if of == _FIT else " by 1 %")
+        )
     rows = [
         (
             ", ".join(f"{name} {'even' if value is None else value}" for name, value in one.fields.items()),
@@ -78,6 +83,4 @@ def render_changes(changes: Sequence[FittingChange], estimate: Estimate) -> str:
         )
         for one in changes
     ]
-    return title(
-        "What would make it fit", text_table(("change", "step", "longer", "memory"), rows, indent="  ")
-    )
+    return title(of, text_table(("change", "step", "longer", "memory"), rows, indent="  "))

@@ -63,6 +63,10 @@ def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings
         from kernelcast.cli.explain_memory import render_changes
 
         sections.append(render_changes(found.changes, found.estimate))
+    if found.faster is not None:
+        from kernelcast.cli.explain_memory import render_changes
+
+        sections.append(render_changes(found.faster, found.estimate, of="What would make it faster"))
     return render(
         found.estimate,
         at_front=at_front,

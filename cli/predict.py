@@ -83,6 +83,9 @@ if TYPE_CHECKING:
     metavar="NAMES",
     help="Software of the job; warns about names that no measurement includes.",
 )
+@click.option(
+    "--suggest", "suggests", is_flag=True, help="List single changes that make the step faster and fit."
+)
 @as_option
 @warnings_option
 @json_option
@@ -100,6 +103,7 @@ def predict(
     trace: str | None,
     html: str | None,
     software: str | None,
+    suggests: bool,
     printed_as: str | None,
     lists_warnings: bool,
     **fields: Any,
@@ -133,9 +137,10 @@ def predict(
         raise UsageError("--db is given without --explain, expected both")
     if database is not None and explained == "memory":
         raise UsageError("--db is given with --explain memory, expected an operator's name")
-    if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as):
+    if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as or suggests):
         raise UsageError(
-            "several hardware is given with --trace, --html, --explain, --memory-snapshot or --as, expected one"
+            "several hardware is given with --trace, --html, --explain, --memory-snapshot, --suggest or --as, "
+            "expected one"
         )
     _check_files(trace, html)
     snapshot = None
@@ -152,6 +157,11 @@ def predict(
     [(name, estimator)] = estimators.items()
     found = asked.answer(name, estimator)
     estimate = found.estimate
+    if suggests:
+        from kernelcast.runtime.estimate.fitting_changes import faster_changes
+
+        faster = faster_changes(estimator, estimate, framework=found.framework, fabric=asked.fabric)
+        found = replace(found, faster=faster)
     _write_files(estimate, trace, html)
     explanations = breakdown = None
     if explained == "memory":

@@ -149,7 +149,7 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     yield _printed(one, _H200, "--offload-optimizer 0.5 --host-memory-gb-per-s 200 --offload-activations 0.1")
     yield _printed(one, "--hardware h100-sxm --model mixtral-8x7b --ep 4 --cp 2 --dp 2")
     yield _printed("predict", _H200, _LAYOUT, "--tokens 1B --price 2 --software nemo-1.0")
-    yield _printed(one, _A100, "--dp 8 --framework llm-foundry")
+    yield _printed(one, _A100, "--dp 8 --framework llm-foundry --recompute full --suggest")
     yield _printed("predict", _A100, _LAYOUT, "--fabric perlmutter-measured --gpus-per-node 8")
     yield _printed("predict", _H200, "--global-batch 64 --tokens 1B --days 1 --recompute none")
     yield _printed("predict", _A100, "--gpus 16 --global-batch 64")

@@ -1,18 +1,20 @@
-"""What would make a step fit that does not: single changes of its layout, each with the step time that it costs."""
+"""What would help a step: single changes of its layout that make it fit or faster, each with time and memory."""
 
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
-from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
+from kernelcast.runtime.frameworks.software import framework_named
 from kernelcast.runtime.request.layout import Parallelism
 
 _FACTORS = (2, 4, 8, 16)
+_LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,42 +32,102 @@ def fitting_changes(
     """Of every kind of change the least that makes `estimate` fit, the fastest first; none where it fits. Where no
     single one does, each with full recomputation.
 
-    Devices and samples per update stay. What the bundle cannot answer is left out.
+    Samples per update stay; one kind has more devices. LoRA trains other weights. What the bundle cannot
+    answer is left out.
     """
-    memory, layout = estimate.memory, estimate.parallelism
-    if memory.fits is not False:
+    if estimate.memory.fits is not False:
         return ()
-    size = memory.gpu_memory_bytes, memory.reserved_bytes
-
-    def fitting(fields: dict[str, Any]) -> FittingChange | None:
-        try:
-            other = replace(layout, **fields)
-            other.check(estimate.model)
-            if not device_memory(estimator.bundle, estimate.model, other, *size).fits:
-                return None
-            changed = estimator.predict(
-                model=estimate.model,
-                parallelism=other,
-                cluster=estimate.cluster,
-                bucket_entries=estimate.bucket_entries,
-                timeline=estimate.timeline,
-                interval=False,
-                gpu_memory_bytes=size[0],
-                reserved_memory_bytes=size[1],
-                fabric=fabric,
-            )
-        except (UsageError, DataError):
-            return None
-        step_s, needed = changed.step_time_s, changed.memory.largest_bytes
-        return FittingChange(fields=fields, step_time_s=step_s, memory_bytes=needed)
-
     found: list[FittingChange] = []
     for more in ({}, {"recompute": "full"}):
-        for kind in _kinds(layout):
-            found += islice(filter(None, (fitting(fields | more) for fields in kind)), 1)
+        for kind in _kinds(estimate.parallelism):
+            tried = (_changed(estimator, estimate, fields | more, fabric) for fields in kind)
+            found += islice(filter(None, tried), 1)
         if found:
             break
     return tuple(sorted(found, key=lambda one: one.step_time_s))
+
+
+def faster_changes(
+    estimator: Estimator,
+    estimate: Estimate,
+    *,
+    framework: str | None = None,
+    fabric: FabricChoice | None = None,
+) -> tuple[FittingChange, ...]:
+    """The best of every kind of change that shortens the step by 1 % or more and fits, the fastest first.
+
+    Samples per update stay; the last kind has twice the devices. A change is one that `framework` runs, where given.
+    What the bundle cannot answer is left out.
+    """
+    software = None if framework is None else framework_named(framework)
+    limit_s = estimate.step_time_s * (1 - _LEAST_GAIN)
+    found = []
+    for kind in _faster_kinds(estimate.parallelism):
+        tried = [
+            change
+            for fields in kind
+            if software is None or software.runs(asdict(replace(estimate.parallelism, **fields)))
+            if (change := _changed(estimator, estimate, fields, fabric)) and change.step_time_s <= limit_s
+        ]
+        found += sorted(tried, key=lambda one: one.step_time_s)[:1]
+    return tuple(sorted(found, key=lambda one: one.step_time_s))
+
+
+def _changed(
+    estimator: Estimator, estimate: Estimate, fields: dict[str, Any], fabric: FabricChoice | None
+) -> FittingChange | None:
+    """A change, None where it does not fit, is not valid or has no answer."""
+    memory = estimate.memory
+    size = memory.gpu_memory_bytes, memory.reserved_bytes
+    try:
+        other = replace(estimate.parallelism, **fields)
+        other.check(estimate.model)
+        if device_memory(estimator.bundle, estimate.model, other, *size).fits is False:
+            return None
+        changed = estimator.predict(
+            model=estimate.model,
+            parallelism=other,
+            cluster=estimate.cluster,
+            bucket_entries=estimate.bucket_entries,
+            timeline=estimate.timeline,
+            interval=False,
+            gpu_memory_bytes=size[0],
+            reserved_memory_bytes=size[1],
+            fabric=fabric,
+        )
+    except (UsageError, DataError):
+        return None
+    step_s, needed = changed.step_time_s, changed.memory.largest_bytes
+    return FittingChange(fields=fields, step_time_s=step_s, memory_bytes=needed)
+
+
+def _faster_kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
+    """Changes by kind that may shorten a step."""
+    ways = ["none", "selective", "full"]
+    yield [{"recompute": way} for way in ways[: ways.index(layout.recompute)]]
+    yield [{"zero": zero} for zero in range(4) if zero != layout.zero and layout.replicas > 1]
+    batch, count, dp = layout.micro_batch, layout.micro_batches, layout.dp
+    yield [{"micro_batch": batch * k, "micro_batches": count // k} for k in _FACTORS if count % k == 0]
+    yield [{"micro_batch": batch // k, "micro_batches": count * k} for k in _FACTORS if batch % k == 0]
+    overlaps = {"overlap_gradients": True, "overlap_parameters": True}
+    yield [overlaps] if layout.replicas > 1 and not layout.overlap_gradients else []
+    yield [{"sequence_parallel": True}] if layout.tp > 1 and not layout.sequence_parallel else []
+    cut = {"layer_counts": None} if layout.layer_counts else {}
+    for degree, more in (("tp", {}), ("pp", cut)):
+        size = getattr(layout, degree)
+        lower = [
+            {degree: size // k, "dp": dp * k, "micro_batches": count // k} | more
+            for k in _FACTORS
+            if size % k == 0 and count % k == 0
+        ]
+        higher = [
+            {degree: size * k, "dp": dp // k, "micro_batches": count * k} | more
+            for k in _FACTORS
+            if dp % k == 0
+        ]
+        yield lower + higher
+    yield [{"virtual_stages": k, "schedule": "interleaved"} | cut for k in (2, 4, 8)] if layout.pp > 1 else []
+    yield [{"dp": 2 * dp, "micro_batches": count // 2}] if count % 2 == 0 else []
 
 
 def _kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
@@ -76,6 +138,9 @@ def _kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
     yield [{"optimizer_states": states} for states in ("bfloat16", "8bit")]
     yield [{"offload_optimizer": 1.0}] if layout.offload_optimizer < 1 else []
     yield [{"offload_activations": 1.0}] if layout.offload_activations < 1 else []
+    yield [{"lora_rank": 16}] if not layout.lora_rank else []
+    more = layout.micro_batches
+    yield [{"dp": layout.dp * k, "micro_batches": more // k} for k in _FACTORS if more % k == 0]
     batch, count = layout.micro_batch, layout.micro_batches
     yield [{"micro_batch": batch // k, "micro_batches": count * k} for k in _FACTORS if batch % k == 0]
     for degree in ("tp", "pp"):

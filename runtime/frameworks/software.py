@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +39,13 @@ class Software:
             return stack
         options = {name: value for name, value in stack.options.items() if name != "attention_kernel"}
         return replace(stack, options=options)
+
+    def runs(self, layout: Mapping[str, Any]) -> bool:
+        """Whether the framework runs a layout, by field name, as it is."""
+        try:
+            return not self.as_run(layout)[1]
+        except UsageError:
+            return False
 
     def as_run(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Fields of a layout as the framework would run them, and what differs from `values`, in words.
@@ -130,9 +136,8 @@ def stacks_that_run(layout: Mapping[str, Any], hardware: Collection[str]) -> Ite
     """Frameworks by name that run a layout, by field name, as it is, with their stacks."""
     for software in frameworks().values():
         stack = software.stack_on(hardware)
-        with suppress(UsageError):
-            if stack is not None and not software.as_run(layout)[1]:
-                yield software.name, stack
+        if stack is not None and software.runs(layout):
+            yield software.name, stack
 
 
 def _software(

@@ -46,6 +46,7 @@ class IntentAnswer:
     fewest: Fewest | None = None
     largest: Largest | None = None
     changes: tuple[FittingChange, ...] = ()
+    faster: tuple[FittingChange, ...] | None = None
     framework: str | None = None
     by_framework: Mapping[str, float] | None = None
 
@@ -73,6 +74,8 @@ class IntentAnswer:
             values |= {**self.training.to_dict(), "run_days": self.run_days}
         if self.changes:
             values["fitting_changes"] = list(map(asdict, self.changes))
+        if self.faster is not None:
+            values["faster_changes"] = list(map(asdict, self.faster))
         if self.best is not None:
             values["runners_up"] = [one.to_dict() for one in self.best.runners_up]
             values["search"] = self.best.counted()

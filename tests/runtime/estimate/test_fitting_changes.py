@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Estimator, Parallelism, load_model
-from kernelcast.runtime.estimate.fitting_changes import fitting_changes
+from kernelcast.runtime.estimate.fitting_changes import faster_changes, fitting_changes
 from kernelcast.runtime.request.fields import SAMPLES
 
 
@@ -36,7 +36,8 @@ def test_single_changes(estimator: Estimator) -> None:
         assert changed.memory.fits
         assert (changed.step_time_s, changed.memory.largest_bytes) == (one.step_time_s, one.memory_bytes)
         layout = changed.parallelism
-        assert layout.world_size == LAYOUT.world_size
+        if set(one.fields) != {"dp", "micro_batches"}:
+            assert layout.world_size == LAYOUT.world_size
         assert prod(getattr(layout, name) for name in SAMPLES) == prod(
             getattr(LAYOUT, name) for name in SAMPLES
         )
@@ -56,3 +57,42 @@ def test_with_full_recomputation_where_no_single_change_does(estimator: Estimato
     found = fitting_changes(estimator, estimate)
     assert found
     assert all(one.fields["recompute"] == "full" and len(one.fields) > 1 for one in found)
+
+
+def test_more_devices_or_adapters_make_a_step_fit(estimator: Estimator) -> None:
+    # One device: its states do not fit, and its micro-batches can go to others.
+    alone = {"tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 16, "recompute": "full", "zero": 3}
+    found = [one.fields for one in fitting_changes(estimator, asked(estimator, **alone))]
+    assert {"lora_rank": 16} in found
+    [more] = [fields for fields in found if "dp" in fields]
+    assert more["dp"] * more["micro_batches"] == 16
+
+
+SLOW = {"micro_batch": 1, "micro_batches": 32, "recompute": "full"}
+
+
+def test_changes_that_shorten_a_step(estimator: Estimator) -> None:
+    estimate = asked(estimator, **SLOW)
+    found = faster_changes(estimator, estimate)
+    assert {"recompute": "none"} in [one.fields for one in found]
+    assert [one.step_time_s for one in found] == sorted(one.step_time_s for one in found)
+    for one in found:
+        changed = asked(estimator, **SLOW | one.fields)
+        assert changed.memory.fits
+        assert changed.step_time_s == one.step_time_s <= 0.99 * estimate.step_time_s
+        assert changed.parallelism.samples_per_update == estimate.parallelism.samples_per_update
+    [more] = [one for one in found if set(one.fields) == {"dp", "micro_batches"}]
+    assert more.fields == {"dp": 32, "micro_batches": 16}
+
+
+def test_only_changes_that_the_framework_runs(estimator: Estimator) -> None:
+    # Without tensor parallelism: LLM Foundry has none, and no selective recomputation either.
+    estimate = asked(estimator, **SLOW, tp=1, zero=3)
+    free = {name for one in faster_changes(estimator, estimate) for name in one.fields}
+    found = faster_changes(estimator, estimate, framework="llm-foundry")
+    assert found
+    for one in found:
+        assert one.fields.get("recompute") in (None, "none")
+        assert one.fields.get("zero") in (None, 0, 2)
+        assert not {"tp", "pp", "sequence_parallel"} & set(one.fields)
+    assert {name for one in found for name in one.fields} <= free
