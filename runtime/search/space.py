@@ -313,7 +313,7 @@ class _Parts:
         pp, tp = unit["pp"], unit["tp"]
         # The degrees are valid; one layout for each value shows what a cut of sequences needs.
         cuts = [
-            Parallelism(**unit, sequence_parallel=sequence_parallel)
+            Parallelism.unchecked(**unit, sequence_parallel=sequence_parallel)
             for sequence_parallel in _distinct(space.sequence_parallel, tp > 1)
             if sequence_parallel or tp == 1 or not space.model.experts or len(space.sequence_parallel) == 1
         ]
@@ -339,6 +339,8 @@ class _Parts:
         self, refusals: Refusals, cut: Parallelism, schedule: Schedule, virtual_stages: int
     ) -> bool:
         try:
+            for name in ("micro_batch", "micro_batches"):
+                LAYOUT[name].check(getattr(cut, name))
             check_schedule(schedule, cut.pp, cut.micro_batches, virtual_stages)
             cut.check(self.space.model)
             if self.simulated:

@@ -366,3 +366,10 @@ def test_number_sets() -> None:
     for text in ("", "x", "1,,2", "5-4", "-3", "1.5"):
         with pytest.raises(UsageError, match=r"^tp is '.*', expected .* \S+$"):
             NumberSet.parse(text, name="tp")
+
+
+def test_more_micro_batches_than_a_field_allows_are_refused_and_counted() -> None:
+    refusals = Refusals()
+    space = Space(model=ModelConfig(**SMALL), gpus=(4,), global_batch=1 << 23, gpus_per_node=8)
+    assert sum(len(block) for block, _ in space.blocks(refusals=refusals)) > 0
+    assert refusals.by_field["micro_batches"].example.startswith("micro_batches is 4194304, expected")
