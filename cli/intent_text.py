@@ -89,7 +89,7 @@ def _software(found: IntentAnswer) -> Iterator[Fact]:
         times = ", ".join(
             f"{name} {seconds(step_s, like=like)}" for name, step_s in found.by_framework.items()
         )
-        yield "software", f"no training software assumed (--framework); with its stack {times}"
+        yield "software", f"none assumed (--framework); with stacks of {times}"
 
 
 def _sensitivity(found: RateSensitivity) -> str:
