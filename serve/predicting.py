@@ -6,9 +6,9 @@ from kernelcast.plan.fields import PLAN
 from kernelcast.plan.planning import plan_of, read_plan
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
-from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.estimate.fitting_changes import fitting_changes
+from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.search.choices import choices
@@ -29,10 +29,12 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
         DataError: the bundle lacks an operator that the model needs.
     """
     found, estimate, estimator, fabric = _asked(warm, values)
-    answer = estimate.to_dict()
-    if changes := fitting_changes(estimator, estimate, fabric=fabric):
-        answer["fitting_changes"] = list(map(asdict, changes))
-    return found.with_notes(answer)
+    answer = IntentAnswer(
+        estimate=estimate,
+        changes=fitting_changes(estimator, estimate, fabric=fabric),
+        framework=values.get("framework"),
+    )
+    return found.with_notes(answer.to_dict())
 
 
 def predict_pictures(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
