@@ -96,7 +96,7 @@ def _files(files: Sequence[Part | PublishedBundle]) -> str:
 
 @commons.command(short_help="Add a source.")
 @click.argument("address", metavar="URL|FOLDER")
-@click.option("--name", default="", help="Name of the source.  [default: from the address]")
+@click.option("--name", default="", metavar="NAME", help="Name of the source.  [default: from the address]")
 @click.option(
     "--signer", default="", help="Accept only an index that this one of the allowed signers signed."
 )

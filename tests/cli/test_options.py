@@ -101,7 +101,8 @@ def every_command(
 # Options that are a number in one command and several in another, or one of other values.
 SEVERAL = {"--gpus", "--top", "--schedule", "--recompute", "--zero", "--sequence-parallel", "--micro-batch", "--points",
            "--micro-batches", "--virtual-stages", "--rank-by", "--again", "--operator", "--layouts", "--format",
-           "--software", "--pp", "--tp", "--dp", "--cp", "--ep", "--expert-tp", "--as", "--port"}  # fmt: skip
+           "--software", "--pp", "--tp", "--dp", "--cp", "--ep", "--expert-tp", "--as", "--port", "--from",
+           "--source"}  # fmt: skip
 
 
 def test_one_option_has_one_name_and_one_form() -> None:

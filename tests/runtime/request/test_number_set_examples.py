@@ -2,7 +2,7 @@
 
 import doctest
 
-from kernelcast.runtime.search import number_set
+from kernelcast.runtime.request import number_set
 
 
 def test_examples_of_docstrings() -> None:
