@@ -139,8 +139,8 @@ def predict(
         raise UsageError("--db is given with --explain memory, expected an operator's name")
     if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as or suggests):
         raise UsageError(
-            "several hardware is given with --trace, --html, --explain, --memory-snapshot, --suggest or --as, "
-            "expected one"
+            f"--hardware names {len(names)} devices with --trace, --html, --explain, --memory-snapshot, --suggest or "
+            "--as, expected one"
         )
     _check_files(trace, html)
     snapshot = None

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
@@ -89,6 +90,21 @@ def counted(count: int, what: str) -> str:
 def shortened(name: str, most: int) -> str:
     """A name cut to `most` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def shortened_apart(names: Sequence[str], most: int) -> list[str]:
+    """Names cut to `most` characters, different ones to different texts: with the part where they differ."""
+    found = {name: shortened(name, most) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name, short in found.items():
+        alike.setdefault(short, []).append(name)
+    for group in (sorted(names) for names in alike.values() if len(names) > 1):
+        ends = zip_longest(group[0], group[-1])  # of sorted names, the first and the last differ earliest
+        common = max(next(place for place, (one, two) in enumerate(ends) if one != two) - 4, 0)
+        cut = [f"{name[: most // 3]}…{shortened(name[common:], most - most // 3 - 5)}" for name in group]
+        for number, (name, short) in enumerate(zip(group, cut, strict=True), start=1):
+            found[name] = short if cut.count(short) == 1 else f"{short} #{number}"
+    return [found[name] for name in names]
 
 
 def value_range(low: float, high: float) -> str:

@@ -245,7 +245,7 @@ def test_the_largest_sizes() -> None:
         ),
         (
             [*BOTH, *BATCH, "--explain", "gemm"],
-            "several hardware is given with --trace, --html, --explain, --memory-snapshot, --suggest or --as",
+            "--hardware names 2 devices with --trace, --html, --explain, --memory-snapshot, --suggest or --as",
         ),
         (
             ["--hardware", "gh200,tpu-v5", *MODEL, *BATCH],
