@@ -29,7 +29,7 @@ def report(database_path: Path, page_path: Path | None) -> None:
     is the median over points of its time over the other site's, or over the median of three sites or more. An outlier
     is more than 10 % off, and more than three times as far off as the median site.
 
-    The page has the sources too, and who has measured which operators of which device, how long ago.
+    The page has the sources too, and how long ago they measured each operator of each device.
 
     \b
     kernelcast commons report bench.db

@@ -43,7 +43,7 @@ ORDER BY 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 
 def distrust(name: str, databases: Sequence[Path]) -> list[tuple[Path, Reverted]]:
-    """Take nothing from a source any more, and take back what was pulled from it; what two sources have stays.
+    """Take nothing from a source any more, and take back what was pulled from it; rows of a second source stay.
 
     Raises:
         UsageError: the source is unknown.
@@ -154,7 +154,7 @@ def _logs(connection: sqlite3.Connection) -> dict[_Key, _Logs]:
 def _compared(key: _Key, of_sites: _Logs, described: dict[str, Any]) -> Iterator[Agreement]:
     operator, direction, dtype, device, software = key
     most = max(sites for logs in of_sites.values() for sites, _ in logs)
-    # Points of three sites decide who is right; where there are some, those of two do not count.
+    # Points of three sites decide who is right; where there are some, points of two do not count.
     kept = {site: [log for sites, log in logs if sites >= min(most, 3)] for site, logs in of_sites.items()}
     middles = {site: median(logs) for site, logs in kept.items() if logs}
     usual = median(map(abs, middles.values()))

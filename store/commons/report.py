@@ -1,4 +1,4 @@
-"""The page of a commons: who offers what, of which date, and who agrees with whom."""
+"""The page of a commons: what sources offer, how old it is, and whether they agree."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
