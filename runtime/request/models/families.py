@@ -33,7 +33,7 @@ class Family:
 class Families:
     """Families by `model_type`, types of text models in others, and why a type is `refused`.
 
-    `fields` are those of a configuration that have a layer which is not modelled, and why.
+    `fields` name fields of a configuration that belong to a layer which is not modelled, and why it is not.
     """
 
     known: Mapping[str, Family]
