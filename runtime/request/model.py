@@ -8,7 +8,6 @@ from typing import Any, Self, cast
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line, shown_name, shown_path
 from kernelcast.runtime.request.fields import (
-    LAYER_PARTS,
     MODEL,
     Activation,
     Biases,
@@ -159,7 +158,9 @@ class ModelConfig(ModelFields):
         if not parts:
             return
         found = self.layer_pattern
-        if any(len(set(one) & set(half)) > 1 or len(set(one)) < len(one) for one in parts for half in _HALVES):
+        if any(
+            len(set(one) & set(half)) > 1 or len(set(one)) < len(one) for one in parts for half in _HALVES
+        ):
             raise UsageError(field="layer_pattern", found=found, expected=_PARTS)
         if self.layers % (own := len(self._pattern)):
             multiple = f"a multiple of the {own} layers of layer_pattern"

@@ -63,8 +63,6 @@ def _kind(model: ModelConfig, index: int) -> LayerKind:
 
 def _of_parts(model: ModelConfig, index: int, letters: str) -> LayerKind:
     """The kind of a layer by the letters of its parts."""
-    mixers = [LAYER_PARTS[letter] for letter in letters if letter not in "-E"]
-    own = {"has_experts": "E" in letters, "has_mlp": "E" in letters or "-" in letters}
-    if mixers == ["attention"]:
-        return _kind(model, index)._replace(**own)
-    return LayerKind(**own, mixer=cast(Mixer, "".join(mixers)))
+    mixer = cast(Mixer, "".join(LAYER_PARTS[letter] for letter in letters if letter not in "-E"))
+    kind = _kind(model, index) if mixer == "attention" else LayerKind(mixer=mixer)
+    return kind._replace(has_experts="E" in letters, has_mlp="E" in letters or "-" in letters)

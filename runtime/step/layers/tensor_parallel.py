@@ -11,8 +11,8 @@ from kernelcast.runtime.step.sizes import Sizes
 class Mixer(NamedTuple):
     """What mixes the tokens of a layer.
 
-    Its ops; its column-parallel products, which read the same input, and its row-parallel one; bytes of gradients in use
-    at the fullest moment of its backward pass.
+    Its ops; its column-parallel products, which read the same input; its row-parallel one; bytes of gradients in use at
+    the fullest moment of its backward pass.
     """
 
     ops: Callable[[Sizes], Ops]
