@@ -20,7 +20,7 @@ _TAPS = 4
 
 
 class Recurrence(NamedTuple):
-    """How a mixer scans: its operator, and what it has per head or channel.
+    """How a mixer scans: its operator, and its numbers per head or channel.
 
     `read` numbers per head come out of the projection, `parameters` per head are its own. `kept` entries per token and
     head are kept for the backward pass. `biases` counts the biases of a convolved channel. With `norms_channels` the
