@@ -35,8 +35,16 @@ def between(low_s: float, high_s: float, *, like: float | None = None) -> str:
     return f"{seconds(low_s, like=like).split()[0]} to {seconds(high_s, like=like)}"
 
 
+def in_days(days: float, *, like: float | None = None) -> str:
+    """A time of days on the calendar: `1,234.5 days`; below two in the unit that reads best, `3.500 h`."""
+    if (days if like is None else like) >= 2:
+        return f"{days:,.1f} days" if days >= 10 else f"{three_digits(days)} days"
+    return seconds(days * _S_PER_DAY, like=None if like is None else like * _S_PER_DAY)
+
+
+_S_PER_DAY = 86_400.0
 _TIME_UNITS = (
-    (2 * 86_400.0, 86_400.0, "days"),
+    (2 * _S_PER_DAY, _S_PER_DAY, "days"),
     (2 * 3_600.0, 3_600.0, "h"),
     (120.0, 60.0, "min"),
     (1.0, 1.0, "s"),
