@@ -54,7 +54,9 @@ def script_layout(text: str, name: str, settings: Settings, model: FoundModel | 
         for key, value in values.items()
         if key not in settings and (lines.get(key) or value != FIELDS[key].default)
     }
-    left = [one for one in file.unread if "steps" not in values or one.partition(" ")[0] != file.framework.steps]
+    left = [
+        one for one in file.unread if "steps" not in values or one.partition(" ")[0] != file.framework.steps
+    ]
     unread = (f"{name}: not read: {', '.join(left)}",) if left else ()
     said = tuple(f"{name}: {note}" for note in notes)
     return ScriptLayout(given, None if model else found, (*said, *unread), file.name)

@@ -68,7 +68,9 @@ def test_flags_in_a_quoted_variable_are_read_and_every_field_has_its_line() -> N
     expected = {"tp": 7, "pp": 8, "reduce_dtype": 8, "micro_batch": 9, "global_batch": 10, "dp": 2}
     assert lines.items() >= expected.items()
     assert (fields["tp"], fields["pp"], fields["dp"]) == (2, 4, 4)
-    with pytest.raises(UsageError, match=r"^train.sbatch: line 9: --micro-batch-size is '\$MBS', expected a whole"):
+    with pytest.raises(
+        UsageError, match=r"^train.sbatch: line 9: --micro-batch-size is '\$MBS', expected a whole"
+    ):
         read_layout_text(text.replace("size 1 ", "size $MBS "), "train.sbatch").request(MODEL, {})
 
 
