@@ -1,4 +1,4 @@
-"""`kernelcast commons`: publish, add, list, search, remove and pull."""
+"""`kernelcast commons`: publish, add, list, search, remove and pull; report and distrust are in commons_trust.py."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from kernelcast.cli.commons_trust import distrust, report
 from kernelcast.cli.options import FILE, PATH, database_argument, max_size_option
 from kernelcast.cli.tables import print_table
 from kernelcast.cli.terminal import command_line, print_next, say
@@ -36,6 +37,7 @@ def commons() -> None:
     kernelcast commons publish bench.db public/commons --key ~/.ssh/id_ed25519
     kernelcast commons add https://site-a.example/commons --signer site-a
     kernelcast commons pull h200 bf16 --into bench.db
+    kernelcast commons report bench.db
     """
 
 
@@ -239,3 +241,7 @@ def _show_pulled(one: Pulled) -> None:
     transferred = f"{one.requests:,} requests, {shown_size(one.received_bytes)}"
     who = f"signed by {one.signer}" if one.signer else "not signed"
     say(f"{one.source.name} ({who}): {rows + ' added' if rows else 'nothing new'}; {transferred}")
+
+
+commons.add_command(report)
+commons.add_command(distrust)

@@ -165,3 +165,28 @@ def shown(*arguments: str, capsys: Capture) -> str:
     capsys.readouterr()
     assert ended(*arguments) == 0
     return capsys.readouterr().out
+
+
+def test_a_source_is_distrusted_and_what_was_trained_on_it_is_listed(
+    capsys: Capture, few_candidates: object, tmp_path: Path
+) -> None:
+    run(capsys, "publish", str(measured(tmp_path / "a.db")), "a", "--site", "Site A")
+    run(capsys, "add", "a")
+    own = measured(tmp_path / "own.db", operator="swiglu", started_at="2026-01-31T09:00:00Z")
+    shown("train", "--db", str(own), "-o", "before.kcast", capsys=capsys)
+    run(capsys, "pull", "--into", str(own))
+    shown("train", "--db", str(own), "-o", "after.kcast", capsys=capsys)
+    shown("train", "--db", str(own), "-o", "only-own.kcast", "--only-origin", "own", capsys=capsys)
+    assert "rope" in run(capsys, "report", str(own), "--html", "page.html")
+    assert "Who has measured what" in Path("page.html").read_text()
+    printed = run(capsys, "distrust", "a", str(own)).splitlines()
+    assert printed[0] == "a: distrusted"
+    assert "23 sample" in printed[1]
+    after = read_bundle("after.kcast").digest[:12]
+    assert [line for line in printed if ": bundle " in line] == [
+        f"{own}: bundle {after} of 2026-01-31 was trained on its rows: gelu"
+    ]
+    assert run(capsys, "distrust", "a", str(own)) == f"a: distrusted\n{own}: nothing was pulled from a\n"
+    assert "distrusted" in run(capsys, "list")
+    assert "source a is distrusted" in run(capsys, "pull", "--source", "a", "--into", "b.db", status=2)
+    assert "no point was measured by two sites" in run(capsys, "report", str(own))
