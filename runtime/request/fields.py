@@ -317,7 +317,9 @@ OPTIONS = table(
 REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS}
 """Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
 
-GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
+# More than any device has: a typing error of a few zeros would make every layout fit.
+GPU_MEMORY = Field("gpu_memory_bytes", replace(whole(1, 2**42), expected="a size of at most 4 TiB"),
+    "Memory of a device.", otherwise="the bundle's", unit="bytes")
 RESERVED_MEMORY = Field(
     "reserved_memory_bytes", whole(0, 2**60), "Part of it not available to training: driver, CUDA context, NCCL.",
     otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
