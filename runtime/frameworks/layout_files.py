@@ -161,7 +161,7 @@ class LayoutFile:
     def _facts(
         self, model: ModelConfig, asked: Mapping[str, Any]
     ) -> tuple[Facts, tuple[str, ...], dict[str, tuple[str, ...]]]:
-        """Facts, notes, and the settings that are there of each fact."""
+        """Facts, notes, and the settings in the file that each fact comes from."""
         facts: Facts = {"layers": model.layers, "experts": model.experts, **asked}
         notes: list[str] = []
         keys: dict[str, tuple[str, ...]] = {}
