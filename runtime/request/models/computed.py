@@ -204,8 +204,8 @@ def first_dense(name: str) -> Reader:
     return read
 
 
-def layer_pattern(*names: str, beside: str = "", interval: int = 0) -> Reader:
-    """Parts of the layers, from a text of letters or a list of kinds, each with the part `beside` it.
+def layer_pattern(*names: str, each: str = "", interval: int = 0) -> Reader:
+    """Parts of the layers, from a text of letters or a list of kinds, with a part that `each` layer has too.
 
     `interval` is the family's where a configuration has neither: every n-th layer has attention.
     """
@@ -219,7 +219,7 @@ def layer_pattern(*names: str, beside: str = "", interval: int = 0) -> Reader:
         for kind in kinds:
             if not isinstance(kind, str) or kind not in _LETTERS:
                 raise UsageError(field=name, found=kind, expected=either(_LETTERS))
-        return (" " * bool(beside)).join(_LETTERS[kind] + beside for kind in kinds)
+        return (" " * bool(each)).join(_LETTERS[kind] + each for kind in kinds)
 
     return read
 

@@ -38,7 +38,7 @@ def attention(s: Sizes) -> Ops:
     """Attention of one layer from its normalized input to its output; column-parallel, then row-parallel.
 
     Parameters: (a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0;
-    a = h · head size, k = h_kv · head size; a gate has as many as queries. Biases are divided by tp as
+    a = h · head size, k = h_kv · head size; a gate has the parameters of queries. Biases are divided by tp as
     Table III prints them.
     """
     element = s.element_bytes

@@ -273,9 +273,7 @@ def test_another_mathematics_is_refused_by_name(tmp_path: Path, kind: str) -> No
 def test_an_unknown_model_with_other_layers_is_refused_by_them(tmp_path: Path) -> None:
     values = {"model_type": "new", "ssm_cfg": {"layer": "Mamba2"}, "index_topk": 2048, "state_size": None}
     path = written(tmp_path, values)
-    layers = (
-        r"state-space or recurrent layers .* not modelled \(ssm_cfg\); .*sparse attention.* \(index_topk\)$"
-    )
+    layers = r"of state-space and recurrent layers only .* \(ssm_cfg\); .*sparse attention.* \(index_topk\)$"
     with pytest.raises(UsageError, match=f"model_type is 'new': {layers}"):
         find_model(path)
 
