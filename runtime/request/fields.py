@@ -337,6 +337,7 @@ SEARCH = table(
 )
 """Fields that only a search has."""
 
+STEPS = whole(1, 10**12)
 TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T; adds the days of training.")
 WISHES = table(
     Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),
