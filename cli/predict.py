@@ -136,8 +136,8 @@ def predict(
         raise UsageError("--db is given with --explain memory, expected an operator's name")
     if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as or suggests):
         raise UsageError(
-            "several hardware is given with --trace, --html, --explain, --memory-snapshot, --suggest or --as, "
-            "expected one"
+            f"--hardware names {len(names)} devices with --trace, --html, --explain, --memory-snapshot, --suggest or "
+            "--as, expected one"
         )
     _check_files(trace, html)
     snapshot = None
@@ -159,7 +159,7 @@ def predict(
 
         faster = faster_changes(estimator, estimate, framework=found.framework, fabric=asked.fabric)
         found = replace(found, faster=faster)
-    _write_files(estimate, trace, html)
+    _write_files(found, trace, html)
     explanations = breakdown = None
     if explained == "memory":
         from kernelcast.runtime.memory.breakdown import memory_breakdown
@@ -303,18 +303,18 @@ def _check_files(trace: str | None, html: str | None) -> None:
         raise UsageError("--trace and --html are the same file, expected two")
 
 
-def _write_files(estimate: Estimate, trace: str | None, html: str | None) -> None:
+def _write_files(found: IntentAnswer, trace: str | None, html: str | None) -> None:
     """Write the files asked for and name them on standard error: standard output may be JSON."""
     # Loaded when asked for: predictions without files do not wait for it.
     if trace:
         from kernelcast.runtime.views.chrome_trace import write_chrome_trace
 
-        write_chrome_trace(estimate, Path(trace))
+        write_chrome_trace(found.estimate, Path(trace))
         click.echo(f"wrote {trace}: open it in ui.perfetto.dev or chrome://tracing", err=True)
     if html:
         from kernelcast.runtime.views.estimate_page import write_page
 
-        write_page(estimate, Path(html))
+        write_page(found.estimate, Path(html), found.training)
         click.echo(f"wrote {html}", err=True)
 
 

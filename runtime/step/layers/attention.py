@@ -7,6 +7,7 @@ tensor-parallel group, as in Megatron-core.
 
 from kernelcast.runtime.step.layers.attention_core import attention_core, core_gradient_bytes
 from kernelcast.runtime.step.layers.linear import bias, dropout, linear
+from kernelcast.runtime.step.layers.tensor_parallel import Mixer
 from kernelcast.runtime.step.op import Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
 
@@ -220,3 +221,6 @@ def _copied_width(s: Sizes) -> Number:
     """
     rotated = s.heads * s.model.rotated_size
     return _head_width(s) - rotated // 2 + _ROTATIONS * int(s.rotates) * rotated
+
+
+ATTENTION = Mixer(attention, column_products, OUTPUT, attention_gradient_bytes)

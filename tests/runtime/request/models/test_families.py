@@ -258,6 +258,16 @@ def test_another_mathematics_is_refused_by_name(tmp_path: Path, kind: str) -> No
     assert str(caught.value) == f"model file {path}: model_type is {kind!r}: {families().refused[kind]}"
 
 
+def test_an_unknown_model_with_other_layers_is_refused_by_them(tmp_path: Path) -> None:
+    values = {"model_type": "new", "ssm_cfg": {"layer": "Mamba2"}, "index_topk": 2048, "state_size": None}
+    path = written(tmp_path, values)
+    layers = (
+        r"state-space or recurrent layers are not modelled \(ssm_cfg\); .*sparse attention.* \(index_topk\)$"
+    )
+    with pytest.raises(UsageError, match=f"model_type is 'new': {layers}"):
+        find_model(path)
+
+
 def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
     path = written(tmp_path, {"model_type": "new_vl", "vision_config": {}})
     with pytest.raises(UsageError, match="model_type is 'new_vl': a vision or audio encoder is not modelled"):
