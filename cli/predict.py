@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     "--from",
     "origin",
     type=click.Choice(("commons",)),
-    help="Take --hardware from sources of measurements (kernelcast commons), not from what ships.",
+    help="Take --hardware, and a --fabric or --stack of theirs, from sources of measurements (kernelcast commons).",
 )
 @model_or_layout_option
 @field_options(*REQUEST.values())
@@ -125,12 +125,9 @@ def predict(
     # Checked before the bundle is read: wrong use is cheaper to find.
     shared = list[str]()
     if origin is not None:
-        if hardware is None or bundle is not None:
-            raise UsageError("--from commons is given without --hardware NAME alone, expected both")
-        from kernelcast.cli.commons_bundle import commons_bundle
+        from kernelcast.cli.commons_bundle import from_commons
 
-        found_bundle, shared = commons_bundle(hardware)
-        bundle, hardware = str(found_bundle), None
+        bundle, hardware, shared = from_commons(hardware, bundle, fields)
     names = hardware_names(hardware)
     check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}

@@ -115,6 +115,7 @@ class ModelFields:
     rotary: bool = stated(FLAG, "Rotary position embedding.", True)
     unrotated_interval: int = stated(whole(0, MAX_LAYERS), "Every n-th layer has no rotary embedding; 0 for none.", 0)
     attention_sinks: bool = stated(FLAG, "Softmax of each head has an additional learned logit (gpt-oss).", False)
+    attention_gate: bool = stated(FLAG, "A gate multiplies what attention returns (Qwen3-Next).", False)
     parallel_residual: bool = stated(FLAG, "Attention and MLP read the same input.", False)
     biases: Biases = stated(choice(get_args(Biases)), "Linears with a bias.",
         otherwise="the attention's with LayerNorm, the MLP's with GeLU")
