@@ -13,7 +13,8 @@ from kernelcast.runtime.frameworks.slurm import script_variables
 
 _COMMENT = re.compile(r"(^|[ \t])#.*$", re.MULTILINE)
 _PAIR = re.compile(
-    r"(?<![\w.$-])\+{0,2}((?:[A-Za-z]\w*\.)*[A-Za-z]\w*)[\"']?[ \t]*[:=][ \t]*[\"']?(\$\{[\w.]+\}|[^\s,\"'#()\[\]{}]+)"
+    r"(?<![\w.$-])\+{0,2}((?:[A-Za-z]\w*\.)*[A-Za-z]\w*)[\"']?[ \t]*[:=][ \t]*[\"']?"
+    r"(\$\{[\w.]+\}|(?<=[\"'])[^\"'\n]+|[^\s,\"'#()\[\]{}]+)"
 )
 _REFERENCE = re.compile(r"\$\{(?:\w+\.)*(\w+)\}")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None, "~": None}
@@ -63,4 +64,7 @@ def _lines(table: str, rows: list[str]) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """A scalar of YAML; `|` and `*` mean something there."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) and re.search(r"[|*]", value) else str(value)

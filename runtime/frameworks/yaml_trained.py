@@ -3,7 +3,7 @@
 import re
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.frameworks.cut import even_cut
+from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.flat import parse_flat, render_yaml
 from kernelcast.runtime.frameworks.megatron import Launch
@@ -36,32 +36,41 @@ class Processes(Launch):
 
 
 class Chunks(Row):
-    """The interleaved schedule is the one with several chunks per stage; stages have the same number of layers."""
+    """The interleaved schedule is the one with several chunks per stage; others than even cuts have a layout."""
 
-    key = "model.virtual_pipeline_model_parallel_size"
-    keys = (key,)
+    key, layout = "model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"
+    keys = (key, layout)
     fields = ("schedule", "virtual_stages", "layer_counts")
 
     def write(self, facts: Facts) -> Part:
         """The chunks of a stage."""
         counts, chunks = facts["layer_counts"], facts["virtual_stages"]
         used = "interleaved" if chunks > 1 else "1f1b"
-        lost = [] if facts["schedule"] == used else [f"schedule {facts['schedule']} ({used} is used)"]
+        lost = () if facts["schedule"] == used else (f"schedule {facts['schedule']} ({used} is used)",)
         if len(set(counts)) > 1:
-            lost.append(f"layers per chunk {','.join(map(str, counts))} (NeMo cuts evenly)")
-        return Part({self.key: chunks} if chunks > 1 else {}, tuple(lost))
+            return Part({self.layout: layout_text(counts)}, lost)
+        return Part({self.key: chunks} if chunks > 1 else {}, lost)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Chunks of the same size."""
+        """The chunks of a layout, else chunks of the same size."""
+        if self.layout in settings:
+            counts = read_layout_text(str(settings[self.layout]), self.layout)
+            chunks, rest = divmod(len(counts), facts["pp"])
+            if rest:
+                raise UsageError(
+                    f"{self.layout} has {len(counts)} chunks, expected a multiple of pp ({facts['pp']})"
+                )
+            schedule = "interleaved" if chunks > 1 else "1f1b"
+            return Found({"schedule": schedule, "virtual_stages": chunks, "layer_counts": counts})
         chunks = LAYOUT["virtual_stages"].kind.parse(self.key, settings.get(self.key, 1))
-        counts = even_cut(facts["layers"], facts["pp"], chunks)
-        if counts is None:
+        even = even_cut(facts["layers"], facts["pp"], chunks)
+        if even is None:
             raise UsageError(
                 f"pp {facts['pp']}, {self.key} {chunks} does not divide {facts['layers']} layers, "
                 "expected chunks of whole layers"
             )
         schedule = "interleaved" if chunks > 1 else "1f1b"
-        return Found({"schedule": schedule, "virtual_stages": chunks, "layer_counts": counts})
+        return Found({"schedule": schedule, "virtual_stages": chunks, "layer_counts": even})
 
 
 class Granularity(Row):

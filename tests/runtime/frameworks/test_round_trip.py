@@ -8,7 +8,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.cut import even_cut
 from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import FRAMEWORKS, read_layout_text, write_layout
 from kernelcast.runtime.request.fields import LAYOUT, STACK
@@ -115,7 +114,6 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
         changes["schedule"] = "interleaved" if layout.virtual_stages > 1 else "1f1b"
         changes |= {"zero": min(layout.zero, 1), "shard_group": 0, "dropout": 0.0}
         changes["recompute_modules"] = ("core_attn",)
-        changes["layer_counts"] = even_cut(model.layers, layout.pp, layout.virtual_stages)
     if name in ("megatron-lm", "nemo"):
         changes["recompute_early_stop"] = False
     else:
@@ -135,9 +133,8 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
     return replace(layout, **changes)
 
 
-def of_framework(name: str, model: ModelConfig, layout: Parallelism) -> Parallelism:
-    """Data parallel alone for LLM Foundry, which cuts no model; stages of the same size for NeMo."""
-    assume(name != "nemo" or even_cut(model.layers, layout.pp, layout.virtual_stages) is not None)
+def of_framework(name: str, layout: Parallelism) -> Parallelism:
+    """Data parallel alone for LLM Foundry, which cuts no model."""
     if name != "llm-foundry":
         return layout
     shards = {"shard_group": 0 if layout.dp % 2 else layout.shard_group}
@@ -156,7 +153,7 @@ def read_back(text: str, model: ModelConfig, devices: int) -> tuple[Parallelism,
 @given(case=cases(), gpus_per_node=st.integers(1, 9))
 def test_the_same_as_far_as_it_can_be_expressed(name: str, case: Case, gpus_per_node: int) -> None:
     model, layout = case
-    layout = plain(model, of_framework(name, model, layout))
+    layout = plain(model, of_framework(name, layout))
     written = write_layout(
         name, Job(model=model, parallelism=layout, gpus_per_node=gpus_per_node, dtype="bfloat16")
     )
@@ -190,7 +187,7 @@ def test_what_is_read_is_written_the_same(name: str, case: Case) -> None:
     model, layout = case
     job = Job(
         model=model,
-        parallelism=plain(model, of_framework(name, model, layout)),
+        parallelism=plain(model, of_framework(name, layout)),
         gpus_per_node=8,
         dtype="float32",
     )
