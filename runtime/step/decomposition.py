@@ -287,7 +287,7 @@ class Decomposition:
 
     @cached_property
     def _known_calls(self) -> dict[Chunk | StageKind, list[tuple[Component, Call]]]:
-        """Calls of chunks and updates; those of most stages are the same."""
+        """Calls of chunks and of updates, by their kind: most stages call the same."""
         return {}
 
     def _of_chunk(self, chunk: Chunk) -> list[tuple[Component, Call]]:
