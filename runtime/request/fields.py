@@ -115,6 +115,7 @@ class ModelFields:
     rotary: bool = stated(FLAG, "Rotary position embedding.", True)
     unrotated_interval: int = stated(whole(0, MAX_LAYERS), "Every n-th layer has no rotary embedding; 0 for none.", 0)
     attention_sinks: bool = stated(FLAG, "Softmax of each head has an additional learned logit (gpt-oss).", False)
+    attention_gate: bool = stated(FLAG, "A gate multiplies what attention returns (Qwen3-Next).", False)
     parallel_residual: bool = stated(FLAG, "Attention and MLP read the same input.", False)
     biases: Biases = stated(choice(get_args(Biases)), "Linears with a bias.",
         otherwise="the attention's with LayerNorm, the MLP's with GeLU")
@@ -336,6 +337,7 @@ SEARCH = table(
 )
 """Fields that only a search has."""
 
+STEPS = whole(1, 10**12)
 TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T; adds the days of training.")
 WISHES = table(
     Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),

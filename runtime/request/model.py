@@ -44,6 +44,7 @@ class ModelConfig(ModelFields):
       looks back to the first token of its own.
     - `unrotated_interval`: every n-th layer has no rotary embedding (Llama 4, SmolLM3).
     - `attention_sinks`: a parameter per head, an additional entry of its softmax (gpt-oss, arXiv 2508.10925).
+    - `attention_gate`: queries are projected with a gate of their width, whose sigmoid multiplies attention's output.
     - `query_rank`, `kv_rank`: latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with
       values, come from vectors of these sizes. `rotary_size` entries of a head are then rotated, of keys the same for
       all heads; `value_head_size` is the size of a value head.
@@ -126,6 +127,8 @@ class ModelConfig(ModelFields):
         if self.kv_rank and self.kv_heads != self.attention_heads:
             heads = f"attention_heads ({self.attention_heads}) with kv_rank"
             raise UsageError(field="kv_heads", found=self.kv_heads, expected=heads)
+        if self.kv_rank and self.attention_gate:
+            raise UsageError(field="attention_gate", found=True, expected="false with kv_rank")
         if not self.kv_rank and self.value_size != self.head_size:
             size = f"head_size ({self.head_size}) without kv_rank"
             raise UsageError(field="value_head_size", found=self.value_head_size, expected=size)

@@ -43,7 +43,15 @@ OF_MODEL: dict[str, tuple[Any, ...]] = {
     "forward_syncs": (1, 2),
     "backward_syncs": (1, 2),
 } | dict.fromkeys(
-    ("rotary", "parallel_residual", "tied_embeddings", "post_norms", "qk_norm", "attention_sinks"),
+    (
+        "rotary",
+        "parallel_residual",
+        "tied_embeddings",
+        "post_norms",
+        "qk_norm",
+        "attention_sinks",
+        "attention_gate",
+    ),
     (False, True),
 )
 OF_LAYOUT: dict[str, tuple[Any, ...]] = {
@@ -89,6 +97,7 @@ def questions(draw: st.DrawFn) -> tuple[ModelConfig, Parallelism]:
             "norm": "rms_norm",
             "biases": "none",
             "qk_norm": False,
+            "attention_gate": False,
             "rotary": True,
         }
     if draw(st.booleans()):
