@@ -184,6 +184,7 @@ def test_variables_that_stand_for_each_other_end() -> None:
         ({"biases": "qkv"}, "--disable-bias-linear --add-qkv-bias", ""),
         ({"biases": "mlp"}, "", "biases mlp"),
         ({"parallel_residual": True}, "", "parallel_residual True"),
+        ({"layer_pattern": "*-"}, "", "layer_pattern *-"),
         ({"tied_embeddings": True}, "", ""),
         ({"learned_positions": 8192, "rotary": False}, "learned_absolute --max-position-embeddings 8192", ""),
         ({"attention": "unfused"}, "--attention-backend unfused", "attention unfused (its softmax is fused)"),
