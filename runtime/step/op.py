@@ -110,6 +110,7 @@ class Op(NamedTuple):
     - `needs`: the tensor that its gradient needs, its "input" or its own "output"; empty if it needs none;
     - `late`: bytes kept until a late weight gradient (zero-bubble);
     - `gradients`: bytes of gradients in use while its backward pass runs;
+    - `reruns`: its kernels compute the forward pass again in the backward pass;
     - `module`: Megatron-LM's name of the module, for selective checkpointing (`--recompute-modules`);
     - `in_layer`: whether it belongs to a transformer layer, which full checkpointing runs again.
     """
@@ -127,6 +128,7 @@ class Op(NamedTuple):
     needs: Literal["", "input", "output"] = ""
     late: Number = 0
     gradients: Number = 0
+    reruns: bool = False
     module: RecomputeModule | Literal[""] = ""
     in_layer: bool = False
 
@@ -159,7 +161,8 @@ class Op(NamedTuple):
 
     def backward(self) -> Calls:
         """Calls of its backward pass."""
-        return self._in_pass("backward", _BACKWARD)
+        again = self.forward() if self.reruns else ()
+        return (*again, *self._in_pass("backward", _BACKWARD))
 
     def _in_pass(self, name: str, directions_of: Callable[[Operator], tuple[Direction, ...]]) -> Calls:
         call = self.call
