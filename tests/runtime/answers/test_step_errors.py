@@ -158,6 +158,7 @@ def test_few_errors_are_kept_and_many_become_equally_likely_quantiles() -> None:
     assert found[-1] == pytest.approx(0.974, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_what_ships_is_what_the_steps_show_now() -> None:
     shipped, now = shipped_step_errors(), step_errors()
     assert [replace(one, log_errors=()) for one in shipped.sources] == [
