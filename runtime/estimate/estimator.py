@@ -36,7 +36,6 @@ from kernelcast.runtime.estimate.defaults import (
 )
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory.stages import on_cpu
@@ -240,11 +239,16 @@ class Estimator:
         if draws:
             errors = self.step_errors.of(timeline)
             steps_s[1:] = around(step_time_s, steps_s[1:], factors, errors)
-            steps_s[1:] *= unexplained(
-                factors, draws, errors, step_kind(model, parallelism), is_carried=self._is_carried
-            ) * exposed_draws(
-                self.stack, engine, parallelism, timeline, step_us=float(found_us.step_us[0]), draws=draws
-            )
+            kind = step_kind(model, parallelism)
+            spread = unexplained(factors, draws, errors, kind, is_carried=self._is_carried)
+            if self.stack is not None:
+                from kernelcast.runtime.estimate.exposed_draws import exposed_draws
+
+                step_us = float(found_us.step_us[0])
+                spread = spread * exposed_draws(
+                    self.stack, engine, parallelism, timeline, step_us=step_us, draws=draws
+                )
+            steps_s[1:] *= spread
 
         def time_us(call: Call) -> float:
             """The time of one call; 0 where it is left out of the sum."""
