@@ -137,22 +137,20 @@ class Op(NamedTuple):
         overlaps = self.overlaps
         if overlaps is not None:
             overlaps = overlaps._replace(ops=tuple(prefix + name for name in overlaps.ops))
-        name, call, directions, collective, _, parameters, is_expert, is_adapter, weight, saves, *others = (
-            self
-        )
+        weight = self.weight
         # By position: `_replace` takes four times as long, and a search describes thousands of layers.
         return Op(
-            prefix + name,
-            None if call is None else call.times(count),
-            directions,
-            collective,
+            prefix + self.name,
+            None if self.call is None else self.call.times(count),
+            self.directions,
+            self.collective,
             overlaps,
-            count * parameters,
-            is_expert,
-            is_adapter,
+            count * self.parameters,
+            self.is_expert,
+            self.is_adapter,
             None if weight is None else weight._replace(times=count * weight.times),
-            count * saves,
-            *others,
+            count * self.saves,
+            *self[10:],
         )
 
     def forward(self) -> Calls:
