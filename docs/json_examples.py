@@ -211,7 +211,7 @@ def _of_server(_: Path) -> Iterator[dict[str, Any]]:
     yield catalogue(warm)
     yield model_fields(warm, {"model": _CONFIG})
     yield layout_choices(warm, asked)
-    asked_of = asked | {"hardware": "h100-sxm", "framework": "megatron-lm", "gpus_per_node": 8}
+    asked_of = asked | {"hardware": "h100-sxm", "framework": "nemo", "gpus_per_node": 8}
     yield predict_of_server(warm, asked_of)
     search = {"model": "llama-2-7b", "gpus": 8, "global_batch": 16, "zero": [1], "top": 4}
     yield compact_layouts(warm, search, Limits())  # no answer: the bundle has no collectives
