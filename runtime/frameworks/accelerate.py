@@ -49,7 +49,7 @@ class Processes(Row):
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Nothing where they are no numbers, such as an unknown variable."""
         total, machines, gpus, nodes, processes, groups, world = (
-            _DEGREE.read(settings.get(key)) for key in self.keys
+            found if isinstance(found := _DEGREE.read(settings.get(key)), int) else None for key in self.keys
         )
         per_node, count = gpus or processes, nodes or groups or machines or 1
         if per_node is not None:

@@ -205,7 +205,7 @@ def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | No
     Raises:
         DataError: it is not of its form, or says nothing about a layout.
     """
-    readers = (ACCELERATE, *reversed(FRAMEWORKS.values()))
+    readers = (ACCELERATE, *reversed([*FRAMEWORKS.values()]))
     framework = next(one for one in readers if one.is_form_of(text))
     with error_context(where):
         settings = framework.parse(text)
