@@ -21,9 +21,9 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
     """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
 
     Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they are,
-    unless the step's devices have another power limit. That lowers the clock of every operator that computing limits, not
-    only of those that draw more: it is kept as a mean over many operators. The answer of a substitute takes at least
-    the launches of the operator's own kernels.
+    unless the step's devices have another power limit. That lowers the clock of every operator that computing limits,
+    not only of those that draw more: it is kept as a mean over many operators. The answer of a substitute takes at
+    least the launches of the operator's own kernels.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
     trained_in = bundle.manifest.dtype
@@ -49,7 +49,8 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
             flops = sum(limit.amount for limit in known if limit.unit == "FLOP")
             least_us = max(least_us, flops / held * _US_PER_S)
         if slower != 1 and known and max(known, key=lambda limit: limit.least_us).unit == "FLOP":
-            answer = tuple(slower * value for value in answer)
+            time_us, low_us, high_us = answer
+            answer = (slower * time_us, slower * low_us, slower * high_us)
         found.answers[one] = at_least(answer, least_us)
 
 

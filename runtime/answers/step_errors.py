@@ -47,8 +47,8 @@ class ErrorsOfSource:
     """Errors of one source's steps of one model in one `timeline`: equally likely quantiles of log(measured /
     predicted), ascending.
 
-    `kind` is the kind of its steps (`step_kind`), `software` the stack that ships for what ran them. `steps` counts the steps they stand for, `unsteady` the steps left
-    out because their repetitions scatter.
+    `kind` is the kind of its steps (`step_kind`), `software` the stack that ships for what ran them. `steps` counts the
+    steps they stand for, `unsteady` the steps left out because their repetitions scatter.
     """
 
     name: str

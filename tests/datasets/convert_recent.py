@@ -110,8 +110,8 @@ TODAY_TABLES = {
 TODAY_BRIDGE = {"kept_by": "megatron", "loss": "in_place"}
 # Host time of an operator of a TransformerEngine module (docs/method.md, The host).
 HOST = {"host_launch_us": 200}
-# PyTorch's attention is FlashAttention-2 on Hopper; gradients are reduced in fp32 (mixed_precision_reduce); of overlapped
-# collectives the part that LLM Foundry's FSDP steps exposed (stack fsdp-composer).
+# PyTorch's attention is FlashAttention-2 on Hopper; gradients are reduced in fp32 (mixed_precision_reduce); of
+# overlapped collectives the part that LLM Foundry's FSDP steps exposed (stack fsdp-composer).
 TODAY_TITAN = {"attention_kernel": "flash-2", "reduce_dtype": "float32", "exposed_share": 0.53}
 
 
