@@ -1,4 +1,4 @@
-"""`kernelcast commons`: publish, add, list, search, remove and pull."""
+"""`kernelcast commons`: publish, add, list, search, remove and pull; others are in commons_*.py."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,14 @@ from urllib.parse import urlsplit
 
 import click
 
+from kernelcast.cli.commons_routine import routine
+from kernelcast.cli.commons_trust import distrust, report
 from kernelcast.cli.options import FILE, PATH, database_argument, max_size_option
 from kernelcast.cli.tables import print_table
 from kernelcast.cli.terminal import command_line, print_next, say
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown_size
-from kernelcast.store.commons.index import Part, PublishedBundle
-from kernelcast.store.commons.offers import Offer, offers
+from kernelcast.store.commons.index import PublishedFile
+from kernelcast.store.commons.offers import Offer, PublishedName, offers, published_files
 from kernelcast.store.commons.publish import Published, publish
 from kernelcast.store.commons.pull import Pulled, pull, refresh
 from kernelcast.store.commons.sources import (
@@ -36,6 +38,7 @@ def commons() -> None:
     kernelcast commons publish bench.db public/commons --key ~/.ssh/id_ed25519
     kernelcast commons add https://site-a.example/commons --signer site-a
     kernelcast commons pull h200 bf16 --into bench.db
+    kernelcast commons report bench.db
     """
 
 
@@ -47,6 +50,12 @@ def commons() -> None:
 @click.option("--contact", help="Address for questions.  [default: as before, or none]")
 @click.option("--licence", help="Licence of the rows, SPDX.  [default: as before, or none]")
 @click.option("--bundle", "bundles", type=FILE, multiple=True, help="Publish this bundle too; repeatable.")
+@click.option(
+    "--fabric", "fabrics", metavar="NAME|FILE", multiple=True, help="Publish this fabric too; repeatable."
+)
+@click.option(
+    "--stack", "stacks", metavar="NAME|FILE", multiple=True, help="Publish this stack too; repeatable."
+)
 @click.option("--notes", "with_notes", is_flag=True, help="Publish site names and notes of runs.")
 @click.option(
     "--dry-run", "is_dry_run", is_flag=True, help="Show what would be published, and write nothing."
@@ -58,13 +67,12 @@ def publish_(
     site: str | None,
     contact: str | None,
     licence: str | None,
-    bundles: tuple[Path, ...],
     **options: Any,
 ) -> None:
     """Publish a database as a folder of static files, for any web server, object store or shared file system.
 
-    Publishing again writes only what changed. Rows that merges brought, traces, and without --notes site names are left
-    out.
+    Publishing again writes only what changed. Described fabrics and statistics of failures in the database are
+    published with its measurements. Rows that merges brought, traces, and without --notes site names are left out.
 
     \b
     kernelcast commons publish bench.db public/commons --site "Site A" --key ~/.ssh/id_ed25519
@@ -72,7 +80,7 @@ def publish_(
     """
     given = {"site": site, "contact": contact, "licence": licence}
     about = {name: text for name, text in given.items() if text is not None}
-    published = publish(database_path, folder, about=about, bundles=bundles, **options)
+    published = publish(database_path, folder, about=about, **options)
     _show_published(published, folder, is_dry_run=options["is_dry_run"])
 
 
@@ -85,11 +93,15 @@ def _show_published(published: Published, folder: Path, *, is_dry_run: bool) -> 
         )
     if published.merged_samples:
         say(f"{published.merged_samples:,} samples that merges brought are left out")
+    if is_dry_run:
+        for name in ("hardware", "fabric", "software"):
+            for text in getattr(index, name).values():
+                click.echo(one_line(f"{name}: {text}"))
     for name, texts in published.texts.items():
         click.echo(one_line(f"{name}: {'; '.join(texts)}"))
 
 
-def _files(files: Sequence[Part | PublishedBundle]) -> str:
+def _files(files: Sequence[PublishedFile]) -> str:
     size_bytes = sum(one.size_bytes for one in files)
     return f"{len(files):,} files" + (f", {shown_size(size_bytes)}" if files else "")
 
@@ -169,12 +181,16 @@ def list_() -> None:
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @_sources_option
 def search(words: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Search the indexes that were fetched last for hardware, software, operators and types that have every WORD.
+    """Search the indexes that were fetched last for rows whose hardware, software, operator and type have every WORD,
+    and for bundles, fabrics and stacks with every WORD in their name.
 
     \b
     kernelcast commons search h200 bf16
     """
     print_offers(offers(words, names))
+    if files := published_files(words, names):
+        click.echo()
+        print_published(files)
 
 
 def print_offers(found: list[Offer]) -> None:
@@ -190,6 +206,17 @@ def print_offers(found: list[Offer]) -> None:
         ("measured", lambda one: one.dates),
         ("size", lambda one: shown_size(sum(part.size_bytes for part in one.parts))),
         optional=("size", "operators", "software"),
+    )
+
+
+def print_published(found: list[PublishedName]) -> None:
+    """A row for every bundle, fabric and stack."""
+    print_table(
+        found,
+        ("source", lambda one: one.source),
+        ("kind", lambda one: one.kind),
+        ("name", lambda one: one.name),
+        ("of", lambda one: one.dated),
     )
 
 
@@ -239,3 +266,8 @@ def _show_pulled(one: Pulled) -> None:
     transferred = f"{one.requests:,} requests, {shown_size(one.received_bytes)}"
     who = f"signed by {one.signer}" if one.signer else "not signed"
     say(f"{one.source.name} ({who}): {rows + ' added' if rows else 'nothing new'}; {transferred}")
+
+
+commons.add_command(report)
+commons.add_command(distrust)
+commons.add_command(routine)

@@ -1,9 +1,37 @@
-"""`predict --from commons`: a bundle of a device that others have measured."""
+"""`predict --from commons`: bundles of devices, fabrics and stacks that others have published or measured."""
 
 from pathlib import Path
+from typing import Any
 
 from kernelcast.cli.terminal import say
-from kernelcast.runtime.errors import needs_extra
+from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.errors import UsageError, needs_extra
+
+
+def from_commons(
+    hardware: str | None, bundle: str | None, fields: dict[str, Any]
+) -> tuple[str | None, str | None, list[str]]:
+    """What a question names and the sources have: bundle and hardware to answer by, and from where, in words.
+
+    A fabric or stack in `fields` that is a name of a published one becomes its file.
+
+    Raises:
+        UsageError, DataError: the sources have nothing that is named, or it cannot be fetched.
+    """
+    with needs_extra("--from commons", "store"):
+        from kernelcast.store.commons.offers import published_description
+    lines = []
+    for kind in ("fabric", "stack"):
+        name = fields.get(kind)
+        if name and (found := published_description(kind, name)) is not None:
+            fields[kind] = str(found[0])
+            lines.append(found[1])
+    if hardware is not None and bundle is None and not (lines and hardware in all_hardware()):
+        path, origins = commons_bundle(hardware)
+        return str(path), None, [*origins, *lines]
+    if not lines:
+        raise UsageError("--from commons is given without --hardware NAME alone, expected both")
+    return bundle, hardware, lines
 
 
 def commons_bundle(device: str) -> tuple[Path, list[str]]:

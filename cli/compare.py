@@ -186,7 +186,7 @@ def _predicted(
     found, file = model_of(model_name, layout, fields["sequence_length"])
     model = found.model
     if file is not None:
-        given = read_fields(file, model, given, gpus)
+        given, _ = read_fields(file, model, given, gpus)
     elif gpus is not None:
         from kernelcast.runtime.frameworks.layout_files import with_devices
 

@@ -35,7 +35,7 @@ from kernelcast.store import (
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, diff_databases
 from kernelcast.store.doubts import DoubtfulSamples, doubtful_samples
 from kernelcast.store.export import Subset, export_database
-from kernelcast.store.merges import revert_merge, stored_merges
+from kernelcast.store.merges import Reverted, revert_merge, stored_merges
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer
 
@@ -199,15 +199,24 @@ def merge(
 def revert(database_path: Path, merge_id: str) -> None:
     """Take a merge back, by the start of its id (see db info): rows that only this merge brought are removed.
 
-    What was measured, predicted or merged since stays, with the rows that it refers to.
+    What was measured, predicted or merged since stays, with the rows that it refers to. Bundles that were trained on
+    removed rows are listed.
 
     \b
     kernelcast db revert all.db 5c2a0197
     """
-    reverted = revert_merge(database_path, merge_id)
+    show_reverted(database_path, revert_merge(database_path, merge_id))
+
+
+def show_reverted(database_path: Path, reverted: Reverted) -> None:
+    """What was removed, and bundles that were trained on it."""
     parts = [f"{count:,} {table}" for table, count in reverted.removed.items()]
     kept = f"; {reverted.kept:,} rows stay that others refer to" if reverted.kept else ""
-    say(f"{database_path}: merge {reverted.merge.id[:12]}: {', '.join(parts) or 'nothing'} removed{kept}")
+    merges = ", ".join(one.id[:12] for one in reverted.merges[:3])
+    more = f" and {len(reverted.merges) - 3:,} more" if len(reverted.merges) > 3 else ""
+    say(f"{database_path}: merge {merges}{more}: {', '.join(parts) or 'nothing'} removed{kept}")
+    for bundle in reverted.bundles:
+        click.echo(f"{database_path}: {bundle}")
     say(f"{database_path}: content digest {reverted.content_digest}")
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelcast.cli.options import print_notes
-from kernelcast.cli.terminal import is_quiet, warning
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import is_quiet, title, warning
 from kernelcast.runtime import DataError, Estimate, UsageError
 from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.frameworks import NAMES
@@ -21,7 +22,7 @@ from kernelcast.runtime.request.models import FoundModel, find_model
 from kernelcast.runtime.small_file import read_small_file
 
 if TYPE_CHECKING:
-    from kernelcast.runtime.frameworks.layout_files import LayoutFile
+    from kernelcast.runtime.frameworks.layout_files import LayoutFile, Source
     from kernelcast.runtime.frameworks.software import Chosen
 
 STDIN = "-"
@@ -100,10 +101,7 @@ def layout_words(layout: Parallelism, *, also: Collection[str] = ()) -> list[str
         value = getattr(layout, name)
         if value is None or (value == field.default and name not in also):
             continue
-        if isinstance(value, bool):
-            words += [field.option] if value else [field.option, "false"]
-        else:
-            words += [field.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+        words += [field.option] if value is True else [field.option, _text(value)]
     return words
 
 
@@ -150,15 +148,30 @@ def model_of(
 
 def read_fields(
     layout: LayoutFile, model: ModelConfig, given: dict[str, Any], devices: int | None
-) -> dict[str, Any]:
-    """The fields given by a file and by options; settings that were not read are listed on standard error.
+) -> tuple[dict[str, Any], tuple[Source, ...]]:
+    """The fields given by a file and by options, and where the file has them; what was not read is on standard error.
 
     Raises:
         UsageError: see `LayoutFile.request`.
     """
-    fields, notes = layout.request(model, given, devices)
+    fields, notes, sources = layout.request(model, given, devices)
     if notes and not is_quiet():
         click.echo(f"warning: {layout.where}: {'; '.join(notes)}", err=True)
     if layout.unread and not is_quiet():
         click.echo(f"{layout.where}: not read: {', '.join(layout.unread)}", err=True)
-    return fields
+    return fields, sources
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def render_sources(sources: Sequence[Source], where: str) -> str:
+    """A table of the settings that were read, in the file's order: line, setting, and the field with its value."""
+    rows = [
+        ("" if one.line is None else str(one.line), one.setting, one.field, _text(one.value))
+        for one in sorted(sources, key=lambda one: one.line or 0)
+    ]
+    return title(f"Read from {where}", text_table(("line", "setting", "field", "value"), rows, indent="  "))

@@ -118,14 +118,19 @@ def _show_list() -> None:
 def _show_offers() -> None:
     """Devices that sources of measurements offer, where any were added (kernelcast commons add)."""
     try:
-        from kernelcast.cli.commons import print_offers
-        from kernelcast.store.commons.offers import offers
+        from kernelcast.cli.commons import print_offers, print_published
+        from kernelcast.store.commons.offers import offers, published_files
         from kernelcast.store.commons.sources import read_sources
     except ModuleNotFoundError:  # without the extra there are no sources
         return
-    if read_sources() and (found := offers()):
+    if not read_sources():
+        return
+    if found := offers():
         click.echo("\nFrom sources of measurements (predict --hardware NAME --from commons)")
         print_offers(found)
+    if files := published_files():
+        click.echo("\nBundles, fabrics and stacks of sources (--from commons)")
+        print_published(files)
 
 
 def _score(scored: ScoredFile) -> str:

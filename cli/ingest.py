@@ -11,7 +11,7 @@ from kernelcast.cli.tables import print_table, text_table
 from kernelcast.cli.terminal import is_quiet, say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import values_of
-from kernelcast.runtime.views.formatting import shortened
+from kernelcast.runtime.views.formatting import shortened_apart
 
 FORMAT = "kernelcast.ingested/1"
 _MOST_SHOWN = 10
@@ -113,9 +113,10 @@ def _print_left(new: Sequence[Ingested]) -> None:
     if not totals:
         return
     shown = sorted(totals.items(), key=lambda entry: (-entry[1][1], entry[0]))[:_MOST_SHOWN]
+    names = shortened_apart([name for (_, name, _), _ in shown], _LONGEST_NAME)
     rows = [
-        (host or "-", shortened(name, _LONGEST_NAME), f"{count:,}", f"{total_us / 1e3:,.3f}", reason)
-        for (host, name, reason), (count, total_us) in shown
+        (host or "-", name, f"{count:,}", f"{total_us / 1e3:,.3f}", reason)
+        for name, ((host, _, reason), (count, total_us)) in zip(names, shown, strict=True)
     ]
     click.echo()
     say(f"not recognised: {len(totals):,} kernels; the longest:")

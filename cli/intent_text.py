@@ -15,6 +15,7 @@ from kernelcast.runtime.views.formatting import (
     between,
     counted,
     gibibytes,
+    in_days,
     percent,
     rate,
     seconds,
@@ -22,7 +23,7 @@ from kernelcast.runtime.views.formatting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from kernelcast.runtime.estimate.training import Training
     from kernelcast.runtime.intent.best import Best
@@ -108,22 +109,26 @@ def _change(fraction: float) -> str:
 def training_text(run: Training) -> str:
     """How long training takes, with its interval, GPU-hours, cost and energy."""
     interval = run.days_interval
-    between = "" if interval is None else f" (90 %: {in_days(interval[0])} to {in_days(interval[1])})"
+    spread = "" if interval is None else f" (90 %: {' to '.join(_numbers(interval, like=run.days))})"
     cost = "" if run.cost is None else f", cost {_cost(run.cost)}"
     energy = "" if run.energy_kwh is None else f", {run.energy_kwh:,.0f} kWh"
     return (
-        f"{with_unit(run.tokens)} tokens in {in_days(run.days)} days{between}, "
+        f"{with_unit(run.tokens)} tokens in {in_days(run.days)}{spread}, "
         f"{_amount(run.gpu_hours)} GPU-hours{cost}{energy}"
     )
 
 
 def _run_quantiles(found: IntentAnswer) -> str:
-    run = found.run_days
-    return (
-        ""
-        if run is None
-        else f"; steps scatter to {', '.join(f'{name} {in_days(one)}' for name, one in run.items())} days"
-    )
+    if (run := found.run_days) is None or found.training is None:
+        return ""
+    numbers, unit = _numbers(run.values(), like=found.training.days), in_days(found.training.days).split()[1]
+    shown = ", ".join(f"{name} {number}" for name, number in zip(run, numbers, strict=True))
+    return f"; steps scatter to {shown} {unit}"
+
+
+def _numbers(days: Iterable[float], *, like: float) -> list[str]:
+    """Times in the unit of `like`, without it."""
+    return [in_days(one, like=like).split()[0] for one in days]
 
 
 def _fewest(found: Fewest) -> str:
@@ -226,17 +231,12 @@ def _cells(one: Compared, like: float | None) -> dict[str, str]:
     }
     if run is not None:
         cells |= {
-            "days": in_days(run.days),
+            "training": in_days(run.days),
             "GPU-hours": _amount(run.gpu_hours),
             "cost": "" if run.cost is None else _cost(run.cost),
             "energy": "" if run.energy_kwh is None else f"{run.energy_kwh:,.0f} kWh",
         }
     return cells
-
-
-def in_days(days: float) -> str:
-    """A number of days without the unit: `1,234.5`; below 10, three digits, `0.125`."""
-    return f"{days:,.1f}" if days >= 10 else three_digits(days)
 
 
 def _amount(value: float) -> str:

@@ -242,8 +242,8 @@ model_or_layout_option = _model_option(
 
 
 def print_notes(found: FoundModel) -> None:
-    """Print notes about how a model file was read."""
-    for note in () if is_quiet() else found.all_notes:
+    """Print notes about how a model file was read; with --quiet only the one about the sequence length."""
+    for note in found.all_notes[len(found.notes) :] if is_quiet() else found.all_notes:
         click.echo(warning(note), err=True)
 
 

@@ -18,6 +18,7 @@ from kernelcast.cli.frameworks import (
     model_of,
     print_layout,
     read_fields,
+    render_sources,
 )
 from kernelcast.cli.intent_options import hardware_names, take_wish, wish_options
 from kernelcast.cli.intent_text import render_answer, render_comparison
@@ -46,6 +47,7 @@ from kernelcast.runtime.request.fields import REQUEST, SAMPLES
 from kernelcast.runtime.request.models import FoundModel
 
 if TYPE_CHECKING:
+    from kernelcast.runtime.frameworks.layout_files import Source
     from kernelcast.runtime.stack.stack import Stack
 
 
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     "--from",
     "origin",
     type=click.Choice(("commons",)),
-    help="Take --hardware from sources of measurements (kernelcast commons), not from what ships.",
+    help="Take --hardware, and a --fabric or --stack of theirs, from sources of measurements (kernelcast commons).",
 )
 @model_or_layout_option
 @field_options(*REQUEST.values())
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
     "explained",
     metavar="OPERATOR",
     shell_complete=completion.role_names,
-    help="Explain the times of an operator, or of a role such as qkv; or memory by op.",
+    help="Explain the times of an operator, or of a role such as qkv; or memory by op; or the lines of --layout.",
 )
 @click.option("--db", "database", metavar="FILE", help="Database of the nearest samples, for --explain.")
 @click.option(
@@ -123,24 +125,23 @@ def predict(
     # Checked before the bundle is read: wrong use is cheaper to find.
     shared = list[str]()
     if origin is not None:
-        if hardware is None or bundle is not None:
-            raise UsageError("--from commons is given without --hardware NAME alone, expected both")
-        from kernelcast.cli.commons_bundle import commons_bundle
+        from kernelcast.cli.commons_bundle import from_commons
 
-        found_bundle, shared = commons_bundle(hardware)
-        bundle, hardware = str(found_bundle), None
+        bundle, hardware, shared = from_commons(hardware, bundle, fields)
     names = hardware_names(hardware)
     check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
     asked = _Asked.read(names, model_name, layout, printed_as, fields)
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
-    if database is not None and explained == "memory":
-        raise UsageError("--db is given with --explain memory, expected an operator's name")
+    if database is not None and explained in ("memory", "layout"):
+        raise UsageError(f"--db is given with --explain {explained}, expected an operator's name")
+    if explained == "layout" and layout is None:
+        raise UsageError("--explain layout is given without --layout, expected both")
     if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as or suggests):
         raise UsageError(
-            "several hardware is given with --trace, --html, --explain, --memory-snapshot, --suggest or --as, "
-            "expected one"
+            f"--hardware names {len(names)} devices with --trace, --html, --explain, --memory-snapshot, --suggest or "
+            "--as, expected one"
         )
     _check_files(trace, html)
     snapshot = None
@@ -162,14 +163,14 @@ def predict(
 
         faster = faster_changes(estimator, estimate, framework=found.framework, fabric=asked.fabric)
         found = replace(found, faster=faster)
-    _write_files(estimate, trace, html)
+    _write_files(found, trace, html)
     explanations = breakdown = None
     if explained == "memory":
         from kernelcast.runtime.memory.breakdown import memory_breakdown
 
         options = stage_options(estimator.bundle)
         breakdown = memory_breakdown(estimate.model, estimate.parallelism, **options)
-    elif explained is not None:
+    elif explained is not None and explained != "layout":
         path = None if database is None else Path(database)
         from kernelcast.cli.explain import explain
 
@@ -180,6 +181,8 @@ def predict(
         values = asked.model.with_notes(found.to_dict())
         if others is not None:
             values["other_software"] = list(others)
+        if asked.sources:
+            values["layout_sources"] = [one._asdict() for one in asked.sources]
         if shared:
             values["commons"] = shared
         if explanations is not None:
@@ -193,6 +196,8 @@ def predict(
     def show() -> None:
         if printed_as is not None:
             print_layout(printed_as, estimate)
+        elif explained == "layout":
+            click.echo(f"{headline(estimate)}\n\n{render_sources(asked.sources, layout or '')}")
         elif breakdown is not None or snapshot is not None:
             from kernelcast.cli.explain_memory import render_breakdown, render_snapshot
 
@@ -217,13 +222,14 @@ def predict(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A request: the model, the fields given, and the wish for those left open."""
+    """A request: the model, the fields given, the wish for those left open, and what a layout's file says where."""
 
     model: FoundModel
     given: dict[str, Any]
     wish: Wish
     fabric: FabricChoice | None
     stack: Stack | None
+    sources: tuple[Source, ...]
 
     @classmethod
     def read(
@@ -242,17 +248,21 @@ class _Asked:
         wish = take_wish(fields)
         given = given_fields(fields)
         model, file = model_of(model_name, layout, fields["sequence_length"])
+        sources: tuple[Source, ...] = ()
         if file is not None:
             if wish.days is not None or wish.largest is not None:
                 raise UsageError(
                     "--layout is given with --days or --largest, expected not: it leaves nothing open"
                 )
             # The file gives the whole layout: devices complete it, and nothing is searched.
-            given, wish = read_fields(file, model.model, given, wish.gpus), replace(wish, gpus=None)
+            given, sources = read_fields(file, model.model, given, wish.gpus)
+            wish = replace(wish, gpus=None)
         wish.check(given, names)
         fabric = find_fabric(given["fabric"]) if "fabric" in given else None
         chosen = choose_for(given, printed_as, hardware=names, is_open=wish.is_open, file=file)
-        return cls(model=model, given=chosen.values, wish=wish, fabric=fabric, stack=chosen.stack)
+        return cls(
+            model=model, given=chosen.values, wish=wish, fabric=fabric, stack=chosen.stack, sources=sources
+        )
 
     def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
         """The answer for one hardware."""
@@ -306,18 +316,18 @@ def _check_files(trace: str | None, html: str | None) -> None:
         raise UsageError("--trace and --html are the same file, expected two")
 
 
-def _write_files(estimate: Estimate, trace: str | None, html: str | None) -> None:
+def _write_files(found: IntentAnswer, trace: str | None, html: str | None) -> None:
     """Write the files asked for and name them on standard error: standard output may be JSON."""
     # Loaded when asked for: predictions without files do not wait for it.
     if trace:
         from kernelcast.runtime.views.chrome_trace import write_chrome_trace
 
-        write_chrome_trace(estimate, Path(trace))
+        write_chrome_trace(found.estimate, Path(trace))
         click.echo(f"wrote {trace}: open it in ui.perfetto.dev or chrome://tracing", err=True)
     if html:
         from kernelcast.runtime.views.estimate_page import write_page
 
-        write_page(estimate, Path(html))
+        write_page(found.estimate, Path(html), found.training)
         click.echo(f"wrote {html}", err=True)
 
 

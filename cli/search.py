@@ -10,7 +10,7 @@ from kernelcast.cli import completion
 from kernelcast.cli.estimate_text import headline, warnings_text
 from kernelcast.cli.frameworks import as_option, check_alone, choose_for, layout_words, print_layout
 from kernelcast.cli.intent_options import hardware_names, rank_by_option
-from kernelcast.cli.intent_text import in_days, training_text
+from kernelcast.cli.intent_text import training_text
 from kernelcast.cli.options import (
     F,
     Shown,
@@ -58,7 +58,7 @@ from kernelcast.runtime.search.result import Answer, SearchResult
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.sweep import Report
 from kernelcast.runtime.step.partition import counts_text
-from kernelcast.runtime.views.formatting import gibibytes, percent, rate, seconds, three_digits
+from kernelcast.runtime.views.formatting import gibibytes, in_days, percent, rate, seconds, three_digits
 
 _LONG_S = 3.0
 
@@ -273,7 +273,7 @@ def _table(answers: tuple[Answer, ...], tokens: int | None) -> str:
 def _columns(answers: tuple[Answer, ...], tokens: int | None) -> dict[str, list[str]]:
     layouts, estimates = [one.parallelism for one in answers], [one.estimate for one in answers]
     like = min(one.step_time_s for one in answers)
-    days = {} if tokens is None else {"days": [in_days(training(one, tokens).days) for one in estimates]}
+    days = {} if tokens is None else {"training": [in_days(training(one, tokens).days) for one in estimates]}
     return {
         "": [str(rank) for rank, _ in enumerate(answers, start=1)],
         "step": [seconds(one.step_time_s, like=like) for one in answers],

@@ -1,6 +1,6 @@
 """`kernelcast trace`: report, diff and export of the traces of real runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
-from kernelcast.runtime.views.formatting import shortened
+from kernelcast.runtime.views.formatting import shortened_apart
 from kernelcast.store import Database
 from kernelcast.store.trace_export import write_trace
 from kernelcast.store.trace_page import PART_TITLES, write_trace_page
@@ -180,16 +180,15 @@ def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
     if not rows:
         return
     columns = columns or [name for name in rows[0] if not name.endswith("_id")]
-    shown = [[_cell(row, name) for name in columns] for row in rows]
+    shown = zip(*(_cells([row[name] for row in rows]) for name in columns), strict=True)
     say(f"\n{title}")
-    click.echo(text_table([name.replace("_", " ") for name in columns], shown))
+    click.echo(text_table([name.replace("_", " ") for name in columns], list(shown)))
 
 
-def _cell(row: Mapping[str, Any], name: str) -> str:
-    value = row[name]
-    if value is None:
-        return ""
-    return shortened(value, _LONGEST_NAME) if isinstance(value, str) else f"{value:,}"
+def _cells(values: Sequence[Any]) -> list[str]:
+    """The cells of a column."""
+    texts = [value if isinstance(value, str) else "" if value is None else f"{value:,}" for value in values]
+    return shortened_apart(texts, _LONGEST_NAME)
 
 
 def _difference(compared: TraceComparison) -> dict[str, Any]:
@@ -225,13 +224,10 @@ def _show_difference(compared: TraceComparison, top: int) -> None:
     kernels = [kernel for kernel in compared.kernels if kernel.kind][:top]
     if not kernels or is_quiet():
         return
+    names = shortened_apart([one.name for one in kernels], _LONGEST_NAME)
     rows = [
-        (
-            *row(shortened(one.name, _LONGEST_NAME), one),
-            one.kind,
-            *map(_launches, (one.one_launches, one.two_launches)),
-        )
-        for one in kernels
+        (*row(name, one), one.kind, *map(_launches, (one.one_launches, one.two_launches)))
+        for name, one in zip(names, kernels, strict=True)
     ]
     headers = ("kernel", "A ms", "B ms", "change ms", "change", "", "A launches", "B launches")
     click.echo()

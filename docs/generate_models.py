@@ -58,9 +58,9 @@ def _in_billions(count: int) -> str:
 def _fields() -> str:
     rows = []
     for field in MODEL.values():
-        default = field.otherwise or ("" if field.default is None else str(field.default).lower())
+        default = "needed" if field.is_required else field.otherwise or str(field.default).lower() or "empty"
         choices = f": {field.kind.expected}" if field.kind.types == (str,) and field.kind.values else ""
-        rows.append((f"`{field.name}`", f"{field.help.rstrip('.')}{choices}.", default or "needed"))
+        rows.append((f"`{field.name}`", f"{field.help.rstrip('.')}{choices}.", default))
     return _table(("field", "meaning", "not given"), rows)
 
 

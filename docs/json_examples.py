@@ -145,6 +145,8 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     snapshot.write_text(json.dumps(_SNAPSHOT))
     layout = "--tp 4 --dp 16 --micro-batch 4 --micro-batches 8 --explain memory --memory-snapshot"
     yield _printed("predict --hardware h100-sxm --model llama-3.1-8b", layout, snapshot)
+    script = ROOT / "docs" / "small" / "train.sh"
+    yield _printed("predict --hardware h100-sxm --model llama-3.1-8b --layout", script)
     yield _printed(one, _H200, "--explain swiglu --optimizer lion --attention-kernel flash-2")
     yield _printed(one, _H200, "--offload-optimizer 0.5 --host-memory-gb-per-s 200 --offload-activations 0.1")
     yield _printed(one, "--hardware h100-sxm --model mixtral-8x7b --ep 4 --cp 2 --dp 2")

@@ -7,10 +7,12 @@ database's own. None of this is content: ids, the content digest and exports do 
 import hashlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelcast.runtime.bundle.fingerprint import content_digest
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.store.canonical import utc_now
 from kernelcast.store.connection import connect, transaction
@@ -88,12 +90,29 @@ def stored_merges(connection: sqlite3.Connection) -> list[Merge]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reverted:
-    """A merge that was taken back: rows removed per table, rows that stay because others refer to them."""
+class TrainedBundle:
+    """A bundle whose training the database recorded; `operators` are those with samples of a merge taken back."""
 
-    merge: Merge
+    digest: str
+    trained_at: str
+    operators: tuple[str, ...]
+
+    def __str__(self) -> str:
+        named = ", ".join(self.operators)
+        return f"bundle {self.digest[:12]} of {self.trained_at[:10]} was trained on its rows: {named}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reverted:
+    """Merges that were taken back: rows removed per table, rows that stay because others refer to them.
+
+    `bundles` were trained with this database when it had samples of theirs.
+    """
+
+    merges: tuple[Merge, ...]
     removed: Counter[str]
     kept: int
+    bundles: tuple[TrainedBundle, ...]
     content_digest: str
 
 
@@ -107,25 +126,83 @@ def revert_merge(path: Path, prefix: str) -> Reverted:
         UsageError: no merge, or several, start with `prefix`.
         DataError: the database cannot be opened or written.
     """
+
+    def chosen(merges: Sequence[Merge]) -> list[Merge]:
+        found = [one for one in merges if one.id.startswith(prefix)]
+        if len(found) != 1:
+            known = ", ".join(one.id[:12] for one in merges) or "none"
+            raise UsageError(
+                f"{path}: {len(found)} merges start with {prefix!r:.80}, expected one of {known}"
+            )
+        return found
+
+    return revert_merges(path, chosen)
+
+
+def revert_merges(path: Path, chosen: Callable[[Sequence[Merge]], Sequence[Merge]]) -> Reverted:
+    """Take back the merges that `chosen` returns of all, in one transaction; as `revert_merge`.
+
+    Raises:
+        DataError: the database cannot be opened or written.
+    """
     check_file(path)
-    with reported(path):
-        connection = connect(path, read_only=False)
-        try:
-            with transaction(connection):
-                return _revert(path, connection, prefix)
-        finally:
-            connection.close()
+    with (
+        reported(path),
+        closing(connect(path, read_only=False)) as connection,
+        transaction(connection),
+    ):
+        merges = tuple(chosen(stored_merges(connection)))
+        numbers = [
+            connection.execute("SELECT number FROM merge WHERE id = ?", (merge.id,)).fetchone()[0]
+            for merge in merges
+        ]
+        bundles = _bundles_of(connection, numbers)
+        removed, kept = Counter[str](), 0
+        for number in numbers:
+            kept += _revert(connection, number, removed)
+        if (dangling := connection.execute("PRAGMA foreign_key_check").fetchone()) is not None:
+            raise DataError(f"{path}: {dangling[0]} would have dangling rows; nothing was taken back")
+        return Reverted(
+            merges=merges,
+            removed=+removed,
+            kept=kept,
+            bundles=bundles,
+            content_digest=content_tables_digest(connection),
+        )
 
 
-def _revert(path: Path, connection: sqlite3.Connection, prefix: str) -> Reverted:
-    merges = stored_merges(connection)
-    found = [one for one in merges if one.id.startswith(prefix)]
-    if len(found) != 1:
-        known = ", ".join(one.id[:12] for one in merges) or "none"
-        raise UsageError(f"{path}: {len(found)} merges start with {prefix!r:.80}, expected one of {known}")
-    [merge] = found
-    [number] = connection.execute("SELECT number FROM merge WHERE id = ?", (merge.id,)).fetchone()
-    removed, kept = Counter[str](), 0
+def _bundles_of(connection: sqlite3.Connection, numbers: Sequence[int]) -> tuple[TrainedBundle, ...]:
+    """Bundles that may have been trained on samples that only these merges brought.
+
+    A bundle knows the digest of its samples alone: where the others of its operators, devices and software give the
+    same digest, it was trained without these.
+    """
+    merges = ", ".join(map(str, numbers)) or "NULL"
+    samples: dict[tuple[str, str, str], dict[str, tuple[str, bool]]] = {}
+    for digest, trained_at, dataset, operator, sample, is_theirs in connection.execute(
+        "SELECT DISTINCT bundle_digest, trained_at, dataset_digest, predictor.operator, sample.id,"
+        " NOT EXISTS (SELECT 1 FROM merged_row WHERE table_name = 'sample' AND row_id = sample.id"
+        f" AND merge_number NOT IN ({merges})) AND EXISTS (SELECT 1 FROM merged_row"
+        f" WHERE table_name = 'sample' AND row_id = sample.id AND merge_number IN ({merges}))"
+        " FROM predictor JOIN sample USING (operator, dtype) JOIN run ON run.id = sample.run_id"
+        " WHERE sample.status = 'ok' AND coalesce(measured_at, '') <= trained_at AND"
+        " (predictor.compute_id = run.compute_id AND predictor.software_id = run.software_id"
+        " OR predictor.fabric_id = run.fabric_id)"
+        f" AND EXISTS (SELECT 1 FROM merged_row WHERE merge_number IN ({merges}) AND table_name = 'sample')"
+    ):
+        samples.setdefault((digest, trained_at, dataset), {})[sample] = operator, bool(is_theirs)
+    found = []
+    for (digest, trained_at, dataset), of_bundle in sorted(samples.items()):
+        theirs = {operator for operator, is_theirs in of_bundle.values() if is_theirs}
+        others = sorted(sample for sample, (_, is_theirs) in of_bundle.items() if not is_theirs)
+        if theirs and content_digest(others) != dataset:
+            found.append(TrainedBundle(digest=digest, trained_at=trained_at, operators=tuple(sorted(theirs))))
+    return tuple(found)
+
+
+def _revert(connection: sqlite3.Connection, number: int, removed: Counter[str]) -> int:
+    """Remove the rows that only this merge brought; returns the number of those that stay."""
+    kept = 0
     for table in reversed(CONTENT_TABLES):
         connection.execute("DROP TABLE IF EXISTS temp.gone")
         connection.execute(
@@ -136,7 +213,7 @@ def _revert(path: Path, connection: sqlite3.Connection, prefix: str) -> Reverted
         )
         for part in _PARTS.get(table, ()):
             connection.execute(f"DELETE FROM {part} WHERE {table}_number IN (SELECT number FROM temp.gone)")
-        removed[table] = connection.execute(
+        removed[table] += connection.execute(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM temp.gone)"
         ).rowcount
         kept += connection.execute(
@@ -148,11 +225,7 @@ def _revert(path: Path, connection: sqlite3.Connection, prefix: str) -> Reverted
     connection.execute("DROP TABLE IF EXISTS temp.gone")
     connection.execute("DELETE FROM merged_row WHERE merge_number = ?", (number,))
     connection.execute("DELETE FROM merge WHERE number = ?", (number,))
-    if (dangling := connection.execute("PRAGMA foreign_key_check").fetchone()) is not None:
-        raise DataError(f"{path}: {dangling[0]} would have dangling rows; nothing was taken back")
-    return Reverted(
-        merge=merge, removed=+removed, kept=kept, content_digest=content_tables_digest(connection)
-    )
+    return kept
 
 
 def _unreferenced(connection: sqlite3.Connection, table: str) -> str:

@@ -131,7 +131,7 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
             file = read_layout_text(text, "")
             vocabulary = {} if "--vocab-size" in arguments else {"vocabulary_size": _vocabulary(arguments)}
             model = file.model(**vocabulary)
-            fields, _ = file.request(model, {}, devices)
+            fields, _, _ = file.request(model, {}, devices)
             asked = read_request(fields)
             asked["parallelism"].check(model)
         except UsageError as error:

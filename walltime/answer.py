@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
@@ -31,7 +31,10 @@ from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
 from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS
 from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
-from kernelcast.walltime.settings import Settings, is_path
+from kernelcast.walltime.settings import Settings, is_path, merge
+
+if TYPE_CHECKING:
+    from kernelcast.walltime.script_layout import ScriptLayout
 
 WALLTIME_FORMAT = "kernelcast.walltime/2"
 MAX_EXPECTED_S = 3_653 * 86_400.0
@@ -130,18 +133,21 @@ def answer(
         UsageError: a setting is missing or fits neither the others nor the allocation; names where it stands.
         DataError: the bundle or the model's file is missing or damaged, or the bundle lacks an operator.
     """
-    settings, given = job.settings, allocation or Allocation()
-    _check_complete(settings)
+    given = allocation or Allocation()
+    settings, read = _with_script(job, find_model or _model)
+    described = None if read is None else read.model
+    _check_complete(settings, needs_model=described is None)
     with settings.blamed():
         named = None if "bundle" in settings else settings.text("hardware")
         chosen = choose_software(
             {name: one.value for name, one in settings.given.items()},
             hardware=() if named is None else (named,),
+            file=None if read is None else read.framework,
         )
         asked = read_request(chosen.values)
         layout: Parallelism = asked["parallelism"]
         given.check(layout)
-        found_model = (find_model or _model)(settings)
+        found_model = described or (find_model or _model)(settings)
         model = found_model.model
         layout.check(model)
         fabric = (find_fabric or _fabric)(settings)
@@ -172,8 +178,28 @@ def answer(
         asked_s=asked_s,
         estimate=estimate,
         settings=settings,
-        warnings=(*job.warnings, *chosen.notes, *found_model.all_notes, *_warnings(found, estimate, asked_s)),
+        warnings=(
+            *job.warnings,
+            *(() if read is None else read.notes),
+            *chosen.notes,
+            *found_model.all_notes,
+            *_warnings(found, estimate, asked_s),
+        ),
     )
+
+
+def _with_script(
+    job: Job, find_model: Callable[[Settings], FoundModel]
+) -> tuple[Settings, ScriptLayout | None]:
+    """The job's settings, completed by what its script starts where no layout is given for it."""
+    settings, script = job.settings, job.script
+    if script is None or "micro_batch" in settings:
+        return settings, None
+    from kernelcast.walltime.script_layout import script_layout
+
+    model = find_model(settings) if "model" in settings else None
+    read = script_layout(script.text, script.name, settings, model)
+    return (settings, None) if read is None else (merge(settings.given, read.given), read)
 
 
 def _check_sane(found: Walltime, estimate: Estimate) -> None:
@@ -196,7 +222,7 @@ def _check_nodes(given: Allocation, estimate: Estimate) -> None:
         )
 
 
-def _check_complete(settings: Settings) -> None:
+def _check_complete(settings: Settings, *, needs_model: bool) -> None:
     for name, other in (
         ("bundle", "hardware"),
         ("model", ""),
@@ -204,7 +230,7 @@ def _check_complete(settings: Settings) -> None:
         ("micro_batches", "global_batch"),
         ("steps", "tokens"),
     ):
-        if name not in settings and other not in settings:
+        if name not in settings and other not in settings and (needs_model or name != "model"):
             missing = f"neither {name} nor {other} is given" if other else f"{name} is not given"
             raise UsageError(f"{missing}, expected {_places(name)}")
 

@@ -30,6 +30,8 @@ class BatchScript:
     slurm_options: Mapping[str, str]
     off: bool
     warnings: tuple[str, ...]
+    text: str = ""
+    name: str = ""
 
     @classmethod
     def parse(cls, text: str, *, name: str, folder: Path) -> Self:
@@ -67,6 +69,8 @@ class BatchScript:
             slurm_options=MappingProxyType(slurm_options),
             off=off,
             warnings=tuple(warnings),
+            text=text,
+            name=name,
         )
 
     @classmethod

@@ -4,7 +4,7 @@ The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the o
 """
 
 from kernelcast.runtime.request.field_types import Field, FieldType, number, read_decimal, table, text, whole
-from kernelcast.runtime.request.fields import REQUEST, TOKENS
+from kernelcast.runtime.request.fields import REQUEST, STEPS, TOKENS
 from kernelcast.walltime.durations import read_duration
 
 DEFAULT_MARGIN = 0.1
@@ -37,7 +37,6 @@ def _read_share(value: object) -> float | None:
     return float(share) if 0 <= share <= 10 else None
 
 
-_STEPS = whole(1, 10**12)
 SHARE = FieldType(
     expected="a fraction from 0 to 10 or a percentage such as 15%",
     schema={},
@@ -53,10 +52,10 @@ FIELDS = table(
     Field("hardware", text("a name of `kernelcast hardware`"), "Device by name instead of a bundle."),
     Field("model", text("a model's name or a file's path"), "Model: its name, or its file."),
     *REQUEST.values(),
-    Field("steps", _STEPS, "Steps (updates) of the job."),
+    Field("steps", STEPS, "Steps (updates) of the job."),
     Field("tokens", TOKENS.kind, "Tokens to train on, instead of steps."),
     Field("startup", duration(), "Time from the start of the job to its first step.", 0),
-    Field("checkpoint_every", _STEPS, "Steps between checkpoints.", unit="steps"),
+    Field("checkpoint_every", STEPS, "Steps between checkpoints.", unit="steps"),
     Field("checkpoint_cost", duration(), "Time that one checkpoint pauses training."),
     Field("restarts", whole(0, 1_000_000), "Number of restarts to allow for within the job."),
     Field("restart_cost", duration(), _CONTINUES, otherwise="startup"),

@@ -25,7 +25,7 @@ _NAMES_A_FILE = ("bundle", "model", "fabric", "stack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job: its settings, its Slurm options (long names), and notes for its user.
+    """One job: its settings, its Slurm options (long names), notes for its user, and the script as it is.
 
     `off`: the user wants no prediction for it.
     """
@@ -34,6 +34,7 @@ class Job:
     slurm_options: Mapping[str, str]
     off: bool
     warnings: tuple[str, ...]
+    script: BatchScript | None = None
 
 
 def find_job(
@@ -118,6 +119,7 @@ def _job(
         slurm_options=script.slurm_options if script else MappingProxyType({}),
         off=script is not None and script.off,
         warnings=script.warnings if script else (),
+        script=script,
     )
 
 

@@ -6,6 +6,7 @@ the launch (older profilers write the correlation id there). Backward calls run 
 the sequence number of the forward call that it differentiates.
 """
 
+import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
@@ -29,6 +30,8 @@ from kernelcast.collector.traces.kineto import Trace
 
 COMMUNICATION_CALL = "record_param_comms"
 NODE_PREFIX = "autograd::engine::evaluate_function: "
+# Profilers before torch 1.9 recorded the nodes alone, not the engine around them.
+_BARE_NODE = re.compile(r"[A-Z]\w*Backward\d*|torch::autograd::AccumulateGrad")
 _RECOMPUTATION = "CheckpointFunction"
 _NO_ID = -(2**63)
 _FEW = 8  # calls of one sequence number that are searched linearly
@@ -168,10 +171,13 @@ class CallTree:
         """The autograd node of every call in a backward pass; None for forward calls, also recomputed ones."""
         found: list[int | None] = []
         for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
-            if event.name.startswith(NODE_PREFIX):
+            around = None if parent is None else found[parent]
+            if event.name.startswith(NODE_PREFIX) or (
+                around is None and _BARE_NODE.fullmatch(event.name) is not None
+            ):
                 found.append(None if _RECOMPUTATION in event.name else index)
             else:
-                found.append(None if parent is None else found[parent])
+                found.append(around)
         return found
 
     def forward_of(self, node: int, *, thread: str = "") -> int | None:

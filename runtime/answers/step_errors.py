@@ -31,14 +31,18 @@ OTHER_KINDS = 0.1
 """Weight of a source of another kind of step than the one that is asked."""
 OTHER_SOFTWARE = 0.2
 """Weight of a source of other software than the asked stack's."""
+RECURRENT = "recurrent"
+"""The kind with operators that steps of no other kind have: it has no part in theirs."""
 LONG_TOKENS = 32_768
 """Sequences from here on are long: attention is most of their steps."""
 
 
 def step_kind(model: ModelConfig, layout: Parallelism) -> str:
-    """The kind of a step whose errors are alike: with long sequences, experts, adapters, or dense."""
+    """The kind of a step whose errors are alike: with long sequences, recurrent layers, experts, adapters, or dense."""
     if model.sequence_length >= LONG_TOKENS:
         return "long"
+    if model.recurrent_heads:
+        return RECURRENT
     return "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
 
 
@@ -99,14 +103,18 @@ class StepErrors:
         """Quantiles of log(measured / predicted), float64 [levels].
 
         All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`),
-        and other software where steps of the asked one are known (`OTHER_SOFTWARE`).
+        and other software where steps of the asked one are known (`OTHER_SOFTWARE`). Of a kind that no step is of, all
+        weigh the same.
         """
-        is_known = self.software in {one.software for one in self.sources} - {""}
+        if kind not in {one.kind for one in self.sources}:
+            kind = ""
+        sources = [one for one in self.sources if kind in ("", one.kind) or one.kind != RECURRENT]
+        is_known = kind and self.software in {one.software for one in sources} - {""}
         machines: dict[tuple[str, str], int] = {}
-        for one in self.sources:
+        for one in sources:
             key = (one.name, one.kind)
             machines[key] = machines.get(key, 0) + len(one.log_errors)
-        values = np.concatenate([one.log_errors for one in self.sources])
+        values = np.concatenate([one.log_errors for one in sources])
         weights = np.concatenate(
             [
                 np.full(
@@ -115,7 +123,7 @@ class StepErrors:
                     * (OTHER_SOFTWARE if is_known and one.software != self.software else 1.0)
                     / machines[one.name, one.kind],
                 )
-                for one in self.sources
+                for one in sources
             ]
         )
         order = np.argsort(values, kind="stable")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LARGE_ERROR = 0.25
 """A mean error on held-out rows above this makes an answer doubtful, as a fraction."""
+MOST_DEVICES = 16_384
+"""Devices of the largest published steps (Llama 3 405B, arXiv 2407.21783, table 4)."""
 
 
 class Cause(StrEnum):
@@ -272,6 +274,20 @@ def optimizer_warning(layout: Parallelism) -> AnswerWarning | None:
             "factor": factor,
         },
         is_assumption=True,
+    )
+
+
+def devices_warning(devices: int) -> AnswerWarning | None:
+    """More devices than any published step had; None otherwise."""
+    if devices <= MOST_DEVICES:
+        return None
+    brief = f"{devices:,} devices, more than the {MOST_DEVICES:,} of the largest published steps"
+    return AnswerWarning(
+        cause=Cause.EXTRAPOLATED,
+        topic="devices",
+        message=f"{brief}: collectives of such groups, stragglers and failures were never compared",
+        brief=brief,
+        values={"kind": "devices", "asked": devices, "measured": MOST_DEVICES},
     )
 
 

@@ -5,6 +5,7 @@ A fingerprint with the backend `described` holds the fields of a description (do
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import Manifest
@@ -34,10 +35,15 @@ def described_fabrics(fingerprints: Iterable[FabricFingerprint], *, where: str) 
         DataError: a description has a field that is missing, unknown or outside what is allowed.
     """
     return tuple(
-        fabric_from_lines((*one.links, *one.nics), where=f"{where}: described fabric")
+        _fabric((*one.links, *one.nics), where=f"{where}: described fabric")
         for one in fingerprints
         if one.backend == DESCRIBED
     )
+
+
+@lru_cache(maxsize=1 << 6)
+def _fabric(lines: tuple[str, ...], *, where: str) -> Fabric:
+    return fabric_from_lines(lines, where=where)
 
 
 def with_description(manifest: Manifest, fabric: Fabric) -> Manifest:

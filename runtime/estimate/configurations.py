@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.pipeline.closed_form import StepTimes, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import simulate
@@ -74,6 +74,12 @@ class Configurations:
     gather_us: Times
     layer_forward_us: Times
     layer_backward_us: Times
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Configurations":
+        """The chosen configurations."""
+        arrays = ("rows", "micro_batches", "gather_us", "layer_forward_us", "layer_backward_us")
+        found = {name: getattr(self, name)[chosen] for name in arrays}
+        return replace(self, durations=self.durations.take(np.flatnonzero(chosen)), **found)
 
     def per_stage(self, per_chunk: Times) -> Times:
         """`Structure.per_stage`."""

@@ -37,7 +37,7 @@ from kernelcast.runtime.step.chunks import StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.decomposition import FIRST, LAST, Decomposition, layer_name
 from kernelcast.runtime.step.groups import shards_span_nodes
 from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layouts import OF_STAGES, SCHEDULES, Layouts
+from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.step.partition import partition
 
 # Elements of one array [layouts, chunks]: a bound on a group's memory, whatever the number of stages.
@@ -66,7 +66,7 @@ class Engine:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
         self.draws, self.element_bytes = draws, element_bytes
         self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
-        self._prices = Pricing(
+        self.prices = Pricing(
             times_of, self._take_apart, draws=draws, has_host=host_link_bytes_per_s is not None
         )
 
@@ -85,7 +85,7 @@ class Engine:
                 (layouts.take(rows[own]), [update_kind(stage) for stage in dict.fromkeys(stages)])
                 for own, stages in zip(cuts.layouts, cuts.stages, strict=True)
             ]
-        prices, *updates = self._prices.price(requests)
+        prices, *updates = self.prices.price(requests)
         for structure, rows, cuts in found:
             own, updates = updates[: len(cuts.stages)], updates[len(cuts.stages) :]
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
@@ -93,32 +93,6 @@ class Engine:
                 part = rows[first : first + step]
                 of_update = np.arange(first, first + len(part))
                 yield from self._group(layouts, structure, cuts, prices, own, part, of_update)
-
-    def least_us(self, layouts: Layouts) -> Times:
-        """A lower bound of the simulated step from the passes alone, float64 [layouts]: few columns decide it.
-
-        Stages share the work W of a micro-batch, and no overlap shortens it, so one of them has W / pp of it or more.
-        In 1F1B and GPipe, stage s waits for the first and last passes of the stages before it: the step is
-        T ≥ Σ_{j<s} w_j + m · w_s for every s, and the shortest where all are equal, T = W / (1 − (1 − 1/m)^pp).
-        NaN without an answer. Of an engine without draws.
-        """
-        [prices] = self._prices.price([(layouts, (MICRO_BATCH,))])
-        counts = kinds_of(self.model).counts(0, self.model.layers)
-        blocks = [(FIRST, 1), (LAST, 1), *((layer_name(kind), count) for kind, count in enumerate(counts))]
-        rows, reruns = np.arange(len(layouts)), not layouts.like.recompute_layers
-        backward = What.BACKWARD if reruns else What.KEPT_BACKWARD
-        work_us = sum_of(
-            [
-                count * prices.of(MICRO_BATCH, Part(name, what), rows)
-                for name, count in blocks
-                for what in (What.FORWARD, backward)
-            ]
-        )
-        pp, micro_batches = layouts["pp"], layouts["micro_batches"].astype(np.float64)
-        in_turn = np.isin(layouts["schedule"], [SCHEDULES.index(one) for one in ("1f1b", "gpipe")])
-        stages = np.where(in_turn, micro_batches * (1 - (1 - 1 / micro_batches) ** pp), pp)
-        # Sums in another order, and the grid of a simulation, may differ by this much.
-        return (1 - 1e-9) * micro_batches * work_us / stages
 
     def balanced(self, layouts: Layouts) -> Layouts:
         """The layouts with their layers spread by time: fewer on a chunk that holds an end of the model.
@@ -135,7 +109,7 @@ class Engine:
             update_kind(StageKind(counts=self._middle(held), first=False, last=False))
             for held in (layers // 2, layers)
         )
-        [prices] = self._prices.price([(own, (*_pass_kinds(own), half, whole))])
+        [prices] = self.prices.price([(own, (*_pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
         for structure, rows in _structures(own):
             if structure.pp * structure.virtual_stages > layers:
@@ -394,6 +368,6 @@ def _pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
 
 
 def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:
-    sharded = (layouts["zero"] >= 2) & (layouts.replicas > 1)
-    columns = (layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64))
+    sharded = layouts.are_sharded.astype(np.int64)
+    columns = (layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded)
     return structures(*columns) if len(layouts) else []

@@ -22,6 +22,7 @@ from kernelcast.runtime.answers.warnings import (
     AnswerWarning,
     concurrency_warning,
     devices_per_node_warnings,
+    devices_warning,
     offload_warning,
     optimizer_warning,
     stack_load_warning,
@@ -329,6 +330,7 @@ class Estimator:
         layout, entries = parts.parallelism, self.predictor.at(processes).bundle.entries
         of_step = (
             *((one, collectives) for one in nodes),
+            (devices_warning(layout.world_size), frozenset(asked.answers)),
             (optimizer_warning(layout), updates),
             (offload_warning(layout, host_link_bytes_per_s(self.bundle)), updates),
             (concurrency_warning(self.bundle.manifest.compute, self._levels, processes), computing),

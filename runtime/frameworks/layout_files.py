@@ -9,10 +9,11 @@ from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
 from kernelcast.runtime.frameworks.facts import Facts, Job
+from kernelcast.runtime.frameworks.lines import line_of
 from kernelcast.runtime.frameworks.megatron import MEGATRON
 from kernelcast.runtime.frameworks.rows import Framework, Settings
 from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST, STEPS
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import partition
@@ -51,11 +52,23 @@ _USUAL_SPLIT = LAYOUT["layer_split"].default
 _READ = frozenset(REQUEST) | {"devices", "copies"}
 
 
+class Source(NamedTuple):
+    """Where a field of a request comes from: a setting of a file, and its line (from 1, None where unknown)."""
+
+    field: str
+    value: Any
+    setting: str
+    line: int | None
+
+
 class Request(NamedTuple):
-    """Fields of a request that a file and the caller decide together, and what was not read exactly, in words."""
+    """Fields of a request that a file and the caller decide together, what was not read exactly, in words, and the
+    settings of the file that fields come from.
+    """
 
     fields: dict[str, Any]
     notes: tuple[str, ...]
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +78,7 @@ class LayoutFile:
     where: str
     framework: Framework
     settings: Settings
+    text: str = ""
 
     @property
     def name(self) -> str:
@@ -73,9 +87,21 @@ class LayoutFile:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Keys without effect on the layout."""
+        """Keys without effect on the layout, with their lines."""
         known = self.framework.keys
-        return tuple(key for key in self.settings if key not in known)
+        unread = [(key, line_of(key, self.text)) for key in self.settings if key not in known]
+        return tuple(key if line is None else f"{key} (line {line})" for key, line in unread)
+
+    def steps(self) -> int | None:
+        """Steps of the whole run, None where the file does not say them.
+
+        Raises:
+            UsageError: it is no such number.
+        """
+        key = self.framework.steps
+        value = self.settings.get(key)
+        with error_context(self.where):
+            return None if value is None else STEPS.parse(key, value)
 
     def sequence_length(self) -> int | None:
         """Tokens of a sequence, None where the file does not say it.
@@ -120,25 +146,45 @@ class LayoutFile:
         """
         asked = dict(given) if devices is None else {**given, "devices": devices}
         with error_context(self.where):
-            facts, notes = self._facts(model, asked)
-            fields = with_devices(facts, asked)
-        return Request(_without_usual_cut(model, fields, asked), notes)
+            facts, notes, keys = self._facts(model, asked)
+            fields = _without_usual_cut(model, with_devices(facts, asked), asked)
+        # What follows from several settings, dp from the devices of the job, is of the one that names the devices.
+        keys = {"dp": keys.get("devices", ()), **keys}
+        sources = (
+            Source(name, fields[name], key, line_of(key, self.text))
+            for name, of_field in keys.items()
+            if name in fields
+            for key in of_field
+        )
+        return Request(fields, notes, tuple(sources))
 
-    def _facts(self, model: ModelConfig, asked: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
+    def _facts(
+        self, model: ModelConfig, asked: Mapping[str, Any]
+    ) -> tuple[Facts, tuple[str, ...], dict[str, tuple[str, ...]]]:
+        """Facts, notes, and the settings in the file that each fact comes from."""
         facts: Facts = {"layers": model.layers, "experts": model.experts, **asked}
         notes: list[str] = []
+        keys: dict[str, tuple[str, ...]] = {}
         for row in self.framework.rows:
             if not row.fields or set(row.fields) <= asked.keys():
                 continue
             is_of_model = not set(row.fields) & _READ
-            if is_of_model and not set(row.keys) & self.settings.keys():
+            there = tuple(key for key in row.keys if key in self.settings)
+            if is_of_model and not there:
                 continue
-            found = row.read(self.settings, facts)
+            line = next((one for one in (line_of(key, self.text) for key in there) if one is not None), None)
+            with error_context(*([] if line is None else [f"line {line}"])):
+                found = row.read(self.settings, facts)
+            keys |= {name: there for name in found.facts if name not in facts}
             notes += found.notes
             if is_of_model:
                 notes += _differences(row.keys[-1], found.facts, model)
             facts = {**found.facts, **facts}
-        return {name: value for name, value in facts.items() if name in _READ or name in asked}, tuple(notes)
+        return (
+            {name: value for name, value in facts.items() if name in _READ or name in asked},
+            tuple(notes),
+            keys,
+        )
 
 
 def read_layout_text(text: str, where: str) -> LayoutFile:
@@ -153,7 +199,7 @@ def read_layout_text(text: str, where: str) -> LayoutFile:
     if not settings.keys() & framework.keys:
         titles = " or ".join(one.title for one in FRAMEWORKS.values())
         raise DataError(f"{where}: holds no setting of a layout, expected settings of {titles}")
-    return LayoutFile(where=where, framework=framework, settings=settings)
+    return LayoutFile(where=where, framework=framework, settings=settings, text=text)
 
 
 def with_devices(facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Facts:

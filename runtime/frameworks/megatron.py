@@ -216,4 +216,5 @@ MEGATRON = Framework(
     render=render_shell,
     is_form_of=lambda text: True,
     model=usual_model,
+    steps="--train-iters",
 )

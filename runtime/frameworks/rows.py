@@ -255,7 +255,8 @@ class Framework:
     of its own kind by its class, and `beyond` the degree that a row counts above 1 of. Rows are written and read in
     their order: a row may rely on the fields of earlier rows. `parse` reads settings from a text and `render` writes
     them; `is_form_of` tells whether a text has the framework's form. `model` gives the fields of a model that no row
-    reads, of the settings and what rows read; None where settings do not describe a model.
+    reads, of the settings and what rows read; None where settings do not describe a model. `steps` is the setting
+    with the steps of the whole run.
     """
 
     title: str
@@ -265,6 +266,7 @@ class Framework:
     render: Callable[[Settings], str]
     is_form_of: Callable[[str], bool]
     model: Callable[[Settings, Facts], Facts] | None = None
+    steps: str = ""
 
     @property
     def rows(self) -> tuple[Row, ...]:

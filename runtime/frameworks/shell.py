@@ -24,6 +24,7 @@ _ASSIGNMENT = re.compile(
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]{0,200}))?\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([\w\s*]{1,200})\)\)")
 _FLAG = re.compile(r"--[A-Za-z]")
+_HOLDS_FLAGS = re.compile(r"\w+=\s*(?=--[A-Za-z])(?=.*\s)", re.DOTALL)
 _PUNCTUATION = "();|&"
 _MOST_STEPS = 16
 """Variables that stand for variables."""
@@ -64,12 +65,18 @@ def parse_shell(text: str, switches: Collection[str] = (), lists: Collection[str
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        words = list(lexer)
+        words = [part for word in lexer for part in _held(word)]
     except ValueError as error:
         raise DataError(f"not a shell script ({one_line(str(error))})") from error
     known = variables | _assigned(text)
     of_job = {WORLD_SIZE: known[WORLD_SIZE]} if WORLD_SIZE in known else {}
     return of_job | dict(_flags(words, switches, lists))
+
+
+def _held(word: str) -> list[str]:
+    """The flags that a quoted variable holds, `ARGS="--seq-length 4096 --swiglu"`; another word as it is."""
+    flags = _HOLDS_FLAGS.match(word)
+    return [word] if flags is None else shlex.split(word[flags.end() :])
 
 
 def _assigned(text: str) -> dict[str, str]:

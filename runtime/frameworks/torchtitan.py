@@ -295,4 +295,5 @@ TORCHTITAN = Framework(
     parse=_parse,
     render=render_toml,
     is_form_of=lambda text: (_TABLE.search(text) or _OVERRIDE.search(text)) is not None,
+    steps="training.steps",
 )

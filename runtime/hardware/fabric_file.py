@@ -77,6 +77,15 @@ def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
     return _shipped(name)
 
 
+def described_fabric(wanted: str) -> Fabric:
+    """A description that ships, by name, or a TOML file.
+
+    Raises:
+        UsageError, DataError: as `fabric_named` and `read_fabric`.
+    """
+    return read_fabric(wanted) if "/" in wanted or wanted.endswith(".toml") else fabric_named(wanted)
+
+
 @cache
 def _shipped(name: str) -> Fabric:
     return read_fabric(FABRICS / f"{name}.toml")

@@ -57,7 +57,8 @@ class Wish:
         if not self.is_open:
             if len(hardware) > 1:
                 raise UsageError(
-                    "several hardware is given without gpus, expected it: each has its own layout"
+                    f"hardware names {len(hardware)} devices, expected one, or gpus too: each then gets a layout "
+                    "of its own"
                 )
             if "micro_batch" not in values:
                 raise UsageError(

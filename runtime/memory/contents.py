@@ -10,7 +10,6 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.expert_load import fullest_in_memory
 from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.attention import attention_gradient_bytes
 from kernelcast.runtime.step.layers.attention_core import buffer_bytes
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
 from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, FURTHER, LOGITS, logit_entries, loss
@@ -18,6 +17,7 @@ from kernelcast.runtime.step.layers.transformer_layer import (
     ATTENTION_RESIDUAL,
     INPUT,
     MLP_NORM,
+    mixer_gradient_bytes,
     transformer_layer,
 )
 from kernelcast.runtime.step.op import Number, Op, Ops, saved_bytes
@@ -60,9 +60,10 @@ class LayerContents(NamedTuple):
         """
         input_op, *others = ops
         assert input_op.name == INPUT
-        # The MLP's half begins with its norm, or the sum that this reads.
+        # The MLP's half, if any, begins with its norm, or the sum that this reads.
         names = [one.name for one in others]
-        middle = min(names.index(ATTENTION_RESIDUAL), names.index(MLP_NORM))
+        starts = (ATTENTION_RESIDUAL, MLP_NORM) if s.kind.has_mlp else ()
+        middle = min((names.index(name) for name in starts if name in names), default=len(names))
         halves, mine = (slice(middle), slice(middle, None)), _named(ops, only)
 
         def total(values: Iterable[Number], half: slice = slice(None)) -> Number:
@@ -85,7 +86,7 @@ class LayerContents(NamedTuple):
             mlp=kept_by_mlp,
             freed=(freed, kept_by_mlp + (-output if is_outside else output)),
             late=total(one.late for one in others),
-            attention_gradient=attention_gradient_bytes(s),
+            attention_gradient=mixer_gradient_bytes(s),
             at_projection=_total(one.gradients for one in others if one.weight is not None),
             at_activation=_total(one.gradients for one in others if one.weight is None),
             buffers=buffer_bytes(s),

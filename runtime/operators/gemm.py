@@ -32,6 +32,8 @@ GEMM = Operator(
     roles=roles(
         ("qkv", "Linear1", "projection to queries, keys and values"),
         ("attention_output", "Linear2", "attention output projection"),
+        ("recurrent_in", "", "projection to what a Mamba-2 layer or gated delta net reads"),
+        ("recurrent_out", "", "their output projection"),
         ("mlp_up", "Linear3", "MLP up projection"),
         ("mlp_gate_up", "Linear3 (SwiGLU)", "MLP gate and up projections as one product"),
         ("mlp_down", "Linear4", "MLP down projection"),

@@ -129,6 +129,24 @@ def text(expected: str, *, one_line: bool = False) -> FieldType:
     )
 
 
+def layer_parts(letters: Mapping[str, str]) -> FieldType:
+    """Parts of the layers by `letters`: one letter per layer, or several per layer with spaces between layers."""
+    listed = ", ".join(f"{letter} {name}" for letter, name in letters.items())
+    pattern = f"[{re.escape(''.join(letters))} ]*"
+
+    def read(value: object) -> str | None:
+        fits = isinstance(value, str) and len(value) <= _LONGEST_TEXT and re.fullmatch(pattern, value)
+        return value if isinstance(value, str) and fits else None
+
+    return FieldType(
+        expected=f"letters of {listed}, such as MEM*E, or 'GE GE *E' for layers of several parts",
+        schema={"type": "string", "pattern": f"^{pattern}$"},
+        metavar="TEXT",
+        types=(str,),
+        read=read,
+    )
+
+
 def counts(one: FieldType, expected: str) -> FieldType:
     """One or more whole numbers; as text `11,12,12,9`."""
 

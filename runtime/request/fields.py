@@ -16,6 +16,7 @@ from kernelcast.runtime.request.field_types import (
     choice,
     counted,
     counts,
+    layer_parts,
     names,
     number,
     stated,
@@ -27,6 +28,7 @@ from kernelcast.runtime.request.field_types import (
 
 Norm = Literal["layer_norm", "rms_norm"]
 Activation = Literal["gelu", "swiglu", "geglu"]
+Mixer = Literal["attention", "mamba2", "gated_delta_net"]
 Router = Literal["softmax", "sigmoid"]
 ContextExchange = Literal["ring", "all_to_all", "all_gather"]
 Attention = Literal["flash", "fused_softmax", "unfused"]
@@ -61,6 +63,9 @@ AS_MEASURED: AttentionKernel = "as-measured"
 DEFAULT_BUCKET_ENTRIES = 1_260_000_000
 """Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
 
+LAYER_PARTS: Mapping[str, str] = {
+    "M": "mamba2", "G": "gated_delta_net", "*": "attention", "-": "mlp", "E": "experts"}  # fmt: skip
+"""Parts of a layer by the letters of Megatron-LM's hybrid patterns."""
 
 _SIZE = whole(1, MAX_SIZE)
 _SIZE_OR_NONE = whole(0, MAX_SIZE)
@@ -89,6 +94,14 @@ class ModelFields:
     query_rank: int = stated(_SIZE_OR_NONE, "Rank of the query down-projection (latent attention); 0 for none.", 0)
     kv_rank: int = stated(
         _SIZE_OR_NONE, "Rank of the joint key-value down-projection (latent attention); 0 for none.", 0)
+    layer_pattern: str = stated(layer_parts(LAYER_PARTS),
+        "Parts of the layers, repeated: M Mamba-2, G gated delta net, * attention, - MLP, E experts; a letter per "
+        "layer, or several with spaces between layers. Empty for attention and MLP or experts in every layer.", "")
+    recurrent_heads: int = stated(_SIZE_OR_NONE, "Heads of Mamba-2, or value heads of a gated delta net.", 0)
+    recurrent_head_size: int = stated(_SIZE_OR_NONE, "Size of such a head.", 0)
+    recurrent_groups: int = stated(_SIZE_OR_NONE, "Groups of Mamba-2, or key heads of a gated delta net.", 0)
+    recurrent_state_size: int = stated(
+        _SIZE_OR_NONE, "State size of Mamba-2, or key head size of a gated delta net.", 0)
     experts: int = stated(_SIZE_OR_NONE, "Routed experts per layer (mixture of experts); 0 for none.", 0)
     experts_per_token: int = stated(_SIZE_OR_NONE, "Routed experts per token (top-k).", 0)
     expert_size: int = stated(_SIZE_OR_NONE, "Width of a routed expert; 0 for mlp_size.", 0)
@@ -102,6 +115,7 @@ class ModelFields:
     rotary: bool = stated(FLAG, "Rotary position embedding.", True)
     unrotated_interval: int = stated(whole(0, MAX_LAYERS), "Every n-th layer has no rotary embedding; 0 for none.", 0)
     attention_sinks: bool = stated(FLAG, "Softmax of each head has an additional learned logit (gpt-oss).", False)
+    attention_gate: bool = stated(FLAG, "A gate multiplies what attention returns (Qwen3-Next).", False)
     parallel_residual: bool = stated(FLAG, "Attention and MLP read the same input.", False)
     biases: Biases = stated(choice(get_args(Biases)), "Linears with a bias.",
         otherwise="the attention's with LayerNorm, the MLP's with GeLU")
@@ -305,7 +319,9 @@ OPTIONS = table(
 REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS}
 """Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
 
-GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
+# More than any device has: a typing error of a few zeros would make every layout fit.
+GPU_MEMORY = Field("gpu_memory_bytes", replace(whole(1, 2**42), expected="a size of at most 4 TiB"),
+    "Memory of a device.", otherwise="the bundle's", unit="bytes")
 RESERVED_MEMORY = Field(
     "reserved_memory_bytes", whole(0, 2**60), "Part of it not available to training: driver, CUDA context, NCCL.",
     otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
@@ -322,6 +338,7 @@ SEARCH = table(
 )
 """Fields that only a search has."""
 
+STEPS = whole(1, 10**12)
 TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T; adds the days of training.")
 WISHES = table(
     Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),

@@ -235,6 +235,9 @@ class Parallelism(LayoutFields):
             cuts.append(("cp", product, parts, "sequence_length"))
         if self.cp > 1 and self.context_exchange == "all_to_all":
             cuts.append(("cp", "cp · tp", self.cp * self.tp, "kv_heads"))
+        if model.recurrent_groups:
+            # Context parallelism exchanges heads for tokens.
+            cuts.append(("tp", "tp · cp" if self.cp > 1 else "tp", self.tp * self.cp, "recurrent_groups"))
         if model.experts:
             cuts.append(("ep", "ep", self.ep, "experts"))
             cuts.append(("expert_tp", "expert_tp", self.expert_tp, "expert_width"))

@@ -7,7 +7,14 @@ from typing import Any, Self, cast
 
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line, shown_name, shown_path
-from kernelcast.runtime.request.fields import MODEL, Activation, Biases, ModelFields, Norm, renamed
+from kernelcast.runtime.request.fields import (
+    MODEL,
+    Activation,
+    Biases,
+    ModelFields,
+    Norm,
+    renamed,
+)
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.spelling import unknown_field
 from kernelcast.runtime.toml_text import toml_fields
@@ -15,6 +22,9 @@ from kernelcast.runtime.toml_text import toml_fields
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
 _OF_EXPERTS = ("experts_per_token", "shared_expert_size", "dense_layers")
+_OF_RECURRENT = ("recurrent_heads", "recurrent_head_size", "recurrent_groups", "recurrent_state_size")
+_HALVES = ("MG*", "-E")
+_PARTS = "at most one of M, G and *, and at most one of - and E, per layer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +44,15 @@ class ModelConfig(ModelFields):
       looks back to the first token of its own.
     - `unrotated_interval`: every n-th layer has no rotary embedding (Llama 4, SmolLM3).
     - `attention_sinks`: a parameter per head, an additional entry of its softmax (gpt-oss, arXiv 2508.10925).
+    - `attention_gate`: queries are projected with a gate of their width, whose sigmoid multiplies attention's output.
     - `query_rank`, `kv_rank`: latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with
       values, come from vectors of these sizes. `rotary_size` entries of a head are then rotated, of keys the same for
       all heads; `value_head_size` is the size of a value head.
     - `experts`: routed experts of width `expert_size`, in all layers but the first `dense_layers`, or of the others in
       every `expert_interval`-th; a token goes to `experts_per_token` of them, and to shared ones, `shared_expert_size`
       wide together.
+    - `layer_pattern`: parts of the layers by letter (`LAYER_PARTS`), repeated over all of them. "MEM*E" are five layers
+      of one part each (Nemotron-H, arXiv 2504.03624), "GE GE GE *E" four of two (Qwen3-Next).
     - `post_norms`: two more norms per layer, on what attention and MLP return (Gemma 2).
     - `visible_share`: of the causal mask, where documents of a packed sequence do not see each other.
     - `extra_predictions`: layers after the last that predict further tokens (DeepSeek-V3, arXiv 2412.19437, 2.2).
@@ -61,6 +74,7 @@ class ModelConfig(ModelFields):
         self._check_heads()
         self._check_latent()
         self._check_experts()
+        self._check_pattern()
         self._check_sequence()
 
     @property
@@ -79,7 +93,20 @@ class ModelConfig(ModelFields):
         return self.expert_size or self.mlp_size
 
     @property
+    def _pattern(self) -> list[str]:
+        words = self.layer_pattern.split()
+        return words if len(words) > 1 else [*"".join(words)]
+
+    @property
+    def layer_parts(self) -> tuple[str, ...]:
+        """Letters of the parts of each layer; empty without `layer_pattern`."""
+        own = self._pattern
+        return tuple(own[index % len(own)] for index in range(self.layers)) if own else ()
+
+    @property
     def expert_layers(self) -> int:
+        if parts := self.layer_parts:
+            return sum("E" in one for one in parts)
         return (self.layers - self.dense_layers) // self.expert_interval if self.experts else 0
 
     def _check_heads(self) -> None:
@@ -100,6 +127,8 @@ class ModelConfig(ModelFields):
         if self.kv_rank and self.kv_heads != self.attention_heads:
             heads = f"attention_heads ({self.attention_heads}) with kv_rank"
             raise UsageError(field="kv_heads", found=self.kv_heads, expected=heads)
+        if self.kv_rank and self.attention_gate:
+            raise UsageError(field="attention_gate", found=True, expected="false with kv_rank")
         if not self.kv_rank and self.value_size != self.head_size:
             size = f"head_size ({self.head_size}) without kv_rank"
             raise UsageError(field="value_head_size", found=self.value_head_size, expected=size)
@@ -117,6 +146,35 @@ class ModelConfig(ModelFields):
         if self.dense_layers >= self.layers:
             fewer = f"fewer than layers ({self.layers}) with experts"
             raise UsageError(field="dense_layers", found=self.dense_layers, expected=fewer)
+
+    def _check_pattern(self) -> None:
+        parts = self.layer_parts
+        is_recurrent = any(letter in "MG" for letter in "".join(parts))
+        for name in _OF_RECURRENT:
+            if (value := getattr(self, name)) and not is_recurrent:
+                raise UsageError(field=name, found=value, expected="0 without M or G in layer_pattern")
+            if is_recurrent and not value:
+                raise UsageError(field=name, found=0, expected="at least 1 with M or G in layer_pattern")
+        if is_recurrent and self.recurrent_heads % self.recurrent_groups:
+            multiple = f"a multiple of recurrent_groups ({self.recurrent_groups})"
+            raise UsageError(field="recurrent_heads", found=self.recurrent_heads, expected=multiple)
+        if not parts:
+            return
+        found = self.layer_pattern
+        if any(
+            len(set(one) & set(half)) > 1 or len(set(one)) < len(one) for one in parts for half in _HALVES
+        ):
+            raise UsageError(field="layer_pattern", found=found, expected=_PARTS)
+        if self.layers % (own := len(self._pattern)):
+            multiple = f"a multiple of the {own} layers of layer_pattern"
+            raise UsageError(field="layers", found=self.layers, expected=multiple)
+        if bool(self.experts) != bool(self.expert_layers):
+            expected = f"{'some' if self.experts else 'no'} E with experts {self.experts}"
+            raise UsageError(field="layer_pattern", found=found, expected=expected)
+        for name in ("dense_layers", "expert_interval", "parallel_residual"):
+            if (value := getattr(self, name)) != (usual := MODEL[name].default):
+                expected = f"{str(usual).lower()} with layer_pattern"
+                raise UsageError(field=name, found=value, expected=expected)
 
     def _check_sequence(self) -> None:
         if self.window_chunks and not self.sliding_window:

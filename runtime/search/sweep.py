@@ -14,6 +14,7 @@ from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory.states import precision_of
+from kernelcast.runtime.search.lower_bound import least_us
 from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_bytes
 from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
@@ -23,10 +24,10 @@ from kernelcast.runtime.step.layouts import Layouts
 
 _PRICED_AT_ONCE = 1 << 14
 """Layouts whose pieces are asked for together, which spreads the cost of each structure."""
-_FIRST = 1 << 7
-"""Layouts that are evaluated first: their times are the bar for the others."""
-_MOST_WAITING = 1 << 17
-"""Layouts that wait to be compared, of about 200 bytes each."""
+_FIRST, _GROWTH = 1 << 6, 1 << 3
+"""Layouts that are evaluated first, whose times are the bar for the others; each block then has as many times more."""
+_MOST_WAITING = 1 << 22
+"""Durations of layouts that wait to be simulated, of 8 bytes each."""
 
 Report = Callable[[int, int, str], None]
 """Takes (done, total, what) now and then."""
@@ -58,9 +59,9 @@ class _Sweep:
         self.answers: list[BundleTimes] = []
         self.found = Found()
         self.prunes = question.timeline == "simulate" and question.prune
-        # Layouts with known bounds, the most promising of them, and exact times of promising ones.
-        self.waiting: list[tuple[Engine, Ranked]] = []
-        self.promising, self.exact = Found(), Found()
+        # Layouts with known bounds, and the most promising of them.
+        self.waiting: list[tuple[Configurations, Ranked]] = []
+        self.promising = Found()
         check_format(question.space.common["fp8_recipe"], predictor.bundle)
         over = collective_source(predictor, question.fabric)
         self.collectives = (
@@ -71,12 +72,10 @@ class _Sweep:
 
     def run(self) -> Found:
         for engine, layouts, memory in self._fitting():
-            if self.question.front:
-                self._evaluate(engine, *self._balanced(engine, layouts, memory))
-            else:
+            if self.prunes and not self.question.front:
                 self._best_first(engine, layouts, memory)
-            if sum(len(bounded) for _, bounded in self.waiting) > _MOST_WAITING:
-                self._settle()
+            else:
+                self._evaluate(engine, *self._balanced(engine, layouts, memory))
         self._settle()
         counts = self.found.counts
         if counts.layouts and counts.layouts == counts.out_of_memory:
@@ -88,47 +87,36 @@ class _Sweep:
         return self.found
 
     def _best_first(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
-        """Evaluate the layouts whose passes take least, then those whose passes alone are not too slow to lead."""
-        if not self.prunes or len(layouts) <= 2 * _FIRST:
-            self._evaluate(engine, *self._balanced(engine, layouts, memory))
-            return
-        least = self.question.score(layouts, engine.least_us(layouts))
-        is_first = np.zeros(len(layouts), dtype=bool)
-        is_first[np.argsort(least, kind="stable")[:_FIRST]] = True
-        self._evaluate(engine, *self._balanced(engine, layouts.take(is_first), memory[is_first]))
-        self._settle()
-        chosen = np.isnan(least) | self._may_matter(least, memory)
-        left_out = int((~(chosen | is_first)).sum())
+        """Evaluate layouts in growing blocks, the least bounds first, until no bound allows a place among the best."""
+        least = self.question.score(layouts, least_us(engine, layouts))
+        # Those without an answer are last, and counted when they are evaluated.
+        rest, size = np.argsort(least, kind="stable"), _FIRST
+        left_out = len(rest)
+        while True:
+            rest = rest[np.isnan(least[rest]) | self._may_matter(least[rest], memory[rest])]
+            if not len(rest):
+                break
+            block, rest, size = rest[:size], rest[size:], _GROWTH * size
+            left_out -= len(block)
+            self._evaluate(engine, *self._balanced(engine, layouts.take(block), memory[block]))
+            self._settle()
         self.found.counts.evaluated += left_out
         self.found.counts.pruned += left_out
-        rest = chosen & ~is_first
-        if rest.any():
-            self._evaluate(engine, *self._balanced(engine, layouts.take(rest), memory[rest]))
 
     def _evaluate(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
-        take = self._wait if self.prunes else self._take
         answered = 0
         for group in engine.configurations(layouts):
             answered += len(group.rows)
-            take(engine, group, layouts.take(group.rows), memory[group.rows])
+            own, needed = layouts.take(group.rows), memory[group.rows]
+            if self.prunes:
+                self._wait(group, own, needed)
+            else:
+                times = group.times(self.question.timeline).step_us
+                self._keep(self.found, Ranked(own, self.question.score(own, times), times, needed))
         self.found.counts.unanswered += len(layouts) - answered
         self.found.counts.evaluated += answered
-
-    def _take(self, _: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
-        """Rank a group by its times."""
-        question, found = self.question, self.found
-        if question.timeline == "closed-form":
-            times = group.times("closed-form").step_us
-            self._keep(found, Ranked(layouts, question.score(layouts, times), times, memory))
-            return
-        chosen = np.ones(len(layouts), dtype=bool)
-        if self.prunes:
-            chosen = self._may_matter(question.score(layouts, group.bound_us()), memory)
-        found.counts.simulated += int(chosen.sum())
-        found.counts.pruned += int((~chosen).sum())
-        if chosen.any():
-            own, times = layouts.take(chosen), group.times("simulate", chosen).step_us
-            self._keep(found, Ranked(own, question.score(own, times), times, memory[chosen]))
+        if not self.prunes and self.question.timeline == "simulate":
+            self.found.counts.simulated += answered
 
     def _keep(self, found: Found, ranked: Ranked) -> None:
         question = self.question
@@ -136,43 +124,44 @@ class _Sweep:
 
     def _may_matter(self, bounds: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether layouts with these lower bounds of their scores can be among the best, or on the front."""
-        by_exact = self.exact.may_matter(self.question, bounds, memory)
-        return by_exact & self.found.may_matter(self.question, bounds, memory)
+        return self.found.may_matter(self.question, bounds, memory)
 
-    def _wait(
-        self, engine: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]
-    ) -> None:
+    def _wait(self, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         """Keep a group with its bounds; the most promising layouts are simulated first."""
         bounds = group.bound_us()
         bounded = Ranked(layouts, self.question.score(layouts, bounds), bounds, memory)
-        self._keep(self.promising, bounded)
         chosen = self._may_matter(bounded.score, memory)
         self.found.counts.pruned += int((~chosen).sum())
         if chosen.any():
-            self.waiting.append((engine, bounded.take(chosen)))
+            bounded = bounded.take(chosen)
+            self._keep(self.promising, bounded)
+            self.waiting.append((group.take(chosen), bounded))
+        if sum(group.durations.forward_us.size for group, _ in self.waiting) > _MOST_WAITING:
+            self._settle()
 
     def _settle(self) -> None:
         """Simulate the most promising of the waiting layouts, then the layouts that may still be better."""
-        seeds = self.promising.best.with_others(self.promising.front)
-        # A layout can be in both groups; ranked twice it would take another's place.
-        _, first = np.unique(seeds.layouts["index"], return_index=True)
-        seeds = seeds.take(first)
-        for engine, rows in self._engines(seeds.layouts):
-            some = seeds.take(rows)
-            for group in engine.configurations(some.layouts):
-                own = some.layouts.take(group.rows)
-                times = group.times("simulate").step_us
-                ranked = Ranked(own, self.question.score(own, times), times, some.memory_bytes[group.rows])
-                self._keep(self.exact, ranked)
-        for engine, bounded in self.waiting:
-            chosen = self._may_matter(bounded.score, bounded.memory_bytes)
-            self.found.counts.pruned += int((~chosen).sum())
-            if chosen.any():
-                left = bounded.take(chosen)
-                for group in engine.configurations(left.layouts):
-                    own = left.layouts.take(group.rows)
-                    self._take(engine, group, own, left.memory_bytes[group.rows])
+        promising = self.promising.best.with_others(self.promising.front).layouts["index"].tolist()
+        seeds = [
+            np.array([index in promising for index in bounded.layouts["index"].tolist()], dtype=bool)
+            for _, bounded in self.waiting
+        ]
+        for (group, bounded), chosen in zip(self.waiting, seeds, strict=True):
+            self._simulate(group, bounded, chosen)
+        for (group, bounded), is_seed in zip(self.waiting, seeds, strict=True):
+            may_matter = self._may_matter(bounded.score, bounded.memory_bytes)
+            self.found.counts.pruned += int((~(may_matter | is_seed)).sum())
+            self._simulate(group, bounded, may_matter & ~is_seed)
         self.waiting, self.promising = [], Found()
+
+    def _simulate(self, group: Configurations, bounded: Ranked, chosen: NDArray[np.bool_]) -> None:
+        """Rank the chosen layouts of a group by their simulated times."""
+        if not chosen.any():
+            return
+        own, times = bounded.take(chosen), group.times("simulate", chosen).step_us
+        self.found.counts.simulated += len(times)
+        score = self.question.score(own.layouts, times)
+        self._keep(self.found, Ranked(own.layouts, score, times, own.memory_bytes))
 
     def _engines(self, layouts: Layouts) -> Iterator[tuple[Engine, NDArray[np.bool_]]]:
         """Layouts by their engine: those with the same number of busy processes per node share one."""

@@ -281,23 +281,40 @@ class Decomposition:
         Over all stages the other one calls as much.
         """
         for chunk in self.chunks[: self.parallelism.chunks]:
-            if chunk.stage != stage:
-                continue
-            if chunk.first:
-                yield from self._of_block(self.first)
-            for block, count, kept in zip(self.layers, chunk.counts, chunk.kept, strict=True):
-                for times, reruns in ((count - kept, True), (kept, False)):
-                    if times:
-                        layer = self._of_block(block, reruns=reruns)
-                        yield from ((component, one.times(times)) for component, one in layer)
-            if chunk.last:
-                yield from self._of_block(self.last)
-            if chunk.sends_forward:
-                yield from ((Component.SEND_FORWARD, one) for one in self.send)
-            if chunk.sends_backward:
-                yield from ((Component.SEND_BACKWARD, one) for one in self.send)
-        for own in self.update(self.stages[stage]):
-            yield from ((Component(own.name), one) for one in own.forward())
+            if chunk.stage == stage:
+                yield from self._of_chunk(replace(chunk, index=0, stage=0))
+        yield from self._of_update(self.stages[stage])
+
+    @cached_property
+    def _known_calls(self) -> dict[Chunk | StageKind, list[tuple[Component, Call]]]:
+        """Calls of chunks and of updates, by their kind: most stages call the same."""
+        return {}
+
+    def _of_chunk(self, chunk: Chunk) -> list[tuple[Component, Call]]:
+        """What a chunk calls for one micro-batch, wherever it is."""
+        if chunk in self._known_calls:
+            return self._known_calls[chunk]
+        found = [*self._of_block(self.first)] if chunk.first else []
+        for block, count, kept in zip(self.layers, chunk.counts, chunk.kept, strict=True):
+            for times, reruns in ((count - kept, True), (kept, False)):
+                if times:
+                    layer = self._of_block(block, reruns=reruns)
+                    found += [(component, one.times(times)) for component, one in layer]
+        if chunk.last:
+            found += self._of_block(self.last)
+        if chunk.sends_forward:
+            found += [(Component.SEND_FORWARD, one) for one in self.send]
+        if chunk.sends_backward:
+            found += [(Component.SEND_BACKWARD, one) for one in self.send]
+        self._known_calls[chunk] = found
+        return found
+
+    def _of_update(self, stage: StageKind) -> list[tuple[Component, Call]]:
+        """What a kind of stage calls once per update."""
+        if stage not in self._known_calls:
+            ops = self.update(stage)
+            self._known_calls[stage] = [(Component(own.name), one) for own in ops for one in own.forward()]
+        return self._known_calls[stage]
 
     def _of_block(self, block: Block, *, reruns: bool = True) -> Iterator[tuple[Component, Call]]:
         """What a block calls, with what its backward pass runs again where it `reruns` any of it."""

@@ -2,20 +2,24 @@
 
 from collections import Counter
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
+from kernelcast.runtime.request.fields import LAYER_PARTS, Mixer
 from kernelcast.runtime.request.model import ModelConfig
 
 
 class LayerKind(NamedTuple):
     """What one layer of a model has that another one has not: routed experts, a window of attention (0: none).
 
-    `rotates`: whether its queries and keys are rotated, in a model with rotary embedding.
+    `rotates`: whether its queries and keys are rotated, in a model with rotary embedding. `mixer` is what mixes tokens;
+    layers of one part (Nemotron-H) have none, or neither an MLP nor experts (`has_mlp`: either).
     """
 
     has_experts: bool = False
     window: int = 0
     rotates: bool = True
+    mixer: Mixer | Literal[""] = "attention"
+    has_mlp: bool = True
 
 
 DENSE = LayerKind()
@@ -39,7 +43,11 @@ class LayerKinds(NamedTuple):
 @lru_cache(maxsize=64)
 def kinds_of(model: ModelConfig) -> LayerKinds:
     """The kinds of a model's layers."""
-    layers = [_kind(model, index) for index in range(model.layers)]
+    parts = model.layer_parts
+    layers = [
+        _of_parts(model, index, parts[index]) if parts else _kind(model, index)
+        for index in range(model.layers)
+    ]
     distinct = tuple(kind for kind, _ in Counter(layers).most_common())
     return LayerKinds(distinct, tuple(distinct.index(kind) for kind in layers))
 
@@ -51,3 +59,10 @@ def _kind(model: ModelConfig, index: int) -> LayerKind:
     has_window = 0 < model.sliding_window < model.sequence_length and not is_global
     rotates = not (model.unrotated_interval and (index + 1) % model.unrotated_interval == 0)
     return LayerKind(has_experts, model.sliding_window if has_window else 0, rotates)
+
+
+def _of_parts(model: ModelConfig, index: int, letters: str) -> LayerKind:
+    """The kind of a layer by the letters of its parts."""
+    mixer = cast(Mixer, "".join(LAYER_PARTS[letter] for letter in letters if letter not in "-E"))
+    kind = _kind(model, index) if mixer == "attention" else LayerKind(mixer=mixer)
+    return kind._replace(has_experts="E" in letters, has_mlp="E" in letters or "-" in letters)

@@ -95,6 +95,11 @@ class Layouts:
         found: NDArray[np.int64] = np.prod([self[name] for name in REPLICATING], axis=0)
         return found * self["copies"]
 
+    @property
+    def are_sharded(self) -> NDArray[np.bool_]:
+        """Whether blocks give their gradients away in every micro-batch (ZeRO-2 and 3), bool [layouts]."""
+        return (self["zero"] >= 2) & (self.replicas > 1)
+
     def take(self, rows: NDArray[Any] | slice) -> "Layouts":
         """The layouts at `rows` (positions, a mask or a slice)."""
         return replace(self, table=self.table[rows])

@@ -282,6 +282,26 @@ class Sizes:
         """Width of one device's queries, keys and values together."""
         return self.query_width + 2 * self.kv_width
 
+    @cached_property
+    def recurrent_heads(self) -> Number:
+        """Heads of Mamba-2, or value heads of a gated delta net, on one device."""
+        return self.model.recurrent_heads // self.tp
+
+    @cached_property
+    def recurrent_groups(self) -> Number:
+        """Groups of Mamba-2, or key heads of a gated delta net, on one device."""
+        return self.model.recurrent_groups // self.tp
+
+    @cached_property
+    def recurrent_width(self) -> Number:
+        """Width of what these heads return together."""
+        return self.recurrent_heads * self.model.recurrent_head_size
+
+    @cached_property
+    def convolved_width(self) -> Number:
+        """Channels of the convolution before a scan: values, and what writes to and reads from the state."""
+        return self.recurrent_width + 2 * self.recurrent_groups * self.model.recurrent_state_size
+
     @property
     def rotates(self) -> bool:
         """Whether queries and keys have a rotary position embedding."""

@@ -6,8 +6,10 @@ from typing import Any
 
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.training import Training
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline.pass_times import StepTimeline
+from kernelcast.runtime.request.field_types import with_unit
 from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.step.partition import counts_text
@@ -15,6 +17,7 @@ from kernelcast.runtime.views.formatting import (
     amount,
     counted,
     gibibytes,
+    in_days,
     measured,
     percent,
     rate,
@@ -41,23 +44,23 @@ from kernelcast.runtime.views.timeline_picture import timeline_legend, timeline_
 _TOP_OPERATORS = 15
 
 
-def write_page(estimate: Estimate, path: Path) -> None:
-    """Write the page of an estimate to `path`; the same estimate gives the same bytes.
+def write_page(estimate: Estimate, path: Path, run: Training | None = None) -> None:
+    """Write the page of an estimate to `path`, with the training that was asked for; the same gives the same bytes.
 
     Raises:
         DataError: the file cannot be written.
     """
-    write_pieces(path, [page(estimate)])
+    write_pieces(path, [page(estimate, run)])
 
 
-def page(estimate: Estimate) -> str:
+def page(estimate: Estimate, run: Training | None = None) -> str:
     """The whole page: headline, question, timeline, where the time goes, memory, operators, warnings."""
     title = f"A training step of {estimate.model.name}: {seconds(estimate.step_time_s)}"
-    return document(title, _header(estimate), element("main", *_sections(estimate)), _footer(estimate))
+    return document(title, _header(estimate, run), element("main", *_sections(estimate)), _footer(estimate))
 
 
-def _header(estimate: Estimate) -> Markup:
-    tiles = (tile(*figure) for figure in headline(estimate))
+def _header(estimate: Estimate, run: Training | None) -> Markup:
+    tiles = (tile(*figure) for figure in (*headline(estimate), *_training(run)))
     return element(
         "header",
         element("h1", f"A training step of {estimate.model.name}"),
@@ -97,6 +100,8 @@ def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     if estimate.interval_s is not None:
         spread = f"90 % interval: {' to '.join(map(seconds, estimate.interval_s))}"
     yield "step", seconds(estimate.step_time_s), spread
+    if (grade := estimate.grade) is not None:
+        yield "grade", grade.grade, grade.reason
     devices = estimate.parallelism.world_size
     yield "tokens/s", rate(estimate.tokens_per_s), f"{rate(estimate.tokens_per_s / devices)} per device"
     rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
@@ -120,6 +125,19 @@ def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
             f"{'fits' if memory.fits else 'does not fit'} into {gibibytes(memory.gpu_memory_bytes)}{reserved}"
         )
     yield "fullest device", gibibytes(memory.largest_bytes), room
+
+
+def _training(run: Training | None) -> Iterator[tuple[str, str, str]]:
+    """Time and cost of training, where tokens were given."""
+    if run is None:
+        return
+    ends = run.days_interval
+    spread = "" if ends is None else f", 90 % interval: {' to '.join(map(in_days, ends))}"
+    yield "training", in_days(run.days), f"on {with_unit(run.tokens)} tokens{spread}"
+    if run.cost is not None:
+        low, high = (1.0, 1.0) if ends is None else (end / run.days for end in ends)
+        between = "" if ends is None else f", 90 % interval: {run.cost * low:,.0f} to {run.cost * high:,.0f}"
+        yield "cost", f"{run.cost:,.0f}", f"of {run.gpu_hours:,.0f} device-hours{between}"
 
 
 def _sections(estimate: Estimate) -> Iterator[Markup]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
@@ -34,8 +35,16 @@ def between(low_s: float, high_s: float, *, like: float | None = None) -> str:
     return f"{seconds(low_s, like=like).split()[0]} to {seconds(high_s, like=like)}"
 
 
+def in_days(days: float, *, like: float | None = None) -> str:
+    """A time of days on the calendar: `1,234.5 days`; below two in the unit that reads best, `3.500 h`."""
+    if (days if like is None else like) >= 2:
+        return f"{days:,.1f} days" if days >= 10 else f"{three_digits(days)} days"
+    return seconds(days * _S_PER_DAY, like=None if like is None else like * _S_PER_DAY)
+
+
+_S_PER_DAY = 86_400.0
 _TIME_UNITS = (
-    (2 * 86_400.0, 86_400.0, "days"),
+    (2 * _S_PER_DAY, _S_PER_DAY, "days"),
     (2 * 3_600.0, 3_600.0, "h"),
     (120.0, 60.0, "min"),
     (1.0, 1.0, "s"),
@@ -89,6 +98,21 @@ def counted(count: int, what: str) -> str:
 def shortened(name: str, most: int) -> str:
     """A name cut to `most` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def shortened_apart(names: Sequence[str], most: int) -> list[str]:
+    """Names cut to `most` characters, different ones to different texts: with the part where they differ."""
+    found = {name: shortened(name, most) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name, short in found.items():
+        alike.setdefault(short, []).append(name)
+    for group in (sorted(names) for names in alike.values() if len(names) > 1):
+        ends = zip_longest(group[0], group[-1])  # of sorted names, the first and the last differ earliest
+        common = max(next(place for place, (one, two) in enumerate(ends) if one != two) - 4, 0)
+        cut = [f"{name[: most // 3]}…{shortened(name[common:], most - most // 3 - 5)}" for name in group]
+        for number, (name, short) in enumerate(zip(group, cut, strict=True), start=1):
+            found[name] = short if cut.count(short) == 1 else f"{short} #{number}"
+    return [found[name] for name in names]
 
 
 def value_range(low: float, high: float) -> str:

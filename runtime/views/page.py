@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelcast.runtime.errors import one_line
-from kernelcast.runtime.views.formatting import cell_text, heading, shortened
+from kernelcast.runtime.views.formatting import cell_text, heading, shortened_apart
 
 _VOID = {"rect", "path", "line", "use", "meta", "img"}
 _LONGEST = 80  # characters of a name in a table, so that the numbers next to it stay in sight
@@ -150,15 +150,24 @@ def table(
 def rows_table(rows: Sequence[Mapping[str, Any]], *, caption: str, class_: str = "") -> Markup:
     """A table of one row or more with the same columns, which are named and written as `cell_text` does."""
     texts = {place for place, name in enumerate(rows[0]) if any(isinstance(row[name], str) for row in rows)}
-    cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
-    return table(map(heading, rows[0]), cells, caption=caption, text_columns=texts, class_=class_)
+    columns = (_cells(name, [row[name] for row in rows]) for name in rows[0])
+    return table(
+        map(heading, rows[0]), zip(*columns, strict=True), caption=caption, text_columns=texts, class_=class_
+    )
 
 
-def _cell(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        return element("data", cell_text(name, value), value="" if value is None else str(value))
-    is_long = len(value) > _LONGEST and not isinstance(value, Markup)
-    return element("span", shortened(value, _LONGEST), title=value) if is_long else value
+def _cells(name: str, values: Sequence[Any]) -> list[str]:
+    """The cells of a column; long texts are cut, with the whole text as a title."""
+    texts = [value for value in values if isinstance(value, str) and not isinstance(value, Markup)]
+    short = dict(zip(texts, shortened_apart(texts, _LONGEST), strict=True))
+
+    def cell(value: Any) -> str:
+        if not isinstance(value, str):
+            return element("data", cell_text(name, value), value="" if value is None else str(value))
+        cut = short.get(value, value)
+        return value if cut == value else element("span", cut, title=value)
+
+    return [cell(value) for value in values]
 
 
 def rectangles(

@@ -13,7 +13,17 @@ from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.record import HEX, MOMENT, NAME, WITH_DEFAULT, Check, Record, at_least, between
+from kernelcast.runtime.record import (
+    HEX,
+    MOMENT,
+    NAME,
+    WITH_DEFAULT,
+    Check,
+    Record,
+    at_least,
+    between,
+    one_of,
+)
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 
 FORMAT = "kernelcast.commons/1"
@@ -76,6 +86,21 @@ class PublishedBundle(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Description(Record):
+    """A described fabric or a software stack, as `--fabric` and `--stack` take it."""
+
+    digest: Annotated[str, _SHA256]
+    size_bytes: Annotated[int, between(1, 1 << 20)]
+    kind: Annotated[str, one_of(("fabric", "stack"))]
+    name: Annotated[str, _TEXT]
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the folder."""
+        return f"descriptions/{self.digest}.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class About(Record):
     """What a publisher says of a commons; all of it may be empty."""
 
@@ -84,10 +109,14 @@ class About(Record):
     licence: Annotated[str, _TEXT] = ""
 
 
+PublishedFile = Part | PublishedBundle | Description
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index(Record):
-    """Everything in a commons. Descriptions are by id."""
+    """Everything in a commons. Texts of hardware, fabrics and software are by id."""
 
+    OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
     published_at: Annotated[str, MOMENT]
     kernelcast_version: Annotated[str, _TEXT]
     about: About
@@ -96,6 +125,7 @@ class Index(Record):
     software: Mapping[str, str]
     parts: tuple[Part, ...]
     bundles: tuple[PublishedBundle, ...]
+    descriptions: tuple[Description, ...] = ()
 
     def __post_init__(self) -> None:
         Record.__post_init__(self)
@@ -105,9 +135,9 @@ class Index(Record):
                     raise DataError(field="description", found=text, expected=_TEXT.expected)
 
     @property
-    def files(self) -> tuple[Part | PublishedBundle, ...]:
+    def files(self) -> tuple[PublishedFile, ...]:
         """Everything but the index."""
-        return (*self.parts, *self.bundles)
+        return (*self.parts, *self.bundles, *self.descriptions)
 
     def text(self) -> bytes:
         """The file's content: equal indexes give equal bytes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, error_context
-from kernelcast.store.commons.index import Index, Part, PublishedBundle
+from kernelcast.store.commons.index import Description, Index, Part, PublishedBundle
 from kernelcast.store.commons.pull import merged_digests, pull
 from kernelcast.store.commons.sources import Source, chosen_sources, made
 from kernelcast.store.commons.transfer import Transfer
@@ -45,7 +45,7 @@ class Offer:
         return f"{min(days)} to {max(days)}" if days else "undated"
 
     def __str__(self) -> str:
-        site = f"{self.index.about.site} ({self.source.name})" if self.index.about.site else self.source.name
+        site = _site(self.source, self.index)
         return f"{site}: {self.rows:,} rows, measured {self.dates}, {self.source.trust}"
 
 
@@ -78,13 +78,70 @@ def published_bundle(device: str) -> tuple[Path, str] | None:
     if not found:
         return None
     _, bundle, source, index = max(found, key=lambda one: one[0])
-    path = source.cache / f"{bundle.digest}.kcast"
+    path = _fetched(source, bundle, "kcast")
+    return path, f"{_site(source, index)}: bundle of {bundle.created_at[:10]}, {source.trust}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedName:
+    """A bundle, fabric or stack of a source."""
+
+    source: str
+    kind: str
+    name: str
+    dated: str
+
+    def has(self, words: Sequence[str]) -> bool:
+        """Whether its kind, name or source has every word."""
+        text = f"{self.kind} {self.name} {self.source}".lower()
+        return all(word.lower() in text for word in words)
+
+
+def published_files(words: Sequence[str] = (), names: tuple[str, ...] = ()) -> list[PublishedName]:
+    """Bundles, fabrics and stacks with every word, by source.
+
+    Raises:
+        UsageError, DataError: as `offers`.
+    """
+    found = list[PublishedName]()
+    for source in chosen_sources(names):
+        if not (index := source.index()):
+            continue
+        of, day = _site(source, index), index.published_at[:10]
+        for bundle in index.bundles:
+            name = f"{', '.join(bundle.devices)} {bundle.dtype}"
+            found.append(PublishedName(source=of, kind="bundle", name=name, dated=bundle.created_at[:10]))
+        found += [
+            PublishedName(source=of, kind=one.kind, name=one.name, dated=day) for one in index.descriptions
+        ]
+    return [one for one in found if one.has(words)]
+
+
+def published_description(kind: str, name: str) -> tuple[Path, str] | None:
+    """The fabric or stack of that name in the first source that has one, fetched unless it was before; and whose it is.
+
+    Raises:
+        UsageError, DataError: as `published_bundle`.
+    """
+    for source in chosen_sources(()):
+        if not (index := source.index()):
+            continue
+        for one in index.descriptions:
+            if (one.kind, one.name) == (kind, name):
+                path, day = _fetched(source, one, "toml"), index.published_at[:10]
+                return path, f"{_site(source, index)}: {kind} {name} of {day}, {source.trust}"
+    return None
+
+
+def _fetched(source: Source, one: PublishedBundle | Description, suffix: str) -> Path:
+    path = source.cache / f"{one.digest}.{suffix}"
     with made(source.cache), error_context(f"source {source.name}"):
-        Transfer(source=source).download(
-            bundle.path, path, size_bytes=bundle.size_bytes, digest=bundle.digest
-        )
-    site = f"{index.about.site} ({source.name})" if index.about.site else source.name
-    return path, f"{site}: bundle of {bundle.created_at[:10]}, {source.trust}"
+        Transfer(source=source).download(one.path, path, size_bytes=one.size_bytes, digest=one.digest)
+    return path
+
+
+def _site(source: Source, index: Index) -> str:
+    return f"{index.about.site} ({source.name})" if index.about.site else source.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

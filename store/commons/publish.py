@@ -3,6 +3,7 @@
     FOLDER/kernelcast-commons.json, .sig    the index, and its signature
     FOLDER/parts/DIGEST.db.xz               rows of one run and operator: a kernelcast database, compressed
     FOLDER/bundles/DIGEST.kcast             bundles
+    FOLDER/descriptions/DIGEST.toml         fabrics and stacks
 
 Only rows of the database's own are published: what merges brought is its publishers' to offer, and to take back.
 Traces of real runs are left out.
@@ -26,17 +27,21 @@ from kernelcast.runtime.bundle.fingerprint import DESCRIBED
 from kernelcast.runtime.bundle.signature import SIGNATURE_BEGINS, signature_of, signature_path
 from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.hardware.fabric_file import described_fabric, fabric_toml
 from kernelcast.runtime.output_file import unfinished_beside, write_bytes, write_companion
 from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.stack.stack_file import find_stack, stack_toml
 from kernelcast.store.canonical import utc_now
 from kernelcast.store.commons.index import (
     INDEX_FILE,
     MOST_INDEX_BYTES,
     NAMESPACE,
     About,
+    Description,
     Index,
     Part,
     PublishedBundle,
+    PublishedFile,
     read_index,
 )
 from kernelcast.store.connection import foreign_database
@@ -60,7 +65,10 @@ _PLAN = (
     + _OWN
     + " GROUP BY run.id, 5 ORDER BY run.id, 5"
 )
-_FILES = {"parts": re.compile(r"[0-9a-f]{64}\.db\.xz"), "bundles": re.compile(r"[0-9a-f]{64}\.kcast")}
+_FILES = {
+    folder: re.compile(r"[0-9a-f]{64}\." + suffix)
+    for folder, suffix in (("parts", r"db\.xz"), ("bundles", "kcast"), ("descriptions", "toml"))
+}
 _BLOCK_BYTES = 1 << 20
 _PRESET = 6  # of xz: 9 MB to unpack
 
@@ -70,7 +78,7 @@ class Published:
     """What was published, or would be: the index, the files that are new, and free text that leaves with them."""
 
     index: Index
-    written: tuple[Part | PublishedBundle, ...]
+    written: tuple[PublishedFile, ...]
     removed: int  # files
     rows: Counter[str]  # in new parts
     merged_samples: int  # left out
@@ -85,18 +93,21 @@ def publish(
     key: Path | None = None,
     about: Mapping[str, str] | None = None,
     bundles: Sequence[Path] = (),
+    fabrics: Sequence[str] = (),
+    stacks: Sequence[str] = (),
     with_notes: bool = False,
     is_dry_run: bool = False,
     max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
 ) -> Published:
-    """Publish a database's own rows, and bundles. Parts whose rows did not change are not written again.
+    """Publish a database's own rows, bundles, fabrics and stacks. Parts whose rows did not change are left as they are.
 
     The index is replaced last: until then readers see the commons as it was. Files that neither it nor the index before
-    names are deleted. What `about` does not state, and no `bundles`, stay as they were. A dry run writes nothing there.
+    names are deleted. What `about` does not state, and no `bundles`, `fabrics` or `stacks`, stay as they were. A dry
+    run writes nothing there.
 
     Raises:
         DataError: the folder is no commons and not empty, is signed while no key is given, or cannot be written; the
-            database is not sound; a bundle is not.
+            database is not sound; a bundle, fabric or stack is not.
     """
     before = _commons(folder)
     is_signed = signature_path(folder / INDEX_FILE).exists()
@@ -120,6 +131,7 @@ def publish(
             about=replace(before.about if before else About(), **(about or {})),
             parts=parts,
             bundles=tuple(map(writer.bundle, bundles)) or (before.bundles if before else ()),
+            descriptions=tuple(writer.descriptions(fabrics, stacks)),
             **described,
         )
         is_same = before is not None and replace(index, published_at=before.published_at) == before
@@ -186,7 +198,7 @@ class _Writer:
     target: Path
     folder: Path
     before: Index | None
-    written: list[Part | PublishedBundle] = field(default_factory=list)
+    written: list[PublishedFile] = field(default_factory=list)
     rows: Counter[str] = field(default_factory=Counter)
     texts: dict[str, list[str]] = field(default_factory=dict)
 
@@ -248,6 +260,24 @@ class _Writer:
             write_bytes(self.target / published.path, content, str(self.folder / published.path))
             self.written.append(published)
         return published
+
+    def descriptions(self, fabrics: Sequence[str], stacks: Sequence[str]) -> Iterator[Description]:
+        """Fabrics and stacks, written where they are new; of a kind without any, those published before."""
+        given = {
+            "fabric": [(one.name, fabric_toml(one)) for one in map(described_fabric, fabrics)],
+            "stack": [(one.name, stack_toml(one)) for one in map(find_stack, stacks)],
+        }
+        for kind, found in given.items():
+            if not found and self.before:
+                yield from (one for one in self.before.descriptions if one.kind == kind)
+            for name, text in found:
+                content = text.encode()
+                digest = sha256(content).hexdigest()
+                one = Description(digest=digest, size_bytes=len(content), kind=kind, name=name)
+                if not (self.folder / one.path).is_file():
+                    write_bytes(self.target / one.path, content, str(self.folder / one.path))
+                    self.written.append(one)
+                yield one
 
 
 def _plan(connection: sqlite3.Connection, with_notes: bool) -> Iterator[tuple[dict[str, Any], Selection]]:

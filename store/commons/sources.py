@@ -37,6 +37,7 @@ class Source(Record):
     signer: str = ""  # of the allowed signers only this one
     allowed_signers: str = ""  # file
     other_hosts: bool = False  # whether redirects may lead to other hosts
+    is_distrusted: bool = False  # nothing is taken from it any more
 
     def __post_init__(self) -> None:
         Record.__post_init__(self)
@@ -51,6 +52,8 @@ class Source(Record):
     @property
     def trust(self) -> str:
         """In words."""
+        if self.is_distrusted:
+            return "distrusted"
         if not self.allowed_signers:
             return "not signed"
         return f"signed by {self.signer}" if self.signer else f"signed by any of {self.allowed_signers}"
@@ -117,17 +120,24 @@ def read_sources() -> list[Source]:
 
 
 def chosen_sources(names: tuple[str, ...]) -> list[Source]:
-    """The named sources, or all.
+    """The named sources, or all that are not distrusted.
 
     Raises:
-        UsageError: there are none, or one is unknown.
+        UsageError: there are none, or a named one is unknown or distrusted.
     """
     known = {one.name: one for one in read_sources()}
     if not known:
         raise UsageError(f"{_sources_file()} names no source, expected one (kernelcast commons add)")
     if unknown := [name for name in names if name not in known]:
         raise UsageError(f"source {unknown[0]!r:.80} is unknown, expected {either(known)}")
-    return [known[name] for name in names] if names else list(known.values())
+    for name in names:
+        if known[name].is_distrusted:
+            raise UsageError(
+                f"source {name} is distrusted, expected another (commons remove, then add, trusts it)"
+            )
+    return (
+        [known[name] for name in names] if names else [one for one in known.values() if not one.is_distrusted]
+    )
 
 
 def write_sources(sources: list[Source]) -> None:

@@ -1,7 +1,13 @@
 """`kernelcast commons`: two sites and a folder between them, as it is typed; and one line for every wrong use."""
 
 import json
+import lzma
+import os
+import re
+import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +18,8 @@ from kernelcast.cli.commons_bundle import commons_bundle
 from kernelcast.runtime import read_bundle
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.store import Database
+from kernelcast.store.steps import FailureLog
 from tests.cli.printed import ended
 from tests.cli.test_train import COMPUTE, measured
 
@@ -165,3 +173,113 @@ def shown(*arguments: str, capsys: Capture) -> str:
     capsys.readouterr()
     assert ended(*arguments) == 0
     return capsys.readouterr().out
+
+
+def test_a_source_is_distrusted_and_what_was_trained_on_it_is_listed(
+    capsys: Capture, few_candidates: object, tmp_path: Path
+) -> None:
+    run(capsys, "publish", str(measured(tmp_path / "a.db")), "a", "--site", "Site A")
+    run(capsys, "add", "a")
+    own = measured(tmp_path / "own.db", operator="swiglu", started_at="2026-01-31T09:00:00Z")
+    shown("train", "--db", str(own), "-o", "before.kcast", capsys=capsys)
+    run(capsys, "pull", "--into", str(own))
+    shown("train", "--db", str(own), "-o", "after.kcast", capsys=capsys)
+    shown("train", "--db", str(own), "-o", "only-own.kcast", "--only-origin", "own", capsys=capsys)
+    assert "rope" in run(capsys, "report", str(own), "--html", "page.html")
+    assert "Who has measured what" in Path("page.html").read_text()
+    printed = run(capsys, "distrust", "a", str(own)).splitlines()
+    assert printed[0] == "a: distrusted"
+    assert "23 sample" in printed[1]
+    after = read_bundle("after.kcast").digest[:12]
+    assert [line for line in printed if ": bundle " in line] == [
+        f"{own}: bundle {after} of 2026-01-31 was trained on its rows: gelu"
+    ]
+    assert run(capsys, "distrust", "a", str(own)) == f"a: distrusted\n{own}: nothing was pulled from a\n"
+    assert "distrusted" in run(capsys, "list")
+    assert "source a is distrusted" in run(capsys, "pull", "--source", "a", "--into", "b.db", status=2)
+    assert "no point was measured by two sites" in run(capsys, "report", str(own))
+
+
+def test_fabrics_stacks_and_failures_are_published_too(
+    capsys: Capture, model_file: Path, tmp_path: Path
+) -> None:
+    shown("fabric", "new", "ours", "--gpus-per-node", "4", "--inside", "NVSwitch", "--inside-gb-per-s", "200",
+          "--cards", "4", "--gbit-per-s", "200", "-o", "ours.toml", capsys=capsys)  # fmt: skip
+    Path("mine.toml").write_text(
+        'name = "mine"\nsoftware = "ours"\nsource = "here"\n[options]\noverlap_gradients = true\n'
+    )
+    log = FailureLog(
+        kind="csv", gpus_per_node=4, node_days=10.0, failures=1, failed_s=(5.0,), ended_s=(9.0,), causes={"gpu": 1},
+        file_digest="0" * 64, kernelcast_version="0.1.0",
+    )  # fmt: skip
+    with Database.open(tmp_path / "a.db", create=True) as database:
+        database.add_all([log])
+    run(capsys, "publish", "a.db", "a", "--site", "Site A", "--fabric", "ours.toml", "--stack", "mine.toml")
+    assert "written: 0 files" in run(capsys, "publish", "a.db", "a")  # and they stay
+    run(capsys, "add", "a")
+    assert "1 failure_log" in run(capsys, "pull", "--into", "b.db")
+    listed = [line.split() for line in run(capsys, "search", "mine").splitlines()]
+    assert listed[-1][:5] == ["Site", "A", "(a)", "stack", "mine"]
+    assert "Bundles, fabrics and stacks of sources" in shown("hardware", capsys=capsys)
+    asked = ("--model", str(model_file), "--dp", "8", "--micro-batch", "1", "--global-batch", "8")
+    asked = ("predict", "--hardware", "h100-sxm", *asked)
+    taken = ("--fabric", "ours", "--stack", "mine", "--from", "commons")
+    found = json.loads(shown(*asked, *taken, "--json", capsys=capsys))
+    assert [line.partition(" of ")[0] for line in found["commons"]] == [
+        "Site A (a): fabric ours", "Site A (a): stack mine"
+    ]  # fmt: skip
+    ours = ("--fabric", "ours.toml", "--stack", "mine.toml")
+    here = json.loads(shown(*asked, *ours, "--json", capsys=capsys))
+    assert found["step_time_s"] == here["step_time_s"]
+    assert ended(*asked, "--fabric", "other", "--from", "commons") == 2
+    assert "no source has rows or a bundle of 'h100-sxm'" in capsys.readouterr().err
+    # What the server replaces is not taken.
+    [stack] = (path for path in Path("a", "descriptions").iterdir() if "mine" in path.read_text())
+    stack.write_text(stack.read_text().replace("ours", "evil"))
+    shutil.rmtree(tmp_path / "cache")
+    assert ended(*asked, *taken) == 1
+    assert "its SHA-256 is " in capsys.readouterr().err
+
+
+@pytest.mark.slow(minutes=3)
+def test_the_routine_measures_publishes_and_compares_and_nothing_of_users_leaves(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    plan = shutil.copy(SMALL.parent / "plans" / "tiny.toml", tmp_path / "our plan.toml")
+    said = run(
+        capsys, "routine", "b.db", "pub lic", "--plan", str(plan), "--site", "It's A", "-o", "r.sbatch"
+    )
+    assert f"17 3 * * 0 cd {tmp_path} && sbatch r.sbatch\n" in said
+    environment = os.environ | {"SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_USER": "somebody"}
+    for counts in ("measured, 2 not supported", "written: 0 files"):  # the second time all points are known
+        done = subprocess.run(
+            ["bash", "r.sbatch"], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done
+        assert counts in done.stdout
+        assert "b.db: no point was measured by two sites" in done.stdout
+        assert "names no source, expected one" in done.stderr
+    assert Path("b.html").exists()
+    index = Path("pub lic", "kernelcast-commons.json").read_text()
+    assert json.loads(index)["about"]["site"] == "It's A"
+    left = index + "".join(
+        lzma.decompress(path.read_bytes()).decode("latin-1") for path in Path("pub lic").glob("parts/*")
+    )
+    own = {socket.gethostname(), str(tmp_path), str(Path.home()), sys.prefix, "our plan.toml"}
+    assert [text for text in own if re.search(rf"(?<![\w-]){re.escape(text)}(?![\w-])", left)] == []
+
+
+def test_the_routine_of_gpus_is_one_array(capsys: Capture) -> None:
+    options = ("--dtype", "bfloat16", "--dtype", "float32", "--gpus-per-node", "8", "--key", "k;rm")
+    script = run(capsys, "routine", "b.db", "public", *options)
+    assert "#SBATCH --array=0-3%1 " in script
+    assert "--exclusive --gpus-per-node=8\n" in script
+    assert (
+        "  2) kernelcast collect comm --procs 8 --dtype bfloat16 --plan quick --device cuda --db b.db"
+        in script
+    )
+    assert "publish b.db public --key 'k;rm'\n" in script
+    assert "--dtype is 'int4', expected float32, bfloat16 or float16" in run(
+        capsys, "routine", "b.db", "public", "--dtype", "int4", status=2
+    )
+    assert "not printable" in run(capsys, "routine", "b.db", "public", "--site", "a\nrm x", status=2)

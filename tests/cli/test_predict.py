@@ -62,6 +62,12 @@ def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path, r
     assert str(error).startswith("gpu_memory is '80' without a unit, expected one of B, kB, MB, GB, ")
 
 
+def test_memory_of_no_device_is_refused(make_bundle: Make, model_file: Path, run: Run) -> None:
+    error = run(make_bundle(), model_file, "--gpu-memory", "8000GB").exception
+    assert isinstance(error, UsageError)
+    assert str(error) == "gpu_memory_bytes is 8000000000000, expected a size of at most 4 TiB"
+
+
 def test_json(make_bundle: Make, model_file: Path, run: Run) -> None:
     options = "--pp 2 --gpus-per-node 2 --recompute full --layer-split paper --json"
     result = run(make_bundle(), model_file, *options.split())

@@ -152,7 +152,7 @@ def test_several_hardware_are_ranked() -> None:
     lines = shown.splitlines()
     assert lines[0] == "best by step time: gh200"
     assert re.split(r"  +", lines[2]) == [
-        "hardware", "step", "90 % interval", "tokens/s", "MFU", "memory", "days", "GPU-hours", "cost", "P(best)",
+        "hardware", "step", "90 % interval", "tokens/s", "MFU", "memory", "training", "GPU-hours", "cost", "P(best)",
     ]  # fmt: skip
     assert [line.split("  ")[0] for line in lines[7:9]] == ["gh200", "a100-sxm"]
     [alone_command] = next_commands(shown)
@@ -245,7 +245,7 @@ def test_the_largest_sizes() -> None:
         ),
         (
             [*BOTH, *BATCH, "--explain", "gemm"],
-            "several hardware is given with --trace, --html, --explain, --memory-snapshot, --suggest or --as",
+            "--hardware names 2 devices with --trace, --html, --explain, --memory-snapshot, --suggest or --as",
         ),
         (
             ["--hardware", "gh200,tpu-v5", *MODEL, *BATCH],

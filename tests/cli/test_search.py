@@ -57,6 +57,8 @@ def test_a_length_that_is_only_the_longest_is_asked_for(bundle: Path, tmp_path: 
     note = f"{said}and is predicted; sequence_length gives that of training"
     assert " ".join(result.stderr.split()) == f"warning: {note}"
     assert json.loads(result.stdout)["model_notes"] == [note]
+    quiet = CliRunner().invoke(kernelcast, ["predict", *arguments, "--quiet"])
+    assert " ".join(quiet.stderr.split()) == f"warning: {note}"
 
 
 def test_readable(bundle: Path, model_file: Path) -> None:

@@ -41,10 +41,11 @@ def measured(
     operator: str = "gelu",
     role: str = "",
     dtype: str = "float32",
+    started_at: str = "2026-01-31T08:15:00Z",
 ) -> Path:
     """Add gelu or another operator (10 workloads, forward and backward) and rope (3) as measured on `compute`."""
     run = Run(
-        started_at="2026-01-31T08:15:00Z",
+        started_at=started_at,
         kernelcast_version="0.1.0",
         command="collect compute",
         compute_id=compute.digest,

@@ -78,7 +78,7 @@ from kernelcast.collector.communication.collectives import COLLECTIVES
 assert "ring_exchange" in COLLECTIVES
 """,
     "layer_kind": """
-mixed = replace(model, convolution_interval=2)
+mixed = replace(model, layer_pattern="*- C-")
 found = {(role, count) for name, role, count in calls(mixed) if name == "gemm"}
 assert {("qkv", 1), ("convolution_in", 1), ("mlp_up", 1)} <= found, found
 assert predicted(mixed).step_time_s > 0

@@ -248,3 +248,43 @@ def test_a_server_keeps_its_predictor(ask: Ask, tmp_path: Path) -> None:
     assert isinstance(first.estimate, Estimate)
     assert first.to_dict() == second.to_dict()
     assert asked == [str(tmp_path / "test.kcast")] * 2
+
+
+LAUNCHED = """#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=4
+
+MODEL="--num-layers 4 --hidden-size 8 --num-attention-heads 2 --seq-length 4 --vocab-size 100
+    --max-position-embeddings 4"
+srun python pretrain_gpt.py $MODEL --pipeline-model-parallel-size 2 \\
+    --micro-batch-size 1 --global-batch-size 12 --train-iters 500 --lr 1e-4
+"""
+
+
+def test_a_script_as_it_is(tmp_path: Path, make_bundle: Make) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text(LAUNCHED)
+    options = {"bundle": str(make_bundle())}
+    found = answer(find_job(script, options=options, environment={"KERNELCAST_SITE": ""}))
+    assert (found.gpus, found.walltime.steps) == (8, 500)
+    assert found.estimate.model.layers == 4
+    origins = {name: given.origin for name, given in found.settings.given.items()}
+    assert origins["pp"] == f"{script} line 6"
+    assert origins["steps"] == f"{script} line 7"
+    assert origins["dp"] == f"{script} line 2"
+    assert f"{script}: not read: --lr (line 7)" in found.warnings
+    # What the script says of itself goes before its flags.
+    script.write_text(LAUNCHED.replace("\n\n", "\n#KERNELCAST pp=4 steps=7\n\n", 1))
+    own = answer(find_job(script, options=options, environment={"KERNELCAST_SITE": ""}))
+    assert (own.estimate.parallelism.pp, own.estimate.parallelism.dp, own.walltime.steps) == (4, 2, 7)
+
+
+def test_a_script_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path, make_bundle: Make) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text(LAUNCHED.replace("--micro-batch-size 1", "--micro-batch-size $MBS"))
+    with pytest.raises(
+        UsageError, match=r"train.sbatch: line 7: --micro-batch-size is '\$MBS', expected a whole"
+    ):
+        answer(find_job(script, options={"bundle": str(make_bundle())}, environment={"KERNELCAST_SITE": ""}))
+    script.write_text("#!/bin/bash\nsrun python train.py\n")
+    with pytest.raises(UsageError, match=r"^model is not given"):
+        answer(find_job(script, options={"bundle": str(make_bundle())}, environment={"KERNELCAST_SITE": ""}))

@@ -6,13 +6,21 @@ Every function here makes a reader: of a configuration and the model's fields th
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError, either, shown
 from kernelcast.runtime.request.models.config_file import Config
 
 Reader = Callable[[Config, Mapping[str, Any]], Any]
 
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh")
-_ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
+_ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation", "mlp_hidden_act")
+_LETTERS = {
+    "mamba": "M",
+    "linear_attention": "G",
+    "attention": "*",
+    "full_attention": "*",
+    "mlp": "-",
+    "moe": "E",
+}
 _LOCAL, _GLOBAL = ("sliding_attention", "chunked_attention"), "full_attention"
 
 
@@ -27,10 +35,10 @@ def gated(default: str = "silu") -> Reader:
 
 
 def plain(default: str = "gelu") -> Reader:
-    """The activation of an MLP without a gate; ReLU moves what GeLU moves."""
+    """The activation of an MLP without a gate; ReLU, squared or not, moves what GeLU moves."""
 
     def read(config: Config, _: Mapping[str, Any]) -> str:
-        config.one_of(_ACTIVATIONS, (*_GELU, "relu"), default)
+        config.one_of(_ACTIVATIONS, (*_GELU, "relu", "relu2"), default)
         return "gelu"
 
     return read
@@ -194,6 +202,36 @@ def first_dense(name: str) -> Reader:
         return len(listed)
 
     return read
+
+
+def layer_pattern(*names: str, each: str = "", interval: int = 0) -> Reader:
+    """Parts of the layers, from a text of letters or a list of kinds, with a part that `each` layer has too.
+
+    `interval` is the family's where a configuration has neither: every n-th layer has attention.
+    """
+
+    def read(config: Config, _: Mapping[str, Any]) -> str:
+        name = next((name for name in names if config.has(name)), names[0])
+        if isinstance(found := config.values.get(name), str):
+            return found
+        every = config.size("full_attention_interval", default=interval) if interval else 0
+        kinds = config.items(name) or ["linear_attention"] * (every - 1) + ["full_attention"] * bool(every)
+        for kind in kinds:
+            if not isinstance(kind, str) or kind not in _LETTERS:
+                raise UsageError(field=name, found=kind, expected=either(_LETTERS))
+        return (" " * bool(each)).join(_LETTERS[kind] + each for kind in kinds)
+
+    return read
+
+
+def of_experts(name: str) -> Reader:
+    """A size of experts, 0 where no layer has any."""
+    return lambda config, given: config.size(name, default=0) if "E" in given["layer_pattern"] else 0
+
+
+def nemotrons_router(config: Config, given: Mapping[str, Any]) -> str:
+    """Sigmoid scores, where a layer has experts."""
+    return "sigmoid" if "E" in given["layer_pattern"] else "softmax"
 
 
 def falcons_kv_heads(config: Config, given: Mapping[str, Any]) -> int:

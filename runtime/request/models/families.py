@@ -31,12 +31,24 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Families:
-    """Families by `model_type`, types of text models in others, and why a type is `refused`."""
+    """Families by `model_type`, types of text models in others, and why a type is `refused`.
+
+    `fields` name fields of a configuration that belong to a layer which is not modelled, and why it is not.
+    """
 
     known: Mapping[str, Family]
     text_parts: Mapping[str, str]
     refused: Mapping[str, str]
+    fields: Mapping[str, str]
     vision: str
+
+    def layers_of(self, values: Mapping[str, Any]) -> str:
+        """Layers of an unknown family that are not modelled, by the fields of its configuration; empty without any."""
+        found: dict[str, list[str]] = {}
+        for name, value in values.items():
+            if name in self.fields and value is not None:
+                found.setdefault(self.fields[name], []).append(name)
+        return "; ".join(f"{reason} ({', '.join(names)})" for reason, names in found.items())
 
 
 @cache
@@ -49,11 +61,14 @@ def families() -> Families:
         only = {key: value for one in parents for key, value in one.only.items()} | row.pop("only", {})
         fields = {key: value for one in parents for key, value in one.fields.items()}
         rows[name] = Family(fields=fields | {key: _source(value) for key, value in row.items()}, only=only)
-    refused = {name: one["reason"] for one in table["refused"].values() for name in one["names"].split()}
+    reasons = table["refused"].values()
+    refused = {name: one["reason"] for one in reasons for name in one["names"].split()}
+    fields = {name: one["reason"] for one in reasons for name in one.get("fields", "").split()}
     return Families(
         known={name: rows[name] for name in table["families"]},
         text_parts=table["text_parts"],
         refused=refused,
+        fields=fields,
         vision=table["refused"]["vision"]["reason"],
     )
 

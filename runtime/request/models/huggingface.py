@@ -84,12 +84,14 @@ def _stored(config: Config) -> list[str]:
 def _family(config: Config) -> Family:
     kind, table = config.values["model_type"], families()
     has_vision = config.has("vision_config", "audio_config")
-    if type(kind) is not str or not (kind in table.known or kind in table.refused or has_vision):
+    layers = table.layers_of(config.values)
+    if type(kind) is not str or not (kind in table.known or kind in table.refused or has_vision or layers):
         raise UsageError(
             field="model_type", found=kind, expected=", ".join((*table.known, *table.text_parts))
         )
     if kind not in table.known:
-        raise UsageError(f"model_type is {shown(kind)}: {table.refused.get(kind, table.vision)}")
+        reason = table.refused.get(kind) or layers or table.vision
+        raise UsageError(f"model_type is {shown(kind)}: {reason}")
     family = table.known[kind]
     for name in _EXPERTS:
         if "experts" not in family.fields and config.size(name, default=1) > 1:

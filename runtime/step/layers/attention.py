@@ -7,6 +7,7 @@ tensor-parallel group, as in Megatron-core.
 
 from kernelcast.runtime.step.layers.attention_core import attention_core, core_gradient_bytes
 from kernelcast.runtime.step.layers.linear import bias, dropout, linear
+from kernelcast.runtime.step.layers.tensor_parallel import Mixer
 from kernelcast.runtime.step.op import Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
 
@@ -37,16 +38,16 @@ def attention(s: Sizes) -> Ops:
     """Attention of one layer from its normalized input to its output; column-parallel, then row-parallel.
 
     Parameters: (a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0;
-    a = h · head size, k = h_kv · head size. Biases are divided by tp as Table III prints them.
+    a = h · head size, k = h_kv · head size; a gate has the parameters of queries. Biases are divided by tp as
+    Table III prints them.
     """
-    width = (
-        s.element_bytes * s.tokens * s.attention_width
-        + s.cast_bytes("attention") * s.tokens * s.attention_width
-    )
-    late = s.element_bytes * (s.tokens * s.attention_width + s.local_tokens * s.hidden)
+    element = s.element_bytes
+    width = element * s.tokens * s.attention_width + s.cast_bytes("attention") * s.tokens * s.attention_width
+    late = element * (s.tokens * s.attention_width + s.local_tokens * s.hidden)
     return (
         *(_latent_projections(s) if s.model.kv_rank else _projections(s)),
         *attention_core(s),
+        *_output_gate(s),
         *linear(s, "attention", OUTPUT, s.tokens, s.attention_width, s.hidden, saves=width, late=late),
         bias(
             s,
@@ -67,8 +68,10 @@ def attention_gradient_bytes(s: Sizes) -> Number:
 
 def _projections(s: Sizes) -> Ops:
     model, rows = s.model, s.tokens
-    whole_width = (model.attention_heads + 2 * model.kv_heads) * model.head_size
-    late = s.element_bytes * (s.local_tokens * s.hidden + rows * s.qkv_width)
+    gates = (s.query_width,) if model.attention_gate else ()
+    width = s.qkv_width + sum(gates)
+    heads = (1 + len(gates)) * model.attention_heads + 2 * model.kv_heads
+    late = s.element_bytes * (s.local_tokens * s.hidden + rows * width)
     return (
         *linear(
             s,
@@ -76,12 +79,12 @@ def _projections(s: Sizes) -> Ops:
             "qkv",
             rows,
             s.hidden,
-            s.qkv_width,
-            columns=(s.query_width, s.kv_width, s.kv_width),
+            width,
+            columns=(s.query_width + sum(gates), s.kv_width, s.kv_width),
             late=late,
         ),
-        bias(s, "qkv_bias", rows, s.qkv_width, has=has_qkv_bias(s), parameters=whole_width // s.tp),
-        op("qkv_split", "qkv_split", rows, s.qkv_width),
+        bias(s, "qkv_bias", rows, width, has=has_qkv_bias(s), parameters=heads * model.head_size // s.tp),
+        op("qkv_split", "qkv_split", rows, width),
         *(
             _head_norm(s, name, heads)
             for name, heads in (("query", s.heads), ("key", s.kv_heads))
@@ -101,6 +104,13 @@ def _projections(s: Sizes) -> Ops:
         ),
         *_sinks(s),
     )
+
+
+def _output_gate(s: Sizes) -> Ops:
+    """It moves what a gated activation moves, and keeps the gate and attention's output."""
+    gated, kept = (s.micro_batch, s.length, s.attention_width), 2 * s.element_bytes
+    gate = op("output_gate", "swiglu", *gated, saves=kept * s.tokens * s.attention_width, needs="input")
+    return (gate,) if s.model.attention_gate else ()
 
 
 def _head_norm(s: Sizes, name: str, heads: Number) -> Op:
@@ -220,3 +230,6 @@ def _copied_width(s: Sizes) -> Number:
     """
     rotated = s.heads * s.model.rotated_size
     return _head_width(s) - rotated // 2 + _ROTATIONS * int(s.rotates) * rotated
+
+
+ATTENTION = Mixer(attention, column_products, OUTPUT, attention_gradient_bytes)

@@ -30,16 +30,16 @@ def attention_core(s: Sizes) -> Ops:
         width = 2 * (s.qkv_width + s.attention_width)
         reorder: Ops = () if _is_alone(s) else (op("reorder", "copy", s.tokens, width, module="core_attn"),)
         return (
-            _exchange(s, "exchange_qkv", "all_to_all", s.tokens * s.qkv_width, "both"),
+            exchange(s, "exchange_qkv", "all_to_all", s.tokens * s.qkv_width, "both"),
             _fused(s, whole, whole, s.cp),
             *reorder,
-            _exchange(s, "exchange_output", "all_to_all", s.tokens * s.attention_width, "both"),
+            exchange(s, "exchange_output", "all_to_all", s.tokens * s.attention_width, "both"),
         )
     if s.context_exchange == "all_gather":
         return (
-            _exchange(s, "gather_keys_and_values", "all_gather", _kv_entries(s), "both"),
+            exchange(s, "gather_keys_and_values", "all_gather", _kv_entries(s), "both"),
             _fused(s, s.length, whole, 1),
-            _exchange(s, "sum_key_and_value_gradients", "reduce_scatter", s.cp * _kv_entries(s), "backward"),
+            exchange(s, "sum_key_and_value_gradients", "reduce_scatter", s.cp * _kv_entries(s), "backward"),
         )
     return (_fused(s, s.length, s.length, 1), *_ring(s))
 
@@ -181,7 +181,8 @@ def _heads(s: Sizes, parts: Number) -> tuple[Number, Number, int]:
     return s.heads // parts, s.kv_heads // parts, mean_size
 
 
-def _exchange(s: Sizes, name: str, operator: str, entries: Number, of_pass: str) -> Op:
+def exchange(s: Sizes, name: str, operator: str, entries: Number, of_pass: str) -> Op:
+    """A collective of the context-parallel group."""
     layout = s.context_group.nodes, s.context_group.gpus_per_node
     return op(name, operator, entries, *layout, role="context", count=flag(s.cp > 1), collective=of_pass)
 

@@ -1,10 +1,24 @@
 """Collectives of tensor parallelism around the products of a layer, with and without sequence parallelism."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, flag, op
 from kernelcast.runtime.step.sizes import Sizes
+
+
+class Mixer(NamedTuple):
+    """What mixes the tokens of a layer.
+
+    Its ops; its column-parallel products, which read the same input; its row-parallel one; bytes of gradients in use at
+    the fullest moment of its backward pass.
+    """
+
+    ops: Callable[[Sizes], Ops]
+    columns: Callable[[Sizes], tuple[str, ...]]
+    output: str
+    gradient_bytes: Callable[[Sizes], Number]
 
 
 class Products(NamedTuple):

@@ -1,10 +1,13 @@
-"""One transformer layer as a list of ops: norm, attention, residual, norm, MLP or experts, residual."""
+"""One transformer layer as a list of ops: norm, attention, residual, norm, MLP or experts, residual.
+
+In hybrid models Mamba-2 or a gated delta net is in the place of attention, and a layer may have one of both halves.
+"""
 
 from kernelcast.runtime.step.layers import mlp as dense
-from kernelcast.runtime.step.layers.attention import OUTPUT, attention, column_products
+from kernelcast.runtime.step.layers.attention import ATTENTION
 from kernelcast.runtime.step.layers.norm import norm
-from kernelcast.runtime.step.layers.tensor_parallel import Products, enter_region, leave_region
-from kernelcast.runtime.step.op import Op, Ops, op
+from kernelcast.runtime.step.layers.tensor_parallel import Mixer, Products, enter_region, leave_region
+from kernelcast.runtime.step.op import Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes, remembered_ops
 
 INPUT, ATTENTION_RESIDUAL, MLP_NORM = "layer_input", "attention_residual", "pre_mlp_norm"
@@ -18,27 +21,55 @@ def transformer_layer(s: Sizes) -> Ops:
     5as/h), except for the norms' statistics, which those leave out. For LayerNorm, GeLU, multi-head attention and an
     MLP of 4d its parameters are `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III).
     """
-    has_experts, model = s.kind.has_experts, s.model
-    regions, residual = _Regions(s), _residual_add(s, ATTENTION_RESIDUAL)
+    kind, parallel, regions = s.kind, s.model.parallel_residual, _Regions(s)
+    residual = (_residual_add(s, ATTENTION_RESIDUAL),) if kind.mixer else ()
+    # The next norm reads the sum; with a parallel residual it reads the layer's input, and all is added last.
+    between = tuple(one._replace(saves=s.activation_bytes) for one in residual) if kind.has_mlp else residual
     ops = (
         Op(INPUT, saves=s.activation_bytes),
+        *(_mixer_half(s, regions) if kind.mixer else ()),
+        *(() if parallel else between),
+        *(_mlp_half(s, regions) if kind.has_mlp else ()),
+        *(residual if parallel else ()),
+        *((_residual_add(s, "mlp_residual"),) if kind.has_mlp else ()),
+    )
+    return tuple(one._replace(in_layer=True) for one in ops)
+
+
+def mixer_gradient_bytes(s: Sizes) -> Number:
+    """Gradients in use at the fullest moment of the backward pass of what mixes tokens."""
+    return mixer_of(s).gradient_bytes(s) if s.kind.mixer else 0
+
+
+def mixer_of(s: Sizes) -> Mixer:
+    """What mixes the tokens of a layer that has a mixer."""
+    if s.kind.mixer == "attention":
+        return ATTENTION
+    from kernelcast.runtime.step.layers.recurrent import RECURRENT
+
+    return RECURRENT
+
+
+def _mixer_half(s: Sizes, regions: "_Regions") -> Ops:
+    return (
         norm(s, "input_norm", read_by="attention"),
         *regions.enter("attention"),
-        *attention(s),
+        *mixer_of(s).ops(s),
         *regions.leave("attention"),
         *_post_norm(s, "post_attention_norm"),
-        # The next norm reads the sum; with a parallel residual it reads the layer's input, and all is added last.
-        *(() if model.parallel_residual else (residual._replace(saves=s.activation_bytes),)),
+    )
+
+
+def _mlp_half(s: Sizes, regions: "_Regions") -> Ops:
+    has_experts = s.kind.has_experts
+    return (
         # The router reads its norm's output in the training's type.
         norm(s, MLP_NORM, read_by=None if has_experts else "mlp"),
         *regions.enter("mlp"),
         *(_experts(s) if has_experts else dense.mlp(s)),
         *regions.leave("mlp"),
         *_post_norm(s, "post_mlp_norm"),
-        *((residual,) if model.parallel_residual else ()),
-        _residual_add(s, "mlp_residual"),
     )
-    return tuple(one._replace(in_layer=True) for one in ops)
 
 
 def _experts(s: Sizes) -> Ops:
@@ -65,14 +96,20 @@ class _Regions:
 
     def __init__(self, s: Sizes) -> None:
         model, self.s = s.model, s
-        self.columns, self.rows = {"attention": column_products(s)}, {"attention": OUTPUT}
-        if not s.kind.has_experts:
+        self.columns: dict[str, tuple[str, ...]] = {}
+        self.rows: dict[str, str] = {}
+        if s.kind.mixer:
+            mixer = mixer_of(s)
+            self.columns["attention"], self.rows["attention"] = mixer.columns(s), mixer.output
+        if not s.kind.has_mlp:
+            pass
+        elif not s.kind.has_experts:
             self.columns["mlp"], self.rows["mlp"] = (dense.up_product(s),), dense.DOWN
         elif model.shared_expert_size:
             from kernelcast.runtime.step.layers import experts as moe
 
             self.columns["mlp"], self.rows["mlp"] = (moe.SHARED_UP,), moe.SHARED_DOWN
-        fewer = int("mlp" not in self.rows)
+        fewer = 2 - len(self.rows)
         self.syncs = (max(0, model.forward_syncs - fewer), max(0, model.backward_syncs - fewer))
 
     def enter(self, half: str) -> Ops:
@@ -86,7 +123,7 @@ class _Regions:
         return leave_region(self.s, half, forward, backward, module=self._module(half))
 
     def _module(self, half: str) -> str:
-        return "mlp" if half == "mlp" and self.syncs[0] > 1 else ""
+        return "mlp" if half == "mlp" and (self.syncs[0] > 1 or "attention" not in self.rows) else ""
 
     def _enter(self, half: str, syncs: int) -> Products:
         """Where attention and MLP share a collective it comes before attention."""
@@ -95,7 +132,7 @@ class _Regions:
         if syncs > 1 and len(self.columns) > 1:
             return Products(self.columns[half], syncs - 1 if half == "mlp" else 1)
         shared = tuple(name for names in self.columns.values() for name in names)
-        return Products(shared, syncs if half == "attention" else 0)
+        return Products(shared, syncs if half == next(iter(self.columns)) else 0)
 
     def _leave(self, half: str, syncs: int) -> Products:
         """Where attention and MLP share a collective it comes after the MLP, which is the last to compute."""

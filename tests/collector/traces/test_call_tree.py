@@ -137,7 +137,14 @@ def test_the_forward_call_of_a_node_has_its_number_and_its_name() -> None:
     assert starts == [10, None, 60]
     assert tree.forward_of(4, thread=MAIN) == 2
     assert tree.forward_of(4, thread=OTHER) is None
-    assert tree.backward_nodes == [None] * 4 + [4, None, 6, None, 8, None]
+    assert tree.backward_nodes == [None] * 4 + [
+        4,
+        5,
+        6,
+        None,
+        8,
+        None,
+    ]  # a node without the engine is one too
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,21 @@ def test_a_real_step_holds_its_kernels() -> None:
         assert 0 < max(kernel.duration_us for kernel in step.kernels) < step.time_us
 
 
+def test_nodes_that_an_old_profiler_recorded_without_the_engine_are_backward() -> None:
+    tree = CallTree(read_trace(FOLDER / KINETO / "worker0.1623143089861.pt.trace.json.gz"))
+    nodes = {
+        call.name: node is not None
+        for call, node in zip(tree.calls, tree.backward_nodes, strict=True)
+        if "cudnn_convolution" in call.name
+    }
+    assert nodes == {
+        "aten::cudnn_convolution": False,
+        "aten::cudnn_convolution_backward": True,
+        "aten::cudnn_convolution_backward_input": True,
+        "aten::cudnn_convolution_backward_weight": True,
+    }
+
+
 def test_an_execution_trace_is_refused_in_one_line() -> None:
     path = FOLDER / HTA / "not_a_kineto_trace_et.json.gz"
     with pytest.raises(DataError) as caught:

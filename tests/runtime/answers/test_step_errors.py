@@ -75,11 +75,19 @@ def test_steps_of_other_software_weigh_a_fifth_where_the_asked_one_is_known() ->
     own = replace(FEW, software="ours", log_errors=(0.0,))
     errors = StepErrors(sources=(own, replace(MANY, log_errors=(1.0,))), software="ours")
     # Weights of 1 and 0.2: the middles are at 0.5 and 1.1 of 1.2.
-    assert errors.quantiles([0.5 / 1.2, 1.1 / 1.2]).tolist() == pytest.approx([0.0, 1.0])
-    plain = replace(errors, software="").quantiles([0.25, 0.75]).tolist()
+    assert errors.quantiles([0.5 / 1.2, 1.1 / 1.2], "dense").tolist() == pytest.approx([0.0, 1.0])
+    plain = replace(errors, software="").quantiles([0.25, 0.75], "dense").tolist()
     assert plain == pytest.approx([0.0, 1.0])
-    # Software that ran none of the steps is as if it were not stated.
-    assert replace(errors, software="another").quantiles([0.25, 0.75]).tolist() == plain
+    # Software that ran none of the steps is as if it were not stated, as it is for a kind that no step is of.
+    assert replace(errors, software="another").quantiles([0.25, 0.75], "dense").tolist() == plain
+    assert errors.quantiles([0.25, 0.75], "recurrent").tolist() == plain
+
+
+def test_recurrent_steps_have_no_part_in_others() -> None:
+    recurrent = replace(MANY, name="hybrid", kind="recurrent", log_errors=(1.0,))
+    errors = StepErrors(sources=(FEW, recurrent))
+    assert errors.quantiles([1.0], "dense").tolist() == [0.1]
+    assert errors.quantiles([1.0], "recurrent").tolist() == [1.0]
 
 
 def test_one_publisher_s_steps_are_left_out_with_what_was_carried_to_them() -> None:

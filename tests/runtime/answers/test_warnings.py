@@ -8,7 +8,13 @@ import pytest
 
 from kernelcast.runtime.answers.asking import ask
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.answers.warnings import LARGE_ERROR, large_error_warning, range_warnings
+from kernelcast.runtime.answers.warnings import (
+    LARGE_ERROR,
+    MOST_DEVICES,
+    devices_warning,
+    large_error_warning,
+    range_warnings,
+)
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.operators import Direction
@@ -43,6 +49,20 @@ def test_it_is_doubtful() -> None:
         "direction": "forward",
         "error": 0.4,
         "message": "gelu (forward): the regressor is 40% off on held-out measurements",
+    }
+
+
+def test_more_devices_than_any_published_step_had() -> None:
+    assert devices_warning(MOST_DEVICES) is None
+    warning = devices_warning(2 * MOST_DEVICES)
+    assert warning is not None
+    assert warning.to_dict() == {
+        "cause": "extrapolated",
+        "kind": "devices",
+        "asked": 32768,
+        "measured": 16384,
+        "message": "32,768 devices, more than the 16,384 of the largest published steps: collectives of such groups, "
+        "stragglers and failures were never compared",
     }
 
 

@@ -41,7 +41,7 @@ def test_a_script() -> None:
     file = read_layout_text(SCRIPT, "train.sh")
     assert file.framework.title == "Megatron-LM"
     assert file.sequence_length() == 4096
-    assert file.unread == ("--master-addr", "--lr")
+    assert file.unread == ("--master-addr (line 13)", "--lr (line 16)")
     assert (
         fields(SCRIPT).items()
         >= {
@@ -123,7 +123,7 @@ def test_what_is_given_wins() -> None:
 def test_flags(flags: str, expected: dict[str, Any] | None) -> None:
     text = f"--pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 8 {flags}"
     if expected is None:
-        with pytest.raises(UsageError, match=r"^train\.sh: pp 4, .* 6 does not divide 32 layers"):
+        with pytest.raises(UsageError, match=r"^train\.sh: line \d+: pp 4, .* 6 does not divide 32 layers"):
             fields(text, devices=8)
     else:
         assert fields(text, devices=8).items() >= expected.items()
@@ -184,6 +184,7 @@ def test_variables_that_stand_for_each_other_end() -> None:
         ({"biases": "qkv"}, "--disable-bias-linear --add-qkv-bias", ""),
         ({"biases": "mlp"}, "", "biases mlp"),
         ({"parallel_residual": True}, "", "parallel_residual True"),
+        ({"layer_pattern": "*-"}, "", "layer_pattern *-"),
         ({"tied_embeddings": True}, "", ""),
         ({"learned_positions": 8192, "rotary": False}, "learned_absolute --max-position-embeddings 8192", ""),
         ({"attention": "unfused"}, "--attention-backend unfused", "attention unfused (its softmax is fused)"),
@@ -329,7 +330,7 @@ def test_the_configuration_of_a_functional_test_is_model_and_layout() -> None:
         "all",
     )
     assert model.mlp_size == 1344  # a multiple of 64 near 4 · 512 · 2 / 3
-    fields, _ = file.request(model, {}, 8)
+    fields, _, _ = file.request(model, {}, 8)
     expected = {"tp": 2, "dp": 4, "recompute_modules": ("core_attn", "mlp"), "sequence_parallel": False}
     assert expected.items() <= fields.items()
 
@@ -349,5 +350,5 @@ def test_ends_that_count_as_layers() -> None:
     text = (
         f"--num-layers 14 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 8 {ends}"
     )
-    fields, _ = read_layout_text(text, "x").request(load_model("llama-2-7b"), {"layers": 14}, 4)
+    fields, _, _ = read_layout_text(text, "x").request(load_model("llama-2-7b"), {"layers": 14}, 4)
     assert fields["layer_counts"] == (3, 4, 4, 3)

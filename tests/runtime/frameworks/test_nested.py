@@ -24,7 +24,7 @@ def notes(text: str) -> str:
 
 def test_torchtitan_where_nothing_is_said() -> None:
     file = read_layout_text("[training]\nsteps = 10\nseq_len = 4096\n[optimizer]\nlr = 3e-4\n", "file")
-    assert file.unread == ("training.steps", "optimizer.lr")
+    assert file.unread == ("training.steps (line 2)", "optimizer.lr (line 5)")
     found = file.request(MODEL, {}, 16)
     # All ranks shard parameters, and a rank's batch of 8 is one micro-batch.
     expected = {"pp": 1, "tp": 1, "dp": 16, "zero": 3, "micro_batch": 8, "micro_batches": 1}
@@ -217,7 +217,7 @@ def test_deepspeeds_states_in_the_hosts_memory() -> None:
         (SHARDED + "pipeline_parallel_layers_per_stage = 5", "do not go onto pp 4, expected one per stage"),
         (
             SHARDED + "pipeline_parallel_layers_per_stage = 7",
-            "file: its 5 chunks of 32 layers do not go onto pp 4",
+            "file: line 4: its 5 chunks of 32 layers do not go onto pp 4",
         ),
         (SHARDED + "module_fqns_per_model_part = 3", "expected a list of lists of names"),
         ('[activation_checkpoint]\nmode = "memory_budget"', "expected none or selective or full"),

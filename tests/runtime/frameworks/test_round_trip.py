@@ -128,7 +128,7 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
 def read_back(text: str, model: ModelConfig) -> tuple[Parallelism, dict[str, Any]]:
     file = read_layout_text(text, "text")
     assert file.unread == ()
-    fields, _ = file.request(model, {})
+    fields, _, _ = file.request(model, {})
     return read_layout(fields), fields
 
 

@@ -55,6 +55,25 @@ def test_variables() -> None:
     assert "WORLD_SIZE" not in script_variables("#SBATCH -N 2-4\n#SBATCH --gpus-per-node 8\n")
 
 
+def test_flags_in_a_quoted_variable_are_read_and_every_field_has_its_line() -> None:
+    text = (
+        f"{HEAD}# --tensor-model-parallel-size 8 was tried\n"
+        'ARGS="--tensor-model-parallel-size $TP\n    --pipeline-model-parallel-size 4 --bf16"\n'
+        "srun python pretrain_gpt.py $ARGS --micro-batch-size 1 \\\n  --global-batch-size 128 --lr 1e-4\n"
+    )
+    file = read_layout_text(text, "train.sbatch")
+    assert file.unread == ("--lr (line 10)",)
+    fields, _, sources = file.request(MODEL, {})
+    lines = {one.field: one.line for one in sources}
+    expected = {"tp": 7, "pp": 8, "reduce_dtype": 8, "micro_batch": 9, "global_batch": 10, "dp": 2}
+    assert lines.items() >= expected.items()
+    assert (fields["tp"], fields["pp"], fields["dp"]) == (2, 4, 4)
+    with pytest.raises(
+        UsageError, match=r"^train.sbatch: line 9: --micro-batch-size is '\$MBS', expected a whole"
+    ):
+        read_layout_text(text.replace("size 1 ", "size $MBS "), "train.sbatch").request(MODEL, {})
+
+
 TITAN = (
     "srun torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --job.config_file llama3_8b.toml "
     "--parallelism.tensor_parallel_degree 2 --training.local_batch_size 4 --training.seq_len=4096 "
@@ -65,7 +84,7 @@ TITAN = (
 def test_overrides_of_torchtitan() -> None:
     file = read_layout_text(f"#!/bin/bash\n{TITAN}\n", "train.sbatch")
     assert file.name == "torchtitan"
-    assert file.unread == ("--job.config-file",)
+    assert file.unread == ("--job.config-file (line 2)",)
     assert file.sequence_length() == 4096
     fields = file.request(MODEL, {}).fields
     expected = {

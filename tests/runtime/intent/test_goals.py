@@ -53,7 +53,12 @@ BOTH = ("a100-sxm", "gh200")
             BOTH,
             "rank_by is cost, expected a price too for a100",
         ),
-        ({}, {"micro_batch": 1, **BATCH}, BOTH, "several hardware is given without gpus, expected it"),
+        (
+            {},
+            {"micro_batch": 1, **BATCH},
+            BOTH,
+            "hardware names 2 devices, expected one, or gpus too: each then gets a layout of its own",
+        ),
         ({"days": 3.0, "tokens": 1}, BATCH, BOTH, "days is given with several hardware, expected one"),
     ],
 )

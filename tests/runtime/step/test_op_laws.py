@@ -28,6 +28,7 @@ FIELDS: dict[str, Any] = {
     "mlp_size": 64,
 }
 EXPERTS = {"experts": 8, "experts_per_token": 2, "expert_size": 32, "dense_layers": 1}
+HYBRID = {"recurrent_heads": 8, "recurrent_head_size": 8, "recurrent_groups": 8, "recurrent_state_size": 16}
 LATENT = {"kv_rank": 8, "rotary_size": 4, "value_head_size": 8}
 OF_MODEL: dict[str, tuple[Any, ...]] = {
     "kv_heads": (16, 8),
@@ -42,7 +43,15 @@ OF_MODEL: dict[str, tuple[Any, ...]] = {
     "forward_syncs": (1, 2),
     "backward_syncs": (1, 2),
 } | dict.fromkeys(
-    ("rotary", "parallel_residual", "tied_embeddings", "post_norms", "qk_norm", "attention_sinks"),
+    (
+        "rotary",
+        "parallel_residual",
+        "tied_embeddings",
+        "post_norms",
+        "qk_norm",
+        "attention_sinks",
+        "attention_gate",
+    ),
     (False, True),
 )
 OF_LAYOUT: dict[str, tuple[Any, ...]] = {
@@ -88,8 +97,14 @@ def questions(draw: st.DrawFn) -> tuple[ModelConfig, Parallelism]:
             "norm": "rms_norm",
             "biases": "none",
             "qk_norm": False,
+            "attention_gate": False,
             "rotary": True,
         }
+    if draw(st.booleans()):
+        model["layer_pattern"] = draw(
+            st.sampled_from(("ME*E", "MEG-", "GE *E") if "experts" in model else ("M-*-", "G- *-", "MG*-"))
+        )
+        model |= HYBRID | {"dense_layers": 0, "parallel_residual": False}
     if layout["cp"] > 1:
         model["attention"] = "flash"
     if not model["sliding_window"]:
@@ -218,7 +233,7 @@ def test_every_op_is_priced_once_per_pass(question: tuple[ModelConfig, Paralleli
             assert counted(call for calls in own for call in calls) == counted(expected[is_forward])
 
 
-PRODUCTS = ("gemm", "grouped_gemm", "batched_gemm", "flash_attention", "attention_block")
+PRODUCTS = ("gemm", "grouped_gemm", "batched_gemm", "flash_attention", "attention_block", "state_", "gated_")
 
 
 def flops(ops: Ops, *, of_attention: bool) -> float:

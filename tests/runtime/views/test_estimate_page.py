@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, KernelcastError, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.views.estimate_page import page, write_page
+from kernelcast.runtime.views.formatting import in_days
 from kernelcast.runtime.views.simulated_step import simulated_step
 from kernelcast.runtime.views.step_breakdown import step_shares
 
@@ -281,3 +283,12 @@ def test_the_file_is_always_the_same(make_bundle: Make, tmp_path: Path) -> None:
     write_page(estimate, tmp_path / "one.html")
     write_page(estimate, tmp_path / "two.html")
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_a_run_has_its_time_and_cost(make_bundle: Make) -> None:
+    estimate = ask(make_bundle(largest=2.0), pp=2, dp=2)
+    run = training(estimate, 10**9, price_per_gpu_hour=2.0)
+    text = page(estimate, run)
+    assert in_days(run.days) in text
+    assert f"{run.cost:,.0f}" in text
+    assert "cost" not in page(estimate)

@@ -1,6 +1,8 @@
 """How numbers are written."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.views.formatting import (
@@ -11,6 +13,7 @@ from kernelcast.runtime.views.formatting import (
     percent,
     rate,
     seconds,
+    shortened_apart,
     value_range,
     value_ranges,
 )
@@ -93,3 +96,20 @@ def test_ranges() -> None:
     assert value_range(16, 16) == "16"
     assert value_range(99_999, 134_217_728) == "99999–134 M"
     assert value_ranges([(4, 8), (1024, 5120), (7, 7)]) == "4–8 × 1024–5120 × 7"
+
+
+@given(st.lists(st.text(alphabet="ab<:,", max_size=60), max_size=8), st.integers(24, 40))
+def test_cut_names_of_different_kernels_differ(names: list[str], most: int) -> None:
+    cut = shortened_apart(names, most)
+    assert len(set(cut)) == len(set(names))
+    assert max(map(len, cut), default=0) <= most
+
+
+def test_a_cut_name_shows_where_it_differs() -> None:
+    kernel = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::{}Functor<float>, at::detail::Array>"
+    )
+    [add, copy, gemm] = shortened_apart([kernel.format("Add"), kernel.format("Copy"), "volta_sgemm"], 48)
+    assert "AddFunctor" in add
+    assert "CopyFunctor" in copy
+    assert gemm == "volta_sgemm"

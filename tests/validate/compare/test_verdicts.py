@@ -27,7 +27,7 @@ SLOWED = 1.4
         (
             "nemo",
             ("megatron-bridge-h100", "megatron-bridge-b200", "megatron-bridge-gb200", "mlperf-h100"),
-            94,
+            104,
             0.9,
             0.7,
         ),

@@ -135,6 +135,18 @@ BUILT_IN: dict[str, Values] = {
                             sliding_window=4096, hidden_act="gelu_pytorch_tanh", tie_word_embeddings=False),
     "opt-66b": sizes("opt", 9216, 64, 72, 36864, 50_272, 2048, ffn_dim=36864, word_embed_proj_dim=9216,
                      activation_function="relu", do_layer_norm_before=True),
+    "nemotron-3-nano": sizes("nemotron_h", 2688, 52, 32, 1856, 131_072, 262_144, num_key_value_heads=2, head_dim=128,
+                             hybrid_override_pattern="MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+                             mamba_num_heads=64, mamba_head_dim=64, n_groups=8, ssm_state_size=128, conv_kernel=4,
+                             n_routed_experts=128, num_experts_per_tok=6, moe_intermediate_size=1856,
+                             moe_shared_expert_intermediate_size=3712, mlp_hidden_act="relu2", use_conv_bias=True,
+                             mamba_proj_bias=False, rope_theta=10_000),
+    "qwen3-next-80b-a3b": sizes("qwen3_next", 2048, 48, 16, 5120, 151_936, 262_144, num_key_value_heads=2,
+                                head_dim=256, full_attention_interval=4, linear_num_value_heads=32,
+                                linear_value_head_dim=128, linear_num_key_heads=16, linear_key_head_dim=128,
+                                linear_conv_kernel_dim=4, num_experts=512, num_experts_per_tok=10,
+                                moe_intermediate_size=512, shared_expert_intermediate_size=512,
+                                decoder_sparse_step=1, mlp_only_layers=[], partial_rotary_factor=0.25),
     "gpt-neox-20b": sizes("gpt_neox", 6144, 44, 64, 24576, 50_432, 2048, rotary_pct=0.25, hidden_act="gelu_fast"),
 }
 
@@ -258,6 +270,14 @@ def test_another_mathematics_is_refused_by_name(tmp_path: Path, kind: str) -> No
     assert str(caught.value) == f"model file {path}: model_type is {kind!r}: {families().refused[kind]}"
 
 
+def test_an_unknown_model_with_other_layers_is_refused_by_them(tmp_path: Path) -> None:
+    values = {"model_type": "new", "ssm_cfg": {"layer": "Mamba2"}, "index_topk": 2048, "state_size": None}
+    path = written(tmp_path, values)
+    layers = r"of state-space and recurrent layers only .* \(ssm_cfg\); .*sparse attention.* \(index_topk\)$"
+    with pytest.raises(UsageError, match=f"model_type is 'new': {layers}"):
+        find_model(path)
+
+
 def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
     path = written(tmp_path, {"model_type": "new_vl", "vision_config": {}})
     with pytest.raises(UsageError, match="model_type is 'new_vl': a vision or audio encoder is not modelled"):
@@ -280,6 +300,13 @@ def test_an_unknown_model_with_a_vision_encoder(tmp_path: Path) -> None:
         ("opt-66b", {"do_layer_norm_before": False}, "do_layer_norm_before is false, expected true"),
         ("mixtral-8x22b", {"num_local_experts": None}, "field num_local_experts is missing, expected a whole"),
         ("mixtral-8x22b", {"num_experts_per_tok": 9}, "experts_per_token is 9, expected from 1 to experts (8)"),
+        ("nemotron-3-nano", {"moe_latent_size": 1024}, "moe_latent_size is 1024, expected 0"),
+        ("nemotron-3-nano", {"hybrid_override_pattern": None, "layers_block_type": ["mamba", "rwkv"]},
+         "layers_block_type is 'rwkv', expected mamba, linear_attention, attention, full_attention, mlp or moe"),
+        ("nemotron-3-nano", {"hybrid_override_pattern": "MEZ"}, "layer_pattern is 'MEZ', expected letters of M mamba2"),
+        ("nemotron-3-nano", {"hybrid_override_pattern": None}, "recurrent_heads is 64, expected 0 without M or G"),
+        ("qwen3-next-80b-a3b", {"mlp_only_layers": [0]}, "mlp_only_layers is [0], expected []"),
+        ("qwen3-next-80b-a3b", {"layer_types": [3]}, "layer_types is 3, expected mamba, linear_attention"),
         ("phi-4", {"num_experts": 8}, "num_experts is 8, expected none: phi3 has no experts"),
     ],
 )  # fmt: skip
@@ -292,6 +319,30 @@ def test_changes(tmp_path: Path, name: str, change: Values, message: str | None)
         load_model(path)
     assert str(caught.value).startswith(f"model file {path}: {message}")
     assert "\n" not in str(caught.value)
+
+
+def test_patterns_of_layers_one_by_one(tmp_path: Path) -> None:
+    names = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+    nano = BUILT_IN["nemotron-3-nano"]
+    kinds = [names[letter] for letter in nano["hybrid_override_pattern"]]
+    listed = {"hybrid_override_pattern": None, "layers_block_type": kinds}
+    assert load_model(
+        written(tmp_path, nano | listed, "nemotron-3-nano"), sequence_length=8192
+    ) == load_model("nemotron-3-nano")
+    # Nemotron-H has MLPs in the place of experts: 8 billion parameters (arXiv 2504.03624, Table 1).
+    dense = sizes(
+        "nemotron_h", 4096, 52, 32, 21504, 131_072, 8192, num_key_value_heads=8, head_dim=128,
+        hybrid_override_pattern="M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", mamba_num_heads=128,
+        mamba_head_dim=64, n_groups=8, ssm_state_size=128, n_routed_experts=8, num_experts_per_tok=2,
+    )  # fmt: skip
+    model = load_model(written(tmp_path, dense))
+    assert (model.experts, model.router) == (0, "softmax")
+    assert total_parameters(model) == pytest.approx(8.1e9, rel=0.01)
+    types = ["linear_attention"] * 3 + ["full_attention"]
+    spelled = BUILT_IN["qwen3-next-80b-a3b"] | {"layer_types": types * 12}
+    assert kinds_of(load_model(written(tmp_path, spelled), sequence_length=4096)) == kinds_of(
+        load_model("qwen3-next-80b-a3b")
+    )
 
 
 def test_qwens_windows_begin_with_a_layer(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Mamba-2 and gated delta nets in the place of attention: projection, convolution, scan, gated norm, projection.
+
+Both read one product: values (x, v), what writes to and reads from the state (B, C; k, q), a gate (z), and numbers
+of each head (dt; beta, alpha). Tensor parallelism cuts their heads and groups, context parallelism exchanges heads
+for tokens around convolution and scan (Megatron-core's MambaMixer and GatedDeltaNet). Step sizes and decays of each
+head, which are in fp32, and states between chunks, which backward passes compute again, are not among what is kept.
+"""
+
+from typing import NamedTuple
+
+from kernelcast.runtime.step.layers.attention_core import exchange
+from kernelcast.runtime.step.layers.linear import dropout, linear
+from kernelcast.runtime.step.layers.tensor_parallel import Mixer
+from kernelcast.runtime.step.op import Number, Ops, op
+from kernelcast.runtime.step.sizes import Sizes
+
+IN, OUT = "recurrent_in", "recurrent_out"
+_TAPS = 4
+"""Tokens that the convolution of a channel reads."""
+
+
+class Recurrence(NamedTuple):
+    """How a mixer scans: its operator, and its numbers per head or channel.
+
+    `read` numbers per head come out of the projection, `parameters` per head are its own. `kept` entries per token and
+    head are kept for the backward pass. `biases` counts the biases of a convolved channel. With `norms_channels` the
+    norm has a weight per channel, else one for the channels of a head, the same in all heads.
+    """
+
+    scan: str
+    read: int
+    parameters: int
+    kept: int
+    biases: int
+    norms_channels: bool
+
+
+RECURRENCES = {
+    # dt; A, D and dt's bias (arXiv 2405.21060, mamba_ssm's Mamba2).
+    "mamba2": Recurrence("state_space_scan", 1, 3, 0, 1, True),
+    # beta and alpha; A and dt's bias; the inverse within a chunk of 64 tokens (arXiv 2412.06464, FLA's kernels).
+    "gated_delta_net": Recurrence("gated_delta_rule", 2, 2, 64, 0, False),
+}
+
+
+def recurrent_mixer(s: Sizes) -> Ops:
+    """One mixer from its normalized input to its output; column-parallel, then row-parallel.
+
+    Parameters: d(2w + 2gn + r·h) of the projection, with w = h · head size and r numbers per head; 4 (and a bias) of
+    each of w + 2gn convolved channels; a few per head; the norm's; w·d. All but a norm per head are divided by tp.
+    """
+    own, element, rows, width = RECURRENCES[s.kind.mixer], s.element_bytes, s.tokens, s.recurrent_width
+    model, channels, projected = s.model, s.convolved_width, projected_width(s)
+    # Whole sequences, and a cp-th of the heads.
+    batch, length = s.micro_batch, model.sequence_length
+    heads = (s.recurrent_groups // s.cp, s.recurrent_heads // s.cp)
+    late = element * (s.local_tokens * s.hidden + rows * projected)
+    return (
+        *linear(s, "attention", IN, rows, s.hidden, projected, late=late),
+        exchange(s, "exchange_projected", "all_to_all", rows * projected, "both"),
+        op(
+            "convolution",
+            "causal_convolution",
+            batch,
+            length,
+            channels // s.cp,
+            parameters=channels * (_TAPS + own.biases),
+            saves=element * rows * projected,
+            needs="input",
+        ),
+        op(
+            "scan",
+            own.scan,
+            batch,
+            length,
+            *heads,
+            model.recurrent_state_size,
+            model.recurrent_head_size,
+            parameters=own.parameters * s.recurrent_heads,
+            saves=element * rows * (channels + own.kept * s.recurrent_heads),
+            needs="input",
+        ),
+        # One kernel reads the scan's output and the gate, and writes one: it moves what a gated activation moves.
+        op(
+            "gated_norm",
+            "swiglu",
+            batch,
+            s.length,
+            width,
+            parameters=width if own.norms_channels else model.recurrent_head_size,
+            saves=element * rows * width,
+            needs="input",
+        ),
+        exchange(s, "exchange_mixed", "all_to_all", rows * width, "both"),
+        *linear(
+            s,
+            "attention",
+            OUT,
+            rows,
+            width,
+            s.hidden,
+            saves=s.input_bytes("attention") * rows * width,
+            late=element * (rows * width + s.local_tokens * s.hidden),
+        ),
+        dropout(s, "mixer_dropout"),
+    )
+
+
+def recurrent_gradient_bytes(s: Sizes) -> Number:
+    """Gradients in use at the fullest moment of its backward pass: of the scan's output, and of the projected."""
+    return s.element_bytes * s.tokens * (s.recurrent_width + projected_width(s))
+
+
+def projected_width(s: Sizes) -> Number:
+    """Columns of the projection on one device: the convolved channels, the gate, and the numbers of each head."""
+    return s.convolved_width + s.recurrent_width + RECURRENCES[s.kind.mixer].read * s.recurrent_heads
+
+
+RECURRENT = Mixer(recurrent_mixer, lambda s: (IN,), OUT, recurrent_gradient_bytes)
