@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-plans validate-page step-errors step-spread scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-start bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-memory validate-fabrics validate-prior validate-run validate-run-modern validate-plans validate-page step-errors step-spread scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-commons bench-train bench-runtime bench-start bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -39,7 +39,7 @@ imports: $(INSTALLED)
 
 # Some tests run these programs for real; a bare Debian machine gets them.
 tools:
-	@for pair in ssh-keygen:openssh-client curl:curl; do command -v $${pair%:*} > /dev/null || { \
+	@for pair in ssh-keygen:openssh-client curl:curl openssl:openssl nginx:nginx-light; do PATH=$$PATH:/usr/sbin command -v $${pair%:*} > /dev/null || { \
 	  echo "installing $${pair#*:}"; apt-get update -qq && apt-get install -qq -y --no-install-recommends $${pair#*:}; } || exit 1; \
 	done
 
@@ -107,6 +107,9 @@ site: $(INSTALLED)
 
 bench-store: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_store.py
+
+bench-commons: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_commons.py
 
 # The method's authors' data files: where they lie is set by PUBLISHED=FOLDER, what is done by BENCH_TRAIN=--write.
 PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter

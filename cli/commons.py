@@ -12,7 +12,7 @@ from kernelcast.cli.commons_trust import distrust, report
 from kernelcast.cli.options import FILE, PATH, database_argument, max_size_option
 from kernelcast.cli.tables import print_table
 from kernelcast.cli.terminal import command_line, print_next, say
-from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown_size
+from kernelcast.runtime.errors import KernelcastError, UsageError, needs_extra, one_line, shown_size
 from kernelcast.store.commons.index import PublishedFile
 from kernelcast.store.commons.offers import Offer, PublishedName, offers, published_files
 from kernelcast.store.commons.publish import Published, publish
@@ -58,6 +58,12 @@ def commons() -> None:
 )
 @click.option("--notes", "with_notes", is_flag=True, help="Publish site names and notes of runs.")
 @click.option(
+    "--parquet",
+    "with_parquet",
+    is_flag=True,
+    help="Publish samples as Parquet files too, for DuckDB, Spark or Dask.  [default: as before, or not]",
+)
+@click.option(
     "--dry-run", "is_dry_run", is_flag=True, help="Show what would be published, and write nothing."
 )
 @max_size_option
@@ -80,7 +86,8 @@ def publish_(
     """
     given = {"site": site, "contact": contact, "licence": licence}
     about = {name: text for name, text in given.items() if text is not None}
-    published = publish(database_path, folder, about=about, **options)
+    with needs_extra("commons publish --parquet", "parquet"):
+        published = publish(database_path, folder, about=about, **options)
     _show_published(published, folder, is_dry_run=options["is_dry_run"])
 
 

@@ -37,7 +37,8 @@ as_option = click.option(
 layout_option = click.option(
     "--layout",
     metavar="FILE",
-    help="Read the layout from Megatron-LM arguments, torchtitan TOML or DeepSpeed JSON; - is standard input.",
+    help="Read the layout from a script, or from settings of Megatron-LM, torchtitan, DeepSpeed, NeMo or LLM Foundry; "
+    "- is standard input.",
 )
 
 
@@ -120,7 +121,13 @@ def open_layout(path: str) -> LayoutFile:
         content = read_small_file(Path(path), where=where, most_bytes=_MOST_BYTES)
     from kernelcast.runtime.frameworks.layout_files import read_layout_text
 
-    return read_layout_text(content.decode(errors="replace"), where)
+    def named(name: str) -> str:
+        file = Path(path).parent / name
+        return read_small_file(file, where=f"file {shown_path(str(file))}", most_bytes=_MOST_BYTES).decode(
+            errors="replace"
+        )
+
+    return read_layout_text(content.decode(errors="replace"), where, None if path == STDIN else named)
 
 
 def model_of(
@@ -135,6 +142,7 @@ def model_of(
     file = None if layout is None else open_layout(layout)
     if file is not None:
         sequence_length = sequence_length or file.sequence_length()
+        name = name or file.model_name
     if name is None and file is None:
         raise UsageError("--model is not given, expected it, or --layout with the arguments of Megatron-LM")
     if name is None:

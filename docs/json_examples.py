@@ -33,6 +33,7 @@ from kernelcast.runtime.views.pictures import pictures
 from kernelcast.serve.catalogue import catalogue, model_fields
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.predicting import layout_choices
+from kernelcast.serve.predicting import predict as predict_of_server
 from kernelcast.serve.searching import compact_layouts
 from kernelcast.serve.warm import Warm
 from kernelcast.store import Database, Run, Sample
@@ -210,6 +211,8 @@ def _of_server(_: Path) -> Iterator[dict[str, Any]]:
     yield catalogue(warm)
     yield model_fields(warm, {"model": _CONFIG})
     yield layout_choices(warm, asked)
+    asked_of = asked | {"hardware": "h100-sxm", "framework": "nemo", "gpus_per_node": 8}
+    yield predict_of_server(warm, asked_of)
     search = {"model": "llama-2-7b", "gpus": 8, "global_batch": 16, "zero": [1], "top": 4}
     yield compact_layouts(warm, search, Limits())  # no answer: the bundle has no collectives
     yield compact_layouts(warm, search | {"hardware": "h100-sxm"}, Limits())

@@ -5,6 +5,7 @@ from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware
+from kernelcast.runtime.frameworks.software import frameworks
 from kernelcast.runtime.hardware.attention_kernels import all_kernels, kernels_on
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import Fabric
@@ -34,6 +35,7 @@ def catalogue(warm: Warm) -> dict[str, Any]:
         "measured_fabrics": [*measured, *measured_fabric_names()],
         "models": [{"name": name, **_sizes(model)} for name, model in warm.models.items()],
         "attention_kernels": list(all_kernels()),
+        "frameworks": [values_of(one, "name", "title", "stack") for one in frameworks().values()],
         "stacks": [{"name": name, "software": stack_named(name).software} for name in shipped_stacks()],
     }
 

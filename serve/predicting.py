@@ -6,8 +6,12 @@ from kernelcast.plan.fields import PLAN
 from kernelcast.plan.planning import plan_of, read_plan
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.estimate.fitting_changes import fitting_changes
+from kernelcast.runtime.frameworks import NAMES
+from kernelcast.runtime.frameworks.facts import Job
+from kernelcast.runtime.frameworks.layout_files import write_layout
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.runtime.request.reading import read_request
@@ -34,7 +38,16 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
         changes=fitting_changes(estimator, estimate, fabric=fabric),
         framework=values.get("framework"),
     )
-    return found.with_notes(answer.to_dict())
+    shown = found.with_notes(answer.to_dict())
+    if answer.framework in NAMES:
+        job = Job(
+            model=estimate.model,
+            parallelism=estimate.parallelism,
+            gpus_per_node=estimate.cluster.gpus_per_node,
+            dtype=estimate.provenance.dtype,
+        )
+        shown["framework_arguments"] = asdict(write_layout(answer.framework, job))
+    return shown
 
 
 def predict_pictures(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ OUT/traces.sql                             the views of traces, for DuckDB
 
 import re
 import sqlite3
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import quote
 
@@ -89,6 +90,14 @@ CREATE OR REPLACE MACRO iif(condition, one, other) AS CASE WHEN condition THEN o
 """
 
 
+def write_view(connection: sqlite3.Connection, view: str, file: Path, *, texts: Collection[str]) -> int:
+    """Write all rows of a view; `texts` are its expressions that are texts. Returns the number of rows."""
+    schema = pa.schema(
+        [(one.name, pa.string()) if one.name in texts else one for one in _schema(connection, view)]
+    )
+    return write_rows(file, connection.execute(f"SELECT * FROM {view} ORDER BY sample_id"), schema)
+
+
 def export_parquet(
     source: str | Path, target: str | Path, subset: Subset, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> dict[str, int]:
@@ -124,14 +133,14 @@ def _write_all(connection: sqlite3.Connection, folder: Path, subset: Subset) -> 
         where, parameters = selection.of(table)
         schema = _schema(connection, table)
         cursor = connection.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY 1", parameters)
-        rows[table] = _write_rows(folder / f"{table}.parquet", cursor, schema)
+        rows[table] = write_rows(folder / f"{table}.parquet", cursor, schema)
     columns = [field for field in _schema(connection, "sample") if field.name not in ("number", "operator")]
     sample_schema = pa.schema([*columns, ("fabric_id", pa.string()), ("software_id", pa.string())])
     sample_sql = _SAMPLE_SQL.format(columns=", ".join(f"sample.{field.name}" for field in columns))
     condition = subset.sample_condition()
     where, parameters = condition
     flags = connection.execute(_FLAG_SQL.format(where=where), parameters)
-    rows["sample_flag"] = _write_rows(folder / "sample_flag.parquet", flags, _FLAG_SCHEMA)
+    rows["sample_flag"] = write_rows(folder / "sample_flag.parquet", flags, _FLAG_SCHEMA)
     rows["sample"] = _write_partitions(connection, folder / "sample", sample_sql, condition, sample_schema)
     rows["kernel"] = _write_partitions(connection, folder / "kernel", _KERNEL_SQL, condition, _KERNEL_SCHEMA)
     rows["trace_event"] = _write_trace_events(connection, folder, selection.of("timeline"))
@@ -163,7 +172,7 @@ def _write_partitions(
             f"{sql} WHERE {where} AND run.compute_id = ? AND sample.operator = ?",
             (*parameters, compute_id, operator),
         )
-        written += _write_rows(part / "part-0.parquet", cursor, schema)
+        written += write_rows(part / "part-0.parquet", cursor, schema)
     return written
 
 
@@ -183,13 +192,13 @@ def _write_trace_events(connection: sqlite3.Connection, folder: Path, condition:
         cursor = connection.execute(
             "SELECT * FROM trace_event WHERE trace_id = ? ORDER BY sequence", (trace_id,)
         )
-        written += _write_rows(part / f"{quote(trace_id, safe='')}.parquet", cursor, schema)
+        written += write_rows(part / f"{quote(trace_id, safe='')}.parquet", cursor, schema)
     if traces:
         (folder / _TRACE_VIEWS).write_text(_view_definitions(connection), encoding="utf-8")
     return written
 
 
-def _write_rows(file: Path, cursor: sqlite3.Cursor, schema: pa.Schema) -> int:
+def write_rows(file: Path, cursor: sqlite3.Cursor, schema: pa.Schema) -> int:
     """Write the rows of a cursor in batches; returns their number."""
     written = 0
     with pq.ParquetWriter(file, schema) as writer:

@@ -47,7 +47,8 @@ def step_errors_json(errors: StepErrors) -> str:
     """The table as it ships, a line for each source.
 
     Sources are by machine, kind of step, model and timeline, without unsteady steps (mean of repetitions above 1.5
-    times their minimum) and flagged ones; carried are mean errors of stacks that were fitted to other devices.
+    times their minimum), flagged ones and hybrid models'; carried are mean errors of stacks that were fitted to other
+    devices.
     """
     tables = []
     for name, rows in asdict(errors).items():
@@ -78,8 +79,9 @@ def _sources(files: Sequence[AskedFile], timeline: TimelineKind) -> Iterator[Err
     groups: dict[tuple[str, str], list[ScoredStep]] = {}
     for one in files:
         for step in one.score(timeline=timeline, interval=False):
-            if not step.run.flag:
-                run = step.run
+            run = step.run
+            # A scan's backward pass is among no measurements: such steps say more of its assumption than of sums.
+            if not run.flag and not run.model.layer_pattern:
                 groups.setdefault((step_kind(run.model, run.parallelism), run.model.name), []).append(step)
     for (kind, model), steps in groups.items():
         found = log_errors(steps)

@@ -197,8 +197,7 @@ def _with_script(
         return settings, None
     from kernelcast.walltime.script_layout import script_layout
 
-    model = find_model(settings) if "model" in settings else None
-    read = script_layout(script.text, script.name, settings, model)
+    read = script_layout(script.text, script.name, settings, find_model, job.folder)
     return (settings, None) if read is None else (merge(settings.given, read.given), read)
 
 

@@ -25,7 +25,9 @@ _NAMES_A_FILE = ("bundle", "model", "fabric", "stack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job: its settings, its Slurm options (long names), notes for its user, and the script as it is.
+    """One job: its settings, its Slurm options (long names), notes for its user, and its script.
+
+    `folder` has the files that the script's launch line names; without one they are not read.
 
     `off`: the user wants no prediction for it.
     """
@@ -35,6 +37,7 @@ class Job:
     off: bool
     warnings: tuple[str, ...]
     script: BatchScript | None = None
+    folder: Path | None = None
 
 
 def find_job(
@@ -56,7 +59,7 @@ def find_job(
     if target.suffix == ".toml" or target.is_dir():
         in_file = _read_toml(target if target.suffix == ".toml" else target / JOB_FILE)
         return _job(options, None, in_file, environment)
-    return _job(options, BatchScript.read(target), _in_folder(target.parent), environment)
+    return _job(options, BatchScript.read(target), _in_folder(target.parent), environment, target.parent)
 
 
 def script_job(
@@ -78,7 +81,7 @@ def script_job(
     """
     script = BatchScript.parse(text, name=name, folder=folder or Path("/"))
     if folder is not None:
-        return _job(options, script, _in_folder(folder), environment)
+        return _job(options, script, _in_folder(folder), environment, folder)
     for field in _NAMES_A_FILE:
         given = script.given.get(field)
         if given is not None and (field == "bundle" or is_path(str(given.value), field)):
@@ -108,6 +111,7 @@ def _job(
     script: BatchScript | None,
     in_file: Mapping[str, Given],
     environment: Mapping[str, str],
+    folder: Path | None = None,
 ) -> Job:
     by_option: dict[str, Given] = {}
     for name, value in (options or {}).items():
@@ -120,6 +124,7 @@ def _job(
         off=script is not None and script.off,
         warnings=script.warnings if script else (),
         script=script,
+        folder=folder,
     )
 
 

@@ -3,17 +3,21 @@
 Flags of Megatron-LM, options of torchtitan and the like are read as `predict --layout` reads them; nothing is run.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.frameworks.accelerate import MODEL_NAME
 from kernelcast.runtime.frameworks.layout_files import read_layout_text
 from kernelcast.runtime.frameworks.lines import line_of
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.small_file import read_small_file
 from kernelcast.walltime.fields import FIELDS
-from kernelcast.walltime.settings import Given, Settings
+from kernelcast.walltime.settings import Given, Settings, merge
 
-_MOST_CHARACTERS = 1 << 18
+_MOST = 1 << 18
 
 
 class ScriptLayout(NamedTuple):
@@ -22,35 +26,49 @@ class ScriptLayout(NamedTuple):
     given: dict[str, Given]
     model: FoundModel | None
     notes: tuple[str, ...]
-    framework: str
+    framework: str | None
 
 
-def script_layout(text: str, name: str, settings: Settings, model: FoundModel | None) -> ScriptLayout | None:
+def script_layout(
+    text: str,
+    name: str,
+    settings: Settings,
+    find_model: Callable[[Settings], FoundModel],
+    folder: Path | None,
+) -> ScriptLayout | None:
     """What the script says beyond `settings`, which go first; None where it starts no framework that is known.
 
-    `model` is the one that settings name, None where they name none and the script has to describe it.
+    The model is the one that settings name, or the script, else its flags describe it. Files that it names are read in
+    `folder`, without one they are not.
 
     Raises:
-        UsageError: a flag is wrong, or something is missing; names the script, and the line where there is one.
+        UsageError, DataError: a flag is wrong, or something is missing; names the script, and the line where known.
     """
+
+    def named(path: str) -> str:
+        file = (folder or Path()) / path
+        return read_small_file(file, where=f"file {file}", most_bytes=_MOST).decode(errors="replace")
+
     try:
-        file = read_layout_text(text[:_MOST_CHARACTERS], name)
+        file = read_layout_text(text[:_MOST], name, None if folder is None else named)
     except DataError:
         return None
+    model_given = dict[str, Given]()
+    if "model" not in settings and file.model_name is not None:
+        model_given["model"] = Given(value=file.model_name, origin=_place(name, line_of(MODEL_NAME, text)))
+        settings = merge(settings.given, model_given)
+    found = find_model(settings) if "model" in settings else FoundModel(model=file.model())
     length = settings.whole("sequence_length") or file.sequence_length()
-    found = model or FoundModel(model=file.model())
     of_request = {key: one.value for key, one in settings.given.items() if key in REQUEST}
     found = found.with_length(length)
     fields, notes, sources = file.request(found.model, of_request)
     lines = {one.field: one.line for one in reversed(sources)}
-    values = {"framework": file.name, **fields}
+    values = fields if file.name is None else {"framework": file.name, **fields}
     if not {"steps", "tokens"} & settings.given.keys() and (steps := file.steps()) is not None:
         values["steps"], lines["steps"] = steps, line_of(file.framework.steps, text)
     title = file.framework.title
     given = {
-        key: Given(
-            value=value, origin=f"{name} line {line}" if (line := lines.get(key)) else f"{name}, as {title}"
-        )
+        key: Given(value=value, origin=_place(name, lines.get(key), title))
         for key, value in values.items()
         if key not in settings and (lines.get(key) or value != FIELDS[key].default)
     }
@@ -59,4 +77,9 @@ def script_layout(text: str, name: str, settings: Settings, model: FoundModel | 
     ]
     unread = (f"{name}: not read: {', '.join(left)}",) if left else ()
     said = tuple(f"{name}: {note}" for note in notes)
-    return ScriptLayout(given, None if model else found, (*said, *unread), file.name)
+    described = None if "model" in settings else found
+    return ScriptLayout(model_given | given, described, (*said, *unread), file.name)
+
+
+def _place(name: str, line: int | None, title: str = "") -> str:
+    return f"{name}, as {title}" if line is None else f"{name} line {line}"

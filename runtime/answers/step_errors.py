@@ -31,8 +31,6 @@ OTHER_KINDS = 0.1
 """Weight of a source of another kind of step than the one that is asked."""
 OTHER_SOFTWARE = 0.2
 """Weight of a source of other software than the asked stack's."""
-RECURRENT = "recurrent"
-"""The kind with operators that steps of no other kind have: it has no part in theirs."""
 LONG_TOKENS = 32_768
 """Sequences from here on are long: attention is most of their steps."""
 
@@ -42,7 +40,7 @@ def step_kind(model: ModelConfig, layout: Parallelism) -> str:
     if model.sequence_length >= LONG_TOKENS:
         return "long"
     if model.recurrent_heads:
-        return RECURRENT
+        return "recurrent"
     return "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
 
 
@@ -108,13 +106,12 @@ class StepErrors:
         """
         if kind not in {one.kind for one in self.sources}:
             kind = ""
-        sources = [one for one in self.sources if kind in ("", one.kind) or one.kind != RECURRENT]
-        is_known = kind and self.software in {one.software for one in sources} - {""}
+        is_known = kind and self.software in {one.software for one in self.sources} - {""}
         machines: dict[tuple[str, str], int] = {}
-        for one in sources:
+        for one in self.sources:
             key = (one.name, one.kind)
             machines[key] = machines.get(key, 0) + len(one.log_errors)
-        values = np.concatenate([one.log_errors for one in sources])
+        values = np.concatenate([one.log_errors for one in self.sources])
         weights = np.concatenate(
             [
                 np.full(
@@ -123,7 +120,7 @@ class StepErrors:
                     * (OTHER_SOFTWARE if is_known and one.software != self.software else 1.0)
                     / machines[one.name, one.kind],
                 )
-                for one in sources
+                for one in self.sources
             ]
         )
         order = np.argsort(values, kind="stable")

@@ -6,14 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from copy import copy
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
-from kernelcast.runtime.answers.attention_kernel import kernel_change
-from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
-from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
 from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors, step_kind
@@ -32,21 +28,17 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
 from kernelcast.runtime.dataclass import replace
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.asked_step import AskedStep
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
 from kernelcast.runtime.estimate.defaults import (
-    chosen_gpus_per_node,
     host_link_bytes_per_s,
-    usual_gpus_per_node,
 )
 from kernelcast.runtime.estimate.device_memory import device_memory
-from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory.stages import on_cpu
-from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
@@ -56,9 +48,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.schedule import check_simulated
-from kernelcast.runtime.step.decomposition import Decomposition, decompose
-from kernelcast.runtime.step.layouts import Layouts
+from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.op import Call
 
 if TYPE_CHECKING:
@@ -202,13 +192,31 @@ class Estimator:
         known = self._remembered.get(asked)
         if known is not None:
             return known
+        self._check_chunks(parallelism)
+        estimate = self._predict(*asked)
+        self._remembered.put(asked, estimate, _bytes_of(estimate))
+        return estimate
+
+    def step_time_s(
+        self,
+        *,
+        model: ModelConfig,
+        parallelism: Parallelism,
+        cluster: Cluster | None = None,
+        bucket_entries: int = DEFAULT_BUCKET_ENTRIES,
+        timeline: TimelineKind = "simulate",
+        fabric: FabricChoice | None = None,
+    ) -> float:
+        """The step time of `predict` alone, in half the time; errors as there."""
+        self._check_chunks(parallelism)
+        asked = (model, parallelism, cluster, bucket_entries, timeline, fabric)
+        return AskedStep.of(self.predictor, *asked).step_time_s()
+
+    def _check_chunks(self, parallelism: Parallelism) -> None:
         if self._most_chunks is not None and parallelism.chunks > self._most_chunks:
             raise TooManyChunks(
                 f"pp · virtual_stages is {parallelism.chunks}, expected at most {self._most_chunks}"
             )
-        estimate = self._predict(*asked)
-        self._remembered.put(asked, estimate, _bytes_of(estimate))
-        return estimate
 
     def _predict(
         self,
@@ -221,66 +229,30 @@ class Estimator:
         memory: tuple[int | None, int | None],
         fabric: FabricChoice | None,
     ) -> Estimate:
-        check_format(parallelism.fp8_recipe, self.bundle)
-        if timeline == "simulate":
-            check_simulated(parallelism.chunks, parallelism.micro_batches)
-        over = collective_source(self.predictor, fabric)
-        used, source = (
-            (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)
-        )
-        element_bytes = precision_of(self.bundle.manifest.dtype).element
-        parallelism.check(model)
-        factors = self.predictor.factors_for(timeline)
-        # On the fullest node, one per device.
-        processes = min(parallelism.world_size, used.gpus_per_node)
-        times = partial(
-            BundleTimes,
-            self.predictor.at(processes),
-            factors=factors,
-            collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
-            kernel=kernel_change(parallelism.attention_kernel, self.bundle, factors),
-            power_limit_w=parallelism.power_limit_w,
-        )
-        engine_of = partial(
-            Engine,
-            model,
-            used,
-            bucket_entries,
-            element_bytes=element_bytes,
-            host_link_bytes_per_s=host_link_bytes_per_s(self.bundle),
-        )
-        if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
-            parallelism = engine_of(times()).balanced(Layouts.of(parallelism)).parallelism(0)
-        parts = decompose(
-            model=model,
-            parallelism=parallelism,
-            cluster=used,
-            bucket_entries=bucket_entries,
-            element_bytes=element_bytes,
-        )
+        asked = AskedStep.of(self.predictor, model, parallelism, cluster, bucket_entries, timeline, fabric)
+        parallelism, factors, used = asked.parallelism, asked.factors, asked.cluster
+        parts = asked.decomposed()
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
-        answers = times(draws=draws, with_warnings=True)
-        engine = engine_of(answers, draws=draws)
-        found = list(engine.configurations(Layouts.of(parallelism)))
-        if answers.problems:
-            (operator, _), problem = next(iter(answers.problems.items()))
-            needed_by = f"model {model.name}"
-            if OPERATORS[operator].dtype:
-                needed_by += f" with fp8_recipe {parallelism.fp8_recipe}; none needs no products in 8 bit"
-            raise DataError(f"{problem} (needed by {needed_by})")
-        [step] = found
+        answers = asked.times(draws=draws, with_warnings=True)
+        engine = asked.engine_of(answers, draws=draws)
+        step = asked.configuration(engine, answers)
         found_us = step.times(timeline)
         steps_s = found_us.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         if draws:
             errors = self.step_errors.of(timeline)
             steps_s[1:] = around(step_time_s, steps_s[1:], factors, errors)
-            steps_s[1:] *= unexplained(
-                factors, draws, errors, step_kind(model, parallelism), is_carried=self._is_carried
-            ) * exposed_draws(
-                self.stack, engine, parallelism, timeline, step_us=float(found_us.step_us[0]), draws=draws
-            )
+            kind = step_kind(model, parallelism)
+            spread = unexplained(factors, draws, errors, kind, is_carried=self._is_carried)
+            if self.stack is not None:
+                from kernelcast.runtime.estimate.exposed_draws import exposed_draws
+
+                step_us = float(found_us.step_us[0])
+                spread = spread * exposed_draws(
+                    self.stack, engine, parallelism, timeline, step_us=step_us, draws=draws
+                )
+            steps_s[1:] *= spread
 
         def time_us(call: Call) -> float:
             """The time of one call; 0 where it is left out of the sum."""
@@ -296,19 +268,19 @@ class Estimator:
             stages=tuple(stages_of(parts, step, time_us)),
             memory=device_memory(self.bundle, model, parallelism, *memory),
             concerned=MappingProxyType(
-                self._concerned(answers.asked, parts, processes, self._devices_per_node(used, source, over))
+                self._concerned(answers.asked, parts, asked.processes, self._devices_per_node(asked))
             ),
             model=model,
             parallelism=parallelism,
             cluster=used,
-            cluster_source=source,
-            processes_per_node=processes,
-            answered_with=self._answered_with(processes, answers.asked.sources.values()),
+            cluster_source=asked.cluster_source,
+            processes_per_node=asked.processes,
+            answered_with=self._answered_with(asked.processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
             peak=peak_of_step(self._peak, parts),
             provenance=replace(
                 self._provenance[timeline],
-                collectives=None if over is None else over.use,
+                collectives=None if asked.over is None else asked.over.use,
                 data=self._data(answers.asked.sources.values()),
             ),
             parts=parts,
@@ -360,22 +332,13 @@ class Estimator:
             sorted({level for key, level in answered.items() if not OPERATORS[key[0]].is_collective})
         )
 
-    def _devices_per_node(
-        self, used: Cluster, source: str, over: CollectiveSource | None
-    ) -> tuple[AnswerWarning, ...]:
+    def _devices_per_node(self, asked: AskedStep) -> tuple[AnswerWarning, ...]:
         """Warnings where the bundle's nodes, or the fabric's, have another number of devices than those used."""
         known = [one.gpus_per_node for one in self.bundle.manifest.fabric]
+        over = asked.over
         fabric = None if over is None or not over.is_asked else (over.name, over.devices_per_node)
-        return devices_per_node_warnings(used.gpus_per_node, source, bundle=known, fabric=fabric)
-
-    def _default_cluster(self, parallelism: Parallelism, fabric: FabricChoice | None) -> tuple[Cluster, str]:
-        of_fabric = chosen_gpus_per_node(fabric)
-        if of_fabric is not None:
-            return Cluster(gpus_per_node=of_fabric), "fabric"
-        gpus_per_node = usual_gpus_per_node(self.bundle)
-        if gpus_per_node is not None:
-            return Cluster(gpus_per_node=gpus_per_node), "bundle"
-        return Cluster(gpus_per_node=parallelism.world_size), "one node"
+        used, source = asked.cluster.gpus_per_node, asked.cluster_source
+        return devices_per_node_warnings(used, source, bundle=known, fabric=fabric)
 
 
 def _bytes_of(estimate: Estimate) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +12,15 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.stack.stack import NAMES, Stack
 from kernelcast.runtime.step.layouts import Layouts
-
-if TYPE_CHECKING:
-    from kernelcast.runtime.stack.stack import Stack
 
 _LOG_STEP = 0.1
 """Of the share, down, so that it stays below 1."""
 
 
 def exposed_draws(
-    stack: Stack | None,
+    stack: Stack,
     engine: Engine,
     parallelism: Parallelism,
     timeline: TimelineKind,
@@ -33,12 +30,8 @@ def exposed_draws(
 ) -> NDArray[np.float64]:
     """Random factors of a step, float64 [draws], from the uncertainty of `stack`'s exposed share.
 
-    `step_us` is the predicted step; a second step is predicted with a slightly smaller share. 1 without a stack.
+    `step_us` is the predicted step; a second step is predicted with a slightly smaller share.
     """
-    if stack is None:
-        return np.ones(draws)
-    from kernelcast.runtime.stack.stack import NAMES
-
     spread = stack.spread[NAMES.index("exposed_share")]
     if not any(spread) or not parallelism.exposed_share:
         return np.ones(draws)

@@ -1,24 +1,28 @@
 """Layouts as texts of a framework: every row of its table writes its settings, and reads what it decides."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.frameworks import NAMES
+from kernelcast.runtime.frameworks.accelerate import ACCELERATE, FILES, MODEL_NAME, flags_of_file
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
 from kernelcast.runtime.frameworks.facts import Facts, Job
 from kernelcast.runtime.frameworks.lines import line_of
 from kernelcast.runtime.frameworks.megatron import MEGATRON
 from kernelcast.runtime.frameworks.rows import Framework, Settings
 from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
+from kernelcast.runtime.frameworks.yaml_trained import LLM_FOUNDRY, NEMO
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST, STEPS
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import partition
 
-FRAMEWORKS: Mapping[str, Framework] = dict(zip(NAMES, (MEGATRON, TORCHTITAN, DEEPSPEED), strict=True))
+FRAMEWORKS: Mapping[str, Framework] = dict(
+    zip(NAMES, (MEGATRON, TORCHTITAN, DEEPSPEED, LLM_FOUNDRY, NEMO), strict=True)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +85,20 @@ class LayoutFile:
     text: str = ""
 
     @property
-    def name(self) -> str:
-        """The framework's name."""
-        return next(name for name, one in FRAMEWORKS.items() if one is self.framework)
+    def name(self) -> str | None:
+        """The framework's name; None of a script that does not say what trains."""
+        return next((name for name, one in FRAMEWORKS.items() if one is self.framework), None)
+
+    @property
+    def model_name(self) -> str | None:
+        """The model that a script of Hugging Face's names, None without one."""
+        name = self.settings.get(MODEL_NAME)
+        return name if isinstance(name, str) else None
 
     @property
     def unread(self) -> tuple[str, ...]:
         """Keys without effect on the layout, with their lines."""
-        known = self.framework.keys
+        known = self.framework.keys | {MODEL_NAME, *FILES}
         unread = [(key, line_of(key, self.text)) for key in self.settings if key not in known]
         return tuple(key if line is None else f"{key} (line {line})" for key, line in unread)
 
@@ -187,15 +197,21 @@ class LayoutFile:
         )
 
 
-def read_layout_text(text: str, where: str) -> LayoutFile:
-    """The settings in a text: flags of Megatron-LM, TOML of torchtitan or JSON of DeepSpeed.
+def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | None = None) -> LayoutFile:
+    """The settings in a text: flags of Megatron-LM, TOML of torchtitan, JSON of DeepSpeed, YAML of NeMo and the like.
+
+    `open_file` gives the text of a file that a script names; without one such files are not read.
 
     Raises:
         DataError: it is not of its form, or says nothing about a layout.
     """
-    framework = next(one for one in reversed(list(FRAMEWORKS.values())) if one.is_form_of(text))
+    readers = (ACCELERATE, *reversed(FRAMEWORKS.values()))
+    framework = next(one for one in readers if one.is_form_of(text))
     with error_context(where):
         settings = framework.parse(text)
+        if framework is ACCELERATE and open_file is not None:
+            for path in (settings[key] for key in FILES if key in settings):
+                settings = {**flags_of_file(open_file(str(path))), **settings}
     if not settings.keys() & framework.keys:
         titles = " or ".join(one.title for one in FRAMEWORKS.values())
         raise DataError(f"{where}: holds no setting of a layout, expected settings of {titles}")

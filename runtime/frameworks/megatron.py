@@ -29,14 +29,15 @@ from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 class Launch(Row):
     """torchrun's nodes and processes per node: the devices of the job. WORLD_SIZE counts where they are not given."""
 
-    keys = (*LAUNCHER, WORLD_SIZE)
+    flags = LAUNCHER
+    keys = (*flags, WORLD_SIZE)
     fields = ("devices", "gpus_per_node")
 
     def write(self, facts: Facts) -> Part:
         """As many processes on every node, as torchrun wants it."""
         devices, per_node = facts["devices"], facts["gpus_per_node"]
         processes = devices if devices <= per_node else gcd(devices, per_node)
-        settings = dict(zip(LAUNCHER, (devices // processes, processes), strict=True))
+        settings = dict(zip(self.flags, (devices // processes, processes), strict=True))
         uneven = devices > per_node != processes
         lost = f"{per_node} devices per node (torchrun starts {processes} on every node)"
         return Part(settings, (lost,) if uneven else ())

@@ -165,15 +165,13 @@ def _by_framework(
     for name, stack in stacks_that_run(asdict(estimate.parallelism), hardware):
         layout = replace(estimate.parallelism, **{**stack.fill({}), **_layout_of(values)})
         with suppress(UsageError, DataError):
-            other = estimator.with_stack(stack).predict(
+            found[name] = estimator.with_stack(stack).step_time_s(
                 model=estimate.model,
                 parallelism=layout,
                 cluster=estimate.cluster,
                 bucket_entries=estimate.bucket_entries,
-                interval=False,
                 fabric=fabric,
             )
-            found[name] = other.step_time_s
     return found
 
 

@@ -44,15 +44,14 @@ def rate_sensitivity(
     except DataError:  # a rate that no description may have
         return None
     at_half, at_double = (
-        estimator.predict(
+        estimator.step_time_s(
             model=estimate.model,
             parallelism=estimate.parallelism,
             cluster=estimate.cluster,
             bucket_entries=estimate.bucket_entries,
             timeline=estimate.timeline,
-            interval=False,
             fabric=one,
-        ).step_time_s
+        )
         / estimate.step_time_s
         - 1
         for one in (half, double)

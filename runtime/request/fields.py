@@ -27,7 +27,7 @@ from kernelcast.runtime.request.field_types import (
 )
 
 Norm = Literal["layer_norm", "rms_norm"]
-Activation = Literal["gelu", "swiglu", "geglu"]
+Activation = Literal["gelu", "swiglu", "geglu", "squared_relu"]
 Mixer = Literal["attention", "mamba2", "gated_delta_net"]
 Router = Literal["softmax", "sigmoid"]
 ContextExchange = Literal["ring", "all_to_all", "all_gather"]

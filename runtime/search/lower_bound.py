@@ -12,16 +12,20 @@ from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layouts import SCHEDULES, Layouts
 
 
-def least_us(engine: Engine, layouts: Layouts) -> Times:
+def least_us(engine: Engine, layouts: Layouts, *, with_shards: bool = False) -> Times:
     """A lower bound of the simulated step, float64 [layouts]; NaN without an answer. Of an engine without draws.
+
+    It is larger `with_shards`, where ZeRO-2 or 3 sends them in every pass.
 
     Stages share the work W of a micro-batch, and no overlap shortens it, so one of them has W / pp of it or more.
     In 1F1B and GPipe, stage s waits for the first and last passes of the stages before it: the step is
     T ≥ Σ_{j<s} w_j + m · w_s for every s, and the shortest where all are equal, T = W / (1 − (1 − 1/m)^pp).
     """
+    if not len(layouts):
+        return np.zeros(0)
     model, are_sharded = engine.model, layouts.are_sharded
     sharded = layouts.take(are_sharded)
-    requests = [(layouts, (MICRO_BATCH,)), *([(sharded, (SHARDS,))] if len(sharded) else [])]
+    requests = [(layouts, (MICRO_BATCH,)), *([(sharded, (SHARDS,))] if with_shards and len(sharded) else [])]
     prices, *of_shards = engine.prices.price(requests)
     rows, reruns = np.arange(len(layouts)), not layouts.like.recompute_layers
     backward = What.BACKWARD if reruns else What.KEPT_BACKWARD

@@ -12,7 +12,7 @@ from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
-from kernelcast.runtime.search.space import Refusals
+from kernelcast.runtime.search.refusals import Refusals
 from kernelcast.runtime.step.layouts import COLUMNS, Layouts
 
 

@@ -12,7 +12,7 @@ from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.question import Question
-from kernelcast.runtime.search.space import Refusals
+from kernelcast.runtime.search.refusals import Refusals
 from kernelcast.runtime.step.partition import counts_text
 
 if TYPE_CHECKING:

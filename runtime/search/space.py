@@ -37,6 +37,7 @@ from kernelcast.runtime.request.schedule import (
     check_schedule,
     check_simulated,
 )
+from kernelcast.runtime.search.refusals import Refusals, refusal_of
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.step.partition import partition
@@ -61,36 +62,6 @@ _DECIDING = ("shard_group", "context_exchange", "attention_kernel")
 """Fields common to all layouts that decide which degrees are valid."""
 _LEAST_PART = 4096
 """Tokens per part of a sequence: context parallelism with shorter parts is searched only if asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Combinations that are no valid layout: their number, and the first refusal in words."""
-
-    count: int
-    example: str
-
-
-@dataclass(slots=True)
-class Refusals:
-    """Refused combinations by the field that the refusal is about."""
-
-    by_field: dict[str, Refusal] = field(default_factory=dict)
-
-    def add(self, error: UsageError) -> None:
-        """Count a refusal."""
-        self._add(error.field, Refusal(1, str(error)))
-
-    def merge(self, other: "Refusals") -> None:
-        """Add another part's refusals."""
-        for name, refusal in other.by_field.items():
-            self._add(name, refusal)
-
-    def _add(self, name: str, refusal: Refusal) -> None:
-        known = self.by_field.get(name)
-        if known is not None:
-            refusal = Refusal(known.count + refusal.count, known.example)
-        self.by_field[name] = refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,12 +288,15 @@ class _Parts:
             for sequence_parallel in _distinct(space.sequence_parallel, tp > 1)
             if sequence_parallel or tp == 1 or not space.model.experts or len(space.sequence_parallel) == 1
         ]
+        # The same for every schedule: a size out of range, which is told first, and what the model refuses.
+        sizes = [refusal_of(_check_sizes, cut) for cut in cuts]
+        of_model = [refusal_of(cut.check, space.model) for cut in cuts]
         variants = tuple(
             (SCHEDULES.index(schedule), virtual_stages, int(cut.sequence_parallel))
             for schedule in _schedules(space.schedules, pp, unit["micro_batches"])
             for virtual_stages in self._virtual_stages(schedule, pp, refusals)
-            for cut in cuts
-            if self._is_valid(refusals, cut, schedule, virtual_stages)
+            for cut, first, last in zip(cuts, sizes, of_model, strict=True)
+            if self._is_valid(refusals, cut, schedule, virtual_stages, first, last)
         )
         is_alone = _is_alone(unit)
         if (variants, is_alone) not in self._tables:
@@ -336,19 +310,22 @@ class _Parts:
         return self._tables[variants, is_alone], refusals
 
     def _is_valid(
-        self, refusals: Refusals, cut: Parallelism, schedule: Schedule, virtual_stages: int
+        self,
+        refusals: Refusals,
+        cut: Parallelism,
+        schedule: Schedule,
+        virtual_stages: int,
+        first: UsageError | None,
+        last: UsageError | None,
     ) -> bool:
-        try:
-            for name in ("micro_batch", "micro_batches"):
-                LAYOUT[name].check(getattr(cut, name))
-            check_schedule(schedule, cut.pp, cut.micro_batches, virtual_stages)
-            cut.check(self.space.model)
-            if self.simulated:
-                check_simulated(cut.pp * virtual_stages, cut.micro_batches)
-        except UsageError as error:
+        error = (
+            first or refusal_of(check_schedule, schedule, cut.pp, cut.micro_batches, virtual_stages) or last
+        )
+        if error is None and self.simulated:
+            error = refusal_of(check_simulated, cut.pp * virtual_stages, cut.micro_batches)
+        if error is not None:
             refusals.add(error)
-            return False
-        return True
+        return error is None
 
     def _virtual_stages(self, schedule: Schedule, pp: int, refusals: Refusals) -> list[int]:
         usual = SCHEDULE_KINDS[schedule].virtual_stages
@@ -378,6 +355,11 @@ class _Parts:
             if virtual_stages in self.space.virtual_stages:
                 allowed.append(virtual_stages)
         return allowed, None
+
+
+def _check_sizes(cut: Parallelism) -> None:
+    for name in ("micro_batch", "micro_batches"):
+        LAYOUT[name].check(getattr(cut, name))
 
 
 def divisors(number: int) -> list[int]:

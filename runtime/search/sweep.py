@@ -89,19 +89,35 @@ class _Sweep:
     def _best_first(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         """Evaluate layouts in growing blocks, the least bounds first, until no bound allows a place among the best."""
         least = self.question.score(layouts, least_us(engine, layouts))
-        # Those without an answer are last, and counted when they are evaluated.
-        rest, size = np.argsort(least, kind="stable"), _FIRST
-        left_out = len(rest)
+        order = np.argsort(least, kind="stable")
+        # What ZeRO-2 and 3 send is priced for few layouts: once others are a bar.
+        first = order[~layouts.are_sharded[order]][:_FIRST]
+        self._evaluate_now(engine, layouts.take(first), memory[first])
+        is_left = self._may_be_best(least, memory)
+        is_left[first] = False
+        left_out = len(layouts) - len(first) - int(is_left.sum())
+        layouts, memory, size = layouts.take(is_left), memory[is_left], _GROWTH * _FIRST
+        least = self.question.score(layouts, least_us(engine, layouts, with_shards=True))
+        rest = np.argsort(least, kind="stable")
         while True:
-            rest = rest[np.isnan(least[rest]) | self._may_matter(least[rest], memory[rest])]
+            is_left = self._may_be_best(least[rest], memory[rest])
+            left_out += int((~is_left).sum())
+            rest = rest[is_left]
             if not len(rest):
                 break
             block, rest, size = rest[:size], rest[size:], _GROWTH * size
-            left_out -= len(block)
-            self._evaluate(engine, *self._balanced(engine, layouts.take(block), memory[block]))
-            self._settle()
+            self._evaluate_now(engine, layouts.take(block), memory[block])
         self.found.counts.evaluated += left_out
         self.found.counts.pruned += left_out
+
+    def _evaluate_now(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
+        if len(layouts):
+            self._evaluate(engine, *self._balanced(engine, layouts, memory))
+            self._settle()
+
+    def _may_be_best(self, least: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """As `_may_matter`; those without an answer are evaluated too, which counts them."""
+        return np.isnan(least) | self._may_matter(least, memory)
 
     def _evaluate(self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         answered = 0

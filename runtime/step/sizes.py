@@ -310,7 +310,7 @@ class Sizes:
     @property
     def is_gated(self) -> bool:
         """Whether MLPs have a gate: SwiGLU or GeGLU."""
-        return self.model.activation != "gelu"
+        return self.model.activation in ("swiglu", "geglu")
 
     @property
     def branches(self) -> int:

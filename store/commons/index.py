@@ -33,6 +33,7 @@ NAMESPACE = "kernelcast-commons"
 """Of the index's signature: one made for a bundle or a database does not count."""
 
 _SHA256 = Check(re.compile("[0-9a-f]{64}").fullmatch, "a SHA-256, 64 hex digits")
+_NO_FILE = Check(re.compile("(?:[0-9a-f]{64})?").fullmatch, "a SHA-256, 64 hex digits, or empty")
 _SIZE = between(1, DEFAULT_MAX_SIZE_BYTES)
 _TEXT = Check(
     lambda text: len(text) <= 300 and text.isprintable(), "a text of at most 300 characters on one line"
@@ -61,11 +62,17 @@ class Part(Record):
     dtypes: tuple[str, ...] = ()
     first_measured_at: Annotated[str, _TEXT] = ""
     last_measured_at: Annotated[str, _TEXT] = ""
+    parquet: Annotated[str, _NO_FILE] = ""  # digest of parquet/DIGEST.parquet: its view operator_time
 
     @property
     def path(self) -> str:
         """Where it lies in the folder."""
         return f"parts/{self.digest}.db.xz"
+
+    @property
+    def parquet_path(self) -> str:
+        """Where the same rows lie for readers of Parquet; empty if they do not."""
+        return f"parquet/{self.parquet}.parquet" if self.parquet else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
     FOLDER/kernelcast-commons.json, .sig    the index, and its signature
     FOLDER/parts/DIGEST.db.xz               rows of one run and operator: a kernelcast database, compressed
+    FOLDER/parquet/DIGEST.parquet           the same samples, where Parquet is asked for
     FOLDER/bundles/DIGEST.kcast             bundles
     FOLDER/descriptions/DIGEST.toml         fabrics and stacks
 
@@ -15,7 +16,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -44,7 +45,7 @@ from kernelcast.store.commons.index import (
     PublishedFile,
     read_index,
 )
-from kernelcast.store.connection import foreign_database
+from kernelcast.store.connection import connect, foreign_database
 from kernelcast.store.copying import Condition, Selection
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, unfinished_file
 from kernelcast.store.export import copy_selection
@@ -67,7 +68,12 @@ _PLAN = (
 )
 _FILES = {
     folder: re.compile(r"[0-9a-f]{64}\." + suffix)
-    for folder, suffix in (("parts", r"db\.xz"), ("bundles", "kcast"), ("descriptions", "toml"))
+    for folder, suffix in (
+        ("parts", r"db\.xz"),
+        ("bundles", "kcast"),
+        ("descriptions", "toml"),
+        ("parquet", "parquet"),
+    )
 }
 _BLOCK_BYTES = 1 << 20
 _PRESET = 6  # of xz: 9 MB to unpack
@@ -96,6 +102,7 @@ def publish(
     fabrics: Sequence[str] = (),
     stacks: Sequence[str] = (),
     with_notes: bool = False,
+    with_parquet: bool = False,
     is_dry_run: bool = False,
     max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
 ) -> Published:
@@ -103,7 +110,7 @@ def publish(
 
     The index is replaced last: until then readers see the commons as it was. Files that neither it nor the index before
     names are deleted. What `about` does not state, and no `bundles`, `fabrics` or `stacks`, stay as they were. A dry
-    run writes nothing there.
+    run writes nothing there. `with_parquet` (of extra `parquet`) also writes samples as Parquet, then and from then on.
 
     Raises:
         DataError: the folder is no commons and not empty, is signed while no key is given, or cannot be written; the
@@ -118,7 +125,8 @@ def publish(
         with error_context_of(target):
             for name in _FILES:
                 (target / name).mkdir(parents=True, exist_ok=True)
-        writer = _Writer(target=target, folder=folder, before=before)
+        with_parquet |= before is not None and any(part.parquet for part in before.parts)
+        writer = _Writer(target=target, folder=folder, before=before, with_parquet=with_parquet)
         with foreign_database(database, max_size_bytes=max_size_bytes) as connection, reported(database):
             parts = tuple(writer.parts(connection, database, with_notes))
             merged = connection.execute(
@@ -198,6 +206,7 @@ class _Writer:
     target: Path
     folder: Path
     before: Index | None
+    with_parquet: bool
     written: list[PublishedFile] = field(default_factory=list)
     rows: Counter[str] = field(default_factory=Counter)
     texts: dict[str, list[str]] = field(default_factory=dict)
@@ -210,9 +219,24 @@ class _Writer:
         for stated, selection in _plan(connection, with_notes):
             content = content_tables_digest(connection, selection.of)
             part = known.get((stated["run"], stated["operator"], content))
-            if part is None or not (self.folder / part.path).is_file():
+            wanted = self.with_parquet and bool(stated["operator"])
+            if part is None or not self._has(part) or (wanted and not part.parquet):
                 part = self._part(connection, source, selection, {**stated, "content": content})
             yield part
+
+    def _has(self, part: Part) -> bool:
+        return all((self.folder / path).is_file() for path in (part.path, part.parquet_path) if path)
+
+    def _parquet(self, database: Path) -> str:
+        """Write the samples of a part for readers of Parquet; returns the digest of the file."""
+        from kernelcast.store.parquet import write_view
+
+        with unfinished_beside(self.target / "parquet" / "part") as new:
+            with closing(connect(database, read_only=True)) as connection:
+                write_view(connection, "operator_time", new, texts={"workload"})
+            digest = sha256(new.read_bytes()).hexdigest()
+            new.replace(self.target / "parquet" / f"{digest}.parquet")
+        return digest
 
     def _part(
         self, connection: sqlite3.Connection, source: Path, selection: Selection, stated: Mapping[str, Any]
@@ -238,6 +262,7 @@ class _Writer:
                 size_bytes=packed.stat().st_size,
                 database_digest=inside.hexdigest(),
                 database_bytes=new.stat().st_size,
+                parquet=self._parquet(new) if self.with_parquet and stated["operator"] else "",
                 **stated,
             )
             packed.replace(self.target / part.path)
@@ -337,7 +362,14 @@ def _write_index(folder: Path, index: Index, key: Path | None) -> None:
 
 def _remove_unnamed(folder: Path, index: Index, before: Index | None) -> int:
     """Delete files that no reader of the index, or of the one before, can ask for; returns their number."""
-    named = {Path(one.path).name for each in (index, before) if each for one in each.files}
+    named = {
+        Path(path).name
+        for each in (index, before)
+        if each
+        for one in each.files
+        for path in (one.path, getattr(one, "parquet_path", ""))
+        if path
+    }
     unnamed = [
         folder / name / one
         for name, form in _FILES.items()

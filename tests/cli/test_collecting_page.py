@@ -39,7 +39,7 @@ def here(line: str) -> list[str]:
     return arguments
 
 
-@pytest.mark.slow(minutes=13)
+@pytest.mark.slow(minutes=4)
 def test_the_page_from_its_beginning_to_its_end(tmp_path: Path) -> None:
     ran = []
     for line in lines():

@@ -69,6 +69,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert printed.err == ""
 
 
+@pytest.mark.slow
 def test_what_differs_between_configurations_is_said(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_what_differs_between_configurations_is_said(
     assert titles == ["tiny 1-1-1, 2 × 1", "tiny 1-1-1, 2 × 1, recompute full", "tiny 1-1-1, 1 × 1, gpipe"]
 
 
+@pytest.mark.slow
 def test_a_calibration_is_said_and_can_be_left_out(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

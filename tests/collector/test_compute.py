@@ -106,6 +106,7 @@ def test_what_is_there_is_not_measured_again(database: Database, plan: Plan, gel
     assert len(database.run_list()) == 2  # a run that measured nothing is none
 
 
+@pytest.mark.slow
 def test_a_linear_with_one_of_its_directions_is_measured_again(
     database: Database, plan: Plan, quick: Effort
 ) -> None:
@@ -134,6 +135,7 @@ def test_again_adds(database: Database, plan: Plan, gelu: Settings) -> None:
 @pytest.mark.parametrize(
     "change", [{"threads": 2}, pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_other_conditions_are_measured_on_their_own(
     database: Database, plan: Plan, gelu: Settings, change: dict[str, Any]
 ) -> None:
@@ -144,6 +146,7 @@ def test_other_conditions_are_measured_on_their_own(
     assert threads == ({1, 2} if "threads" in change else {1})
 
 
+@pytest.mark.slow
 def test_each_load_is_measured_on_its_own(database: Database, plan: Plan, gelu: Settings) -> None:
     measured, there = Collected(measured=1), Collected(already_there=1)
     sustained = replace(gelu, load=Load.SUSTAINED)

@@ -78,6 +78,7 @@ def test_what_was_given_up_or_is_from_before_is_no_damage(writer: sqlite3.Connec
     assert check_database(copied(tmp_path)[0]) == []
 
 
+@pytest.mark.slow
 def test_any_changed_bit_is_said_or_changes_nothing(writer: sqlite3.Connection, tmp_path: Path) -> None:
     target, log = copied(tmp_path)
     sound, generator = log.read_bytes(), random.Random(7)

@@ -41,6 +41,7 @@ def write(tmp_path: Path, text: str = RUNS, name: str = "ours.toml") -> str:
     return str(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_added_steps_are_scored_with_those_that_ship(
     tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from kernelcast.validate.published import SITES, published_runs, validate_publis
 from kernelcast.validate.runs import RunsFile
 
 
+@pytest.mark.slow
 def test_a_site_is_imported_trained_on_and_its_steps_predicted(
     make_site: Callable[[], Path], tmp_path: Path
 ) -> None:

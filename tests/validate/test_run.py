@@ -86,6 +86,7 @@ def test_what_ships_was_not_measured_alone(
     assert {name for name, _ in asked} <= {name for name, _ in measured}
 
 
+@pytest.mark.slow
 def test_steps_are_stored_and_found_again(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

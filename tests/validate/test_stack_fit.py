@@ -65,6 +65,7 @@ def runs_file(
     return path
 
 
+@pytest.mark.slow
 def test_steps_of_exactly_1_1_times_the_sum_give_1_1(tmp_path: Path, make_bundle: Make) -> None:
     bundle = make_bundle()
     path = runs_file(bundle, tmp_path, dict.fromkeys(range(1, 41, 2), 1.1))
@@ -80,6 +81,7 @@ def test_steps_of_exactly_1_1_times_the_sum_give_1_1(tmp_path: Path, make_bundle
     assert found.stack.residual < 0.02
 
 
+@pytest.mark.slow
 def test_a_factor_of_attention_is_told_from_that_of_all_else(tmp_path: Path, make_bundle: Make) -> None:
     # Attention takes half of the steps of long models, next to nothing of the others', which spend it on the loss.
     slow = make_bundle({"flash_attention": 75.0, "cross_entropy": 2000.0}, name="slow.kcast")

@@ -8,7 +8,7 @@ import { byId, copied, download, h, options } from "./dom.js";
 import { SCHEDULES, amount, counted, gib, whole } from "./format.js";
 import { jobText } from "./jobs.js";
 import { showRun } from "./run.js";
-import { FACTORS, OWN, described, layoutBody, searchBody, tokensOf } from "./questions.js";
+import { FACTORS, OPTIMIZERS, OWN, described, layoutBody, searchBody, tokensOf } from "./questions.js";
 import { Sliders } from "./sliders.js";
 import { DEFAULTS, LAYOUT_FIELDS, fresh, read, written } from "./state.js";
 import { LayoutTable } from "./table.js";
@@ -18,6 +18,7 @@ const CONTROLS = Object.keys(DEFAULTS);
 // What leaves a chosen layout as it is.
 const KEEPS_LAYOUT = ["network", "attention", "kernel", "stack", "price", "tokens", "top", "fabric", "hardware"];
 const ONLY_SHOWN = ["price", "tokens"];
+const FP8_RECIPES = ["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"];
 const CONFIG = "\u0000config";
 const FULL_AFTER_MS = 250;
 const RETRY_MS = 2000;
@@ -97,6 +98,9 @@ function fillControls() {
   options(byId("recompute"), [["", "any"], ["none", "none"], ["selective", "selective"], ["full", "full"]], state.recompute);
   options(byId("schedule"), [["", "usual"], ...Object.entries(SCHEDULES)], state.schedule);
   options(byId("zero"), [["", "any"], ["0", "0"], ["1", "1"], ["2", "2"], ["3", "3"]], state.zero);
+  options(byId("framework"), [["", "none assumed"], ...catalogue.frameworks.map((one) => [one.name, one.title])], state.framework);
+  options(byId("fp8"), [["", "none"], ...FP8_RECIPES.map((name) => [name, name])], state.fp8);
+  options(byId("optimizer"), [["", "Adam, float32"], ...Object.entries(OPTIMIZERS).map(([name, one]) => [name, one.title])], state.optimizer);
   showControls();
 }
 
@@ -111,7 +115,7 @@ function showControls() {
   // A kernel that another device runs stays in sight, with the server's refusal, until another one is chosen.
   const fused = new Set([...(hardware?.attention_kernels ?? catalogue.attention_kernels), ...(state.kernel ? [state.kernel] : [])]);
   options(byId("kernel"), [["", "as measured"], ...[...fused].map((name) => [name, name])], state.kernel);
-  options(byId("stack"), [["", "none: sums as they are"], ...catalogue.stacks.map((one) => [one.name, one.name])], state.stack);
+  options(byId("stack"), [["", catalogue.frameworks.find((one) => one.name === state.framework)?.stack ? "the framework's" : "none: sums as they are"], ...catalogue.stacks.map((one) => [one.name, one.name])], state.stack);
   byId("stack-note").textContent = catalogue.stacks.find((one) => one.name === state.stack)?.software ?? "";
   for (const name of CONTROLS) if (!["fabric", "model", "attention", "kernel", "stack", typing].includes(name)) byId(name).value = state[name];
   byId("sequence").placeholder = model ? String(model.sequence_length) : "";
@@ -252,6 +256,7 @@ async function showLayout(layout) {
   const [found, pictures, possible] = await Promise.all([ask("/predict", body), ask("/pictures", body), ask("/choices", body)]);
   estimate = found;
   answered = { layout: Object.fromEntries(LAYOUT_FIELDS.map((name) => [name, name === "layer_split" ? layout.layer_split : found.parallelism[name]])), body, pictures };
+  byId("launch").hidden = !found.framework_arguments;
   sliders.show(possible.choices, answered.layout);
   mark();
   showPictures(pictures);
@@ -344,6 +349,10 @@ function connect() {
   byId("download-page").addEventListener("click", () => guarded(async () => download(fileName("html"), await ask("/page", answered.body, { as: "blob" }))));
   byId("download-trace").addEventListener("click", () => guarded(async () => download(fileName("trace.json"), await ask("/trace", answered.body, { as: "blob" }))));
   byId("sbatch").addEventListener("click", () => guarded(async () => dialog("As a Slurm job", await jobText(answered.body, estimate, tokensOf(state), Number(state.price)))));
+  byId("launch").addEventListener("click", () => {
+    const { title, text, lost } = estimate.framework_arguments;
+    dialog(`Arguments of ${title}`, [text, ...(lost.length ? ["", `# not in them: ${lost.join("; ")}`] : [])].join("\n"));
+  });
   byId("dialog-close").addEventListener("click", () => byId("dialog").close());
   acceptConfigs((found) => {
     Object.assign(state, { config: found.model, layout: null, attention: "", sequence: "" });

@@ -6,6 +6,13 @@ export const OWN = "";
 export const FACTORS = { "-3": 1 / 8, "-2": 1 / 4, "-1": 1 / 2, 0: 1, 1: 2, 2: 4, 3: 8 };
 const QUICK = { zero: [1], schedules: ["1f1b", "interleaved"], virtual_stages: [2, 4], micro_batch: "1-4", top: 200 };
 
+export const OPTIMIZERS = {
+  bfloat16: { title: "Adam, states in bfloat16", fields: { optimizer_states: "bfloat16" } },
+  "8bit": { title: "Adam, states in 8 bit", fields: { optimizer_states: "8bit" } },
+  lion: { title: "Lion", fields: { optimizer: "lion" } },
+  sgd: { title: "SGD with momentum", fields: { optimizer: "sgd" } },
+};
+
 /** The description of the state's fabric, or null where it is measured, or that of a bundle. */
 export function described(state, catalogue) {
   const hardware = catalogue.hardware.find((one) => one.name === state.hardware);
@@ -37,6 +44,10 @@ function shared(state, catalogue, model) {
     ...fabric(state, catalogue),
     ...(state.kernel ? { attention_kernel: state.kernel } : {}),
     ...(state.stack ? { stack: state.stack } : {}),
+    ...(state.framework ? { framework: state.framework } : {}),
+    ...(state.fp8 ? { fp8_recipe: state.fp8 } : {}),
+    ...(state.lora ? { lora_rank: whole(state.lora, "LoRA rank") } : {}),
+    ...OPTIMIZERS[state.optimizer]?.fields,
     global_batch: whole(state.batch, "global batch"),
   };
 }
@@ -51,7 +62,7 @@ export function searchBody(state, catalogue, model, { quick }) {
     ...shared(state, catalogue, model),
     gpus: whole(state.gpus, "GPUs"),
     top: Number(state.top),
-    ...(quick ? QUICK : {}),
+    ...(quick ? (state.framework ? { micro_batch: QUICK.micro_batch, top: QUICK.top } : QUICK) : {}),
     ...limits,
   };
 }

@@ -6,7 +6,7 @@ import { SCHEDULES } from "./format.js";
 const TITLES = { tp: "Tensor, tp", pp: "Pipeline, pp", dp: "Data, dp", cp: "Context, cp", ep: "Expert, ep", expert_tp: "Expert tp", micro_batch: "Micro-batch" };
 const WITHOUT_PIPELINE = ["1f1b", "gpipe"];
 const CHUNKS = { interleaved: 2, zb_v: 2, dualpipe_v: 2 };
-const ZEROS = [["0", "0, nothing sharded"], ["1", "1, optimizer"], ["2", "2, gradients"], ["3", "3, parameters"]];
+const ZEROS = [["0", "0, nothing"], ["1", "1, optimizer"], ["2", "2, gradients"], ["3", "3, parameters"]];
 
 export class Sliders {
   #place; #note; #change; #made = {}; #choices = {}; #layout = null; #switches = {};

@@ -35,11 +35,11 @@ def gated(default: str = "silu") -> Reader:
 
 
 def plain(default: str = "gelu") -> Reader:
-    """The activation of an MLP without a gate; ReLU, squared or not, moves what GeLU moves."""
+    """The activation of an MLP without a gate; ReLU moves what GeLU moves."""
 
     def read(config: Config, _: Mapping[str, Any]) -> str:
-        config.one_of(_ACTIVATIONS, (*_GELU, "relu", "relu2"), default)
-        return "gelu"
+        found = config.one_of(_ACTIVATIONS, (*_GELU, "relu", "relu2"), default)
+        return "squared_relu" if found == "relu2" else "gelu"
 
     return read
 

@@ -137,9 +137,10 @@ def _routed(s: Sizes) -> Ops:
 def _before_probabilities(s: Sizes) -> int:
     """Bytes per column of a result whose product with the row's probability is no part of the activation's kernel.
 
-    Megatron-core's is fused for SwiGLU alone (`weighted_bias_swiglu_impl`).
+    Megatron-core's is fused for SwiGLU (`weighted_bias_swiglu_impl`) and squared ReLU (`weighted_squared_relu_impl`).
     """
-    return 0 if s.is_gated or s.modules.kept_results else s.element_bytes
+    is_fused = s.is_gated or s.model.activation == "squared_relu"
+    return 0 if is_fused or s.modules.kept_results else s.element_bytes
 
 
 def _shared(s: Sizes) -> Ops:

@@ -14,7 +14,7 @@ def has_bias(s: Sizes) -> bool:
 
 
 def activation_operator(s: Sizes) -> str:
-    """The operator of its activation; both gated ones move the same."""
+    """The operator of its activation; both gated ones move the same, and so do both others."""
     return "swiglu" if s.is_gated else "gelu"
 
 

@@ -4,6 +4,7 @@ Both read one product: values (x, v), what writes to and reads from the state (B
 of each head (dt; beta, alpha). Tensor parallelism cuts their heads and groups, context parallelism exchanges heads
 for tokens around convolution and scan (Megatron-core's MambaMixer and GatedDeltaNet). Step sizes and decays of each
 head, which are in fp32, and states between chunks, which backward passes compute again, are not among what is kept.
+Mamba-2's kernels compute the convolution again too (mamba_ssm's `mamba_split_conv1d_scan_combined`).
 """
 
 from typing import NamedTuple
@@ -24,7 +25,8 @@ class Recurrence(NamedTuple):
 
     `read` numbers per head come out of the projection, `parameters` per head are its own. `kept` entries per token and
     head are kept for the backward pass. `biases` counts the biases of a convolved channel. With `norms_channels` the
-    norm has a weight per channel, else one for the channels of a head, the same in all heads.
+    norm has a weight per channel, else one for the channels of a head, the same in all heads. With
+    `convolves_again` the convolution's output is not kept.
     """
 
     scan: str
@@ -33,13 +35,14 @@ class Recurrence(NamedTuple):
     kept: int
     biases: int
     norms_channels: bool
+    convolves_again: bool
 
 
 RECURRENCES = {
     # dt; A, D and dt's bias (arXiv 2405.21060, mamba_ssm's Mamba2).
-    "mamba2": Recurrence("state_space_scan", 1, 3, 0, 1, True),
+    "mamba2": Recurrence("state_space_scan", 1, 3, 0, 1, True, True),
     # beta and alpha; A and dt's bias; the inverse within a chunk of 64 tokens (arXiv 2412.06464, FLA's kernels).
-    "gated_delta_net": Recurrence("gated_delta_rule", 2, 2, 64, 0, False),
+    "gated_delta_net": Recurrence("gated_delta_rule", 2, 2, 64, 0, False, False),
 }
 
 
@@ -54,6 +57,7 @@ def recurrent_mixer(s: Sizes) -> Ops:
     # Whole sequences, and a cp-th of the heads.
     batch, length = s.micro_batch, model.sequence_length
     heads = (s.recurrent_groups // s.cp, s.recurrent_heads // s.cp)
+    kept = own.kept * s.recurrent_heads + (0 if own.convolves_again else channels)
     late = element * (s.local_tokens * s.hidden + rows * projected)
     return (
         *linear(s, "attention", IN, rows, s.hidden, projected, late=late),
@@ -66,6 +70,7 @@ def recurrent_mixer(s: Sizes) -> Ops:
             channels // s.cp,
             parameters=channels * (_TAPS + own.biases),
             saves=element * rows * projected,
+            reruns=own.convolves_again,
             needs="input",
         ),
         op(
@@ -77,7 +82,7 @@ def recurrent_mixer(s: Sizes) -> Ops:
             model.recurrent_state_size,
             model.recurrent_head_size,
             parameters=own.parameters * s.recurrent_heads,
-            saves=element * rows * (channels + own.kept * s.recurrent_heads),
+            saves=element * rows * kept,
             needs="input",
         ),
         # One kernel reads the scan's output and the gate, and writes one: it moves what a gated activation moves.

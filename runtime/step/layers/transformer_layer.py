@@ -33,7 +33,7 @@ def transformer_layer(s: Sizes) -> Ops:
         *(residual if parallel else ()),
         *((_residual_add(s, "mlp_residual"),) if kind.has_mlp else ()),
     )
-    return tuple(one._replace(in_layer=True) for one in ops)
+    return tuple([Op._make((*one[:-1], True)) for one in ops])  # `in_layer` is the last field
 
 
 def mixer_gradient_bytes(s: Sizes) -> Number:

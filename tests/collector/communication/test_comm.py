@@ -195,6 +195,7 @@ def test_the_rest_of_the_groups_is_measured_later(tmp_path: Path, one_size: Path
     assert found == {((1, 2), 2), ((1, 4), None)}
 
 
+@pytest.mark.slow
 def test_memory_that_is_not_there_is_a_row_and_the_run_goes_on(tmp_path: Path, plan_file: Path) -> None:
     path, plan = tmp_path / "bench.db", tmp_path / "large.toml"
     text = plan_file.read_text()
@@ -217,6 +218,7 @@ def test_memory_that_is_not_there_is_a_row_and_the_run_goes_on(tmp_path: Path, p
     )
 
 
+@pytest.mark.slow
 def test_one_process_says_what_is_wrong_and_all_end(tmp_path: Path, plan_file: Path) -> None:
     # Process 0 alone opens the database; the other one must not wait for it.
     path = tmp_path / "none" / "bench.db"
@@ -258,6 +260,7 @@ def test_a_process_that_is_lost_ends_the_others_and_keeps_what_was_measured(
         assert again.stdout.startswith(f"{path}: 9 measured, 3 already there")
 
 
+@pytest.mark.slow
 def test_a_process_without_memory_in_a_collective_says_so_and_ends_the_run(
     tmp_path: Path, plan_file: Path
 ) -> None:
@@ -287,6 +290,7 @@ def test_a_process_that_stops_ends_the_others_at_the_timeout(tmp_path: Path, pla
 
 
 @pytest.mark.parametrize("deed", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_signal_ends_all_after_the_point(tmp_path: Path, plan_file: Path, deed: str) -> None:
     path, script = tmp_path / "bench.db", tmp_path / "lost.py"
     script.write_text(LOST)
@@ -296,6 +300,7 @@ def test_a_signal_ends_all_after_the_point(tmp_path: Path, plan_file: Path, deed
         assert len(database.read_samples()) == 4
 
 
+@pytest.mark.slow
 def test_the_command_told_to_end_leaves_no_process(tmp_path: Path, plan_file: Path) -> None:
     path = tmp_path / "bench.db"
     command = [sys.executable, *COMM, "--procs", "2", "--db", str(path), "--plan", str(plan_file)]

@@ -76,6 +76,7 @@ def test_the_calmest_of_at_most_three_is_stored(
     assert all(least_us < longest_us(sample) < most_us for sample in found)
 
 
+@pytest.mark.slow
 def test_what_stalled_is_kept_where_its_turn_does_not_come_again(tmp_path: Path, plan_file: Path) -> None:
     # The collectives take turns: one of the first round is an all-gather.
     planned = [op for op in OPERATORS.values() if op.is_collective and not op.is_on_request]

@@ -164,6 +164,7 @@ def test_ingesting_needs_no_torch() -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data/traces next to the checkout")
+@pytest.mark.slow
 def test_traces_that_other_projects_published(db: Path) -> None:
     files = sorted(SHARED.glob("*/*.json.gz"))
     good = [path for path in files if path.name not in (NOT_A_TRACE, NO_KERNEL)]

@@ -34,6 +34,7 @@ def _faults(keep: bool) -> int:
 
 
 @pytest.mark.skipif(not keeps_freed_memory(), reason="the C library is not glibc")
+@pytest.mark.slow
 def test_tensors_reuse_memory_without_page_faults() -> None:
     assert _faults(keep=True) * 20 < _faults(keep=False)
 

@@ -87,6 +87,7 @@ def test_other_cores_are_those_that_no_process_uses(monkeypatch: pytest.MonkeyPa
 
 
 @needs_two_cores
+@pytest.mark.slow
 def test_other_cores_compute_until_they_are_let_go() -> None:
     with BusyCores([()]) as busy:
         (process,) = active_children()

@@ -231,6 +231,7 @@ def test_every_shape_of_the_ranges(plan: Plan) -> None:
     assert [p.vector for p in everything["layer_norm"]] != vectors
 
 
+@pytest.mark.slow
 class TestThePaperPlan:
     """Tables VI and VII, counted apart from the code that expands them."""
 

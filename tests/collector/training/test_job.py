@@ -95,6 +95,7 @@ def test_further_degrees_stand_in_the_label() -> None:
     assert TrainingJob(model=MODEL, parallelism=split).label == "1-1-1-cp2"
 
 
+@pytest.mark.slow
 def test_stages_that_have_something_else_or_another_chunk_are_trained() -> None:
     jobs = [job(3, (0, 4, 0)), job(3, (1, 0, 1, 1, 1, 0)), job(2, (2, 0, 2, 0))]
     effort = TrainingEffort(rounds=1, warm_up_steps=0, steps=1, traced=False)

@@ -58,6 +58,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELCAST_TEST", str(os.getpid()))
 
 
+@pytest.mark.slow
 def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> None:
     layouts = [ALONE, replace(ALONE, pp=2), replace(ALONE, tp=2), replace(ALONE, dp=2)]
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
@@ -87,6 +88,7 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
         assert components["Encoder_Bwd"] < components["Stage_Bwd_Max"]
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_is_counted_twice() -> None:
     layouts = [replace(ALONE, recompute="full"), replace(ALONE, tp=2, recompute="full")]
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
@@ -95,6 +97,7 @@ def test_what_is_computed_again_is_counted_twice() -> None:
         check_operators(job, measured.operator_times())
 
 
+@pytest.mark.slow
 def test_experts_and_parts_of_sequences_are_exchanged_as_often_as_predicted() -> None:
     mixture = replace(
         MODEL, name="mixture", norm="rms_norm", activation="swiglu", biases="none", dense_layers=1,
@@ -147,6 +150,7 @@ def check_operators(job: TrainingJob, found: list[OperatorTime], *, most_others:
     assert others < most_others * sum(o.step_us for o in work)
 
 
+@pytest.mark.slow
 def test_an_exception_is_one_line_and_leaves_nobody() -> None:
     # Heads of 7 elements cannot be rotated.
     model = replace(MODEL, head_size=7, rotary=False)
@@ -163,6 +167,7 @@ def test_an_exception_is_one_line_and_leaves_nobody() -> None:
     assert workers() == set()
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_others_and_keeps_what_was_measured() -> None:
     job = TrainingJob(model=MODEL, parallelism=replace(ALONE, tp=2))
     kept: list[Turn] = []

@@ -36,6 +36,7 @@ def _short_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
 
 
+@pytest.mark.slow
 def test_a_rank_that_a_job_does_not_need_waits_as_long_as_a_turn_may_take() -> None:
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in (ALONE, PAIR)]
     start = time.monotonic()

@@ -43,7 +43,7 @@ def test_an_answer_at_once(tab: Tab, explorer: Explorer) -> None:
     [
         ("hardware", "mi300x"), ("fabric", "pcie5-800g"), ("model", "gpt-20b"), ("recompute", "full"),
         ("attention", "unfused"), ("kernel", "flash-2"), ("stack", "megatron-core"), ("schedule", "gpipe"),
-        ("zero", "0"),
+        ("zero", "0"), ("framework", "torchtitan"), ("fp8", "rowwise"), ("optimizer", "8bit"),
     ],
 )  # fmt: skip
 def test_choices_change_the_answer(tab: Tab, explorer: Explorer, control: str, value: str) -> None:
@@ -56,7 +56,42 @@ def test_choices_change_the_answer(tab: Tab, explorer: Explorer, control: str, v
     assert tab.text("#answer") != before
 
 
-@pytest.mark.parametrize(("control", "value"), [("gpus", "16"), ("batch", "32"), ("sequence", "2048")])
+def test_a_framework_s_arguments(tab: Tab, explorer: Explorer) -> None:
+    tab.open(explorer.home + SMALL)
+    assert not tab.page.is_visible("#launch")
+    tab.page.select_option("#framework", "nemo")
+    tab.settle()
+    tab.page.click("#launch")
+    assert tab.text("#dialog-title") == "Arguments of NeMo"
+    assert "tensor_model_parallel_size: " in tab.text("#dialog-body")
+
+
+def test_at_1360_px_every_choice_is_readable_and_messages_stay_in_sight(tab: Tab, explorer: Explorer) -> None:
+    tab.page.set_viewport_size({"width": 1360, "height": 900})
+    tab.open(explorer.home + SMALL)
+    cut = tab.page.evaluate(
+        """() => [...document.querySelectorAll("select")].filter((one) => one.offsetParent).filter((one) => {
+          const style = getComputedStyle(one), pen = document.createElement("canvas").getContext("2d");
+          pen.font = style.font;
+          const room = one.clientWidth - 2 * parseFloat(style.paddingLeft) - 18;
+          return pen.measureText(one.selectedOptions[0].text).width > room;
+        }).map((one) => one.id)"""
+    )
+    assert cut == []
+    rows = tab.page.locator("#table .rows")
+    assert rows.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+    tab.page.locator("#tokens").scroll_into_view_if_needed()
+    tab.page.fill("#lora", "many")
+    tab.page.keyboard.press("Tab")
+    tab.page.locator("#problem:not([hidden])").wait_for()
+    box = tab.page.locator("#problem").bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] <= 900 - box["height"]
+
+
+@pytest.mark.parametrize(
+    ("control", "value"), [("gpus", "16"), ("batch", "32"), ("sequence", "2048"), ("lora", "16")]
+)
 def test_numbers_change_the_answer(tab: Tab, explorer: Explorer, control: str, value: str) -> None:
     tab.open(explorer.home + SMALL)
     before = step(tab)

@@ -83,13 +83,6 @@ def test_steps_of_other_software_weigh_a_fifth_where_the_asked_one_is_known() ->
     assert errors.quantiles([0.25, 0.75], "recurrent").tolist() == plain
 
 
-def test_recurrent_steps_have_no_part_in_others() -> None:
-    recurrent = replace(MANY, name="hybrid", kind="recurrent", log_errors=(1.0,))
-    errors = StepErrors(sources=(FEW, recurrent))
-    assert errors.quantiles([1.0], "dense").tolist() == [0.1]
-    assert errors.quantiles([1.0], "recurrent").tolist() == [1.0]
-
-
 def test_one_publisher_s_steps_are_left_out_with_what_was_carried_to_them() -> None:
     to_few, to_many = (CarriedError(stack="s", name=name, steps=2, log_error=0.1) for name in ("few", "many"))
     both = StepErrors(sources=(MANY, FEW), carried=(to_few, to_many))
@@ -177,6 +170,7 @@ def test_few_errors_are_kept_and_many_become_equally_likely_quantiles() -> None:
     assert found[-1] == pytest.approx(0.974, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_what_ships_is_what_the_steps_show_now() -> None:
     shipped, now = shipped_step_errors(), step_errors()
     assert [replace(one, log_errors=()) for one in shipped.sources] == [

@@ -110,11 +110,19 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
             changes["shard_group"] = layout.cp if layout.dp > 1 else 0
         changes["vocabulary_multiple"] = 1
         changes["dropout"] = 0.0
-    if name == "megatron-lm":
+    if name == "nemo":
+        changes["schedule"] = "interleaved" if layout.virtual_stages > 1 else "1f1b"
+        changes |= {"zero": min(layout.zero, 1), "shard_group": 0, "dropout": 0.0}
+        changes["recompute_modules"] = ("core_attn",)
+    if name in ("megatron-lm", "nemo"):
         changes["recompute_early_stop"] = False
     else:
         changes["recompute_modules"], changes["recompute_layers"] = ("core_attn",), 0
         changes["recompute_together"] = 1
+    if name == "llm-foundry":
+        changes |= {"zero": 0 if layout.zero == 1 else layout.zero, "recompute_early_stop": False}
+        changes |= {"vocabulary_multiple": 1, "dropout": 0.0, "shard_group": 0, "schedule": "1f1b"}
+        changes["recompute"] = "full" if layout.recompute == "full" else "none"
     if name == "deepspeed":
         changes |= {"schedule": "1f1b", "virtual_stages": 1, "sequence_parallel": False}
         changes |= {"vocabulary_multiple": 128, "dropout": 0.0, "recompute_early_stop": False}
@@ -125,10 +133,19 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
     return replace(layout, **changes)
 
 
-def read_back(text: str, model: ModelConfig) -> tuple[Parallelism, dict[str, Any]]:
+def of_framework(name: str, layout: Parallelism) -> Parallelism:
+    """Data parallel alone for LLM Foundry, which cuts no model."""
+    if name != "llm-foundry":
+        return layout
+    shards = {"shard_group": 0 if layout.dp % 2 else layout.shard_group}
+    whole = dict.fromkeys(("pp", "tp", "cp", "virtual_stages"), 1)
+    return replace(layout, **whole, **shards, schedule="1f1b", layer_counts=None, sequence_parallel=False)
+
+
+def read_back(text: str, model: ModelConfig, devices: int) -> tuple[Parallelism, dict[str, Any]]:
     file = read_layout_text(text, "text")
     assert file.unread == ()
-    fields, _, _ = file.request(model, {})
+    fields, _, _ = file.request(model, {}, devices if file.name == "llm-foundry" else None)
     return read_layout(fields), fields
 
 
@@ -136,12 +153,12 @@ def read_back(text: str, model: ModelConfig) -> tuple[Parallelism, dict[str, Any
 @given(case=cases(), gpus_per_node=st.integers(1, 9))
 def test_the_same_as_far_as_it_can_be_expressed(name: str, case: Case, gpus_per_node: int) -> None:
     model, layout = case
-    layout = plain(model, layout)
+    layout = plain(model, of_framework(name, layout))
     written = write_layout(
         name, Job(model=model, parallelism=layout, gpus_per_node=gpus_per_node, dtype="bfloat16")
     )
     expected = expressible(name, model, layout)
-    found, fields = read_back(written.text, model)
+    found, fields = read_back(written.text, model, layout.world_size)
     assert plain(model, found) == expected
     assert fields.get("sequence_length", 4096) == 4096
     # Whatever is not the same was said.
@@ -168,7 +185,12 @@ def test_the_same_as_far_as_it_can_be_expressed(name: str, case: Case, gpus_per_
 @given(case=cases())
 def test_what_is_read_is_written_the_same(name: str, case: Case) -> None:
     model, layout = case
-    job = Job(model=model, parallelism=plain(model, layout), gpus_per_node=8, dtype="float32")
+    job = Job(
+        model=model,
+        parallelism=plain(model, of_framework(name, layout)),
+        gpus_per_node=8,
+        dtype="float32",
+    )
     text = write_layout(name, job).text
-    again, _ = read_back(text, model)
+    again, _ = read_back(text, model, job.parallelism.world_size)
     assert write_layout(name, replace(job, parallelism=again)).text == text

@@ -96,3 +96,112 @@ def test_overrides_of_torchtitan() -> None:
         "tensor_overlap": "products",
     }
     assert fields.items() >= expected.items()
+
+
+NEMO = """
+trainer: {num_nodes: 4, devices: 8, max_steps: 100}
+model:
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2  # of two nodes
+  virtual_pipeline_model_parallel_size: null
+  micro_batch_size: 1
+  global_batch_size: ${batch}
+  encoder_seq_length: 4096
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: 3
+batch: 128
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NEMO,
+        "#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node=8\n\nsrun python megatron_gpt_pretraining.py "
+        + " ".join(
+            f"++model.{line.strip().split('  #')[0].replace(': ', '=')}" for line in NEMO.splitlines()[3:-1]
+        ).replace("${batch}", "128"),
+    ],
+    ids=["yaml", "overrides"],
+)
+def test_settings_of_nemo(text: str) -> None:
+    file = read_layout_text(text, "gpt.yaml")
+    fields, notes, _ = file.request(MODEL, {})
+    assert (file.name, notes) == ("nemo", ())
+    expected = {"tp": 4, "pp": 2, "dp": 4, "micro_batch": 1, "global_batch": 128, "sequence_length": 4096}
+    assert fields.items() >= {**expected, "recompute": "full", "recompute_layers": 3, "zero": 1}.items()
+
+
+def test_an_uneven_cut_of_nemo_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"pp 3, .*_parallel_size 1 does not divide 32 layers"):
+        read_layout_text("a.pipeline_model_parallel_size=3 a.micro_batch_size=1", "x").request(MODEL, {}, 3)
+
+
+FOUNDRY = """
+max_seq_len: 4096
+model: {name: mpt_causal_lm, loss_fn: torch_crossentropy, max_seq_len: ${max_seq_len}}
+global_train_batch_size: 256
+device_train_microbatch_size: 4
+fsdp_config:
+  sharding_strategy: HYBRID_SHARD
+  activation_checkpointing: true
+"""
+
+
+def test_settings_of_llm_foundry() -> None:
+    file = read_layout_text(FOUNDRY, "mpt.yaml")
+    fields, notes, _ = file.request(MODEL, {}, 16)
+    assert file.name == "llm-foundry"
+    assert notes == ("HYBRID_SHARD is read as FULL_SHARD: --shard-group gives its groups",)
+    expected = {
+        "dp": 16,
+        "zero": 3,
+        "recompute": "full",
+        "loss": "plain",
+        "micro_batch": 4,
+        "global_batch": 256,
+    }
+    assert fields.items() >= {**expected, "sequence_length": 4096, "reduce_dtype": "float32"}.items()
+
+
+TRAINER = "train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_seq_length 2048"
+NAMED = {
+    "ds.json": '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}',
+    "fsdp.yaml": "num_machines: 2\nnum_processes: 16\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+    "  fsdp_activation_checkpointing: true\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"),
+    [
+        (f"accelerate launch --config_file fsdp.yaml {TRAINER}", {"zero": 3, "dp": 16, "recompute": "full"}),
+        (f"deepspeed --num_gpus 8 --num_nodes 2 {TRAINER} --deepspeed ds.json", {"zero": 2, "dp": 16}),
+        (
+            f"torchrun --nproc-per-node 8 {TRAINER} --fsdp 'full_shard auto_wrap' --lora_r 16",
+            {"dp": 8, "lora_rank": 16},
+        ),
+        (
+            f"accelerate launch --num_processes 4 {TRAINER} --gradient_checkpointing True",
+            {"zero": 0, "recompute": "full"},
+        ),
+        (
+            f"accelerate launch --use_fsdp --fsdp_reshard_after_forward false --num_processes 4 {TRAINER}",
+            {"zero": 2},
+        ),
+    ],
+)
+def test_scripts_of_the_trainer(launch: str, expected: dict[str, int | str]) -> None:
+    file = read_layout_text(launch, "train.sh", NAMED.__getitem__)
+    fields = file.request(MODEL, {}).fields
+    common = {"micro_batch": 2, "micro_batches": 4, "sequence_length": 2048}
+    assert fields.items() >= {**common, **expected}.items()
+
+
+def test_a_sharding_that_is_none_is_refused_with_its_line() -> None:
+    file = read_layout_text(f"\naccelerate launch --num_processes 4 {TRAINER} --fsdp all", "train.sh")
+    with pytest.raises(
+        UsageError, match=r"train\.sh: line 2: --fsdp is 'all', expected full_shard, shard_grad_op"
+    ):
+        file.request(MODEL, {})

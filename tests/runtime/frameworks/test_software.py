@@ -46,12 +46,12 @@ def test_every_layout_that_a_search_may_return_is_one_that_its_arguments_say(
     values = choose_software({"framework": name, "gpus": 8, "global_batch": 8}, hardware=H100, is_open=True)
     question = read_question(values.values, model=SMALL, bundle=h100.bundle)
     layouts = list(question.space.layouts())
-    assert len(layouts) > 50
+    assert len(layouts) > 5
     for layout in layouts[:: max(1, len(layouts) // 60)]:
         job = Job(model=SMALL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
         file = read_layout_text(write_layout(name, job).text, "layout")
         assert file.name == name
-        read = read_layout(file.request(SMALL, {}).fields)
+        read = read_layout(file.request(SMALL, {}, layout.world_size).fields)
         for field in _SAID:
             if field == "zero" and layout.dp * layout.cp == 1:
                 continue

@@ -64,7 +64,7 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
         ({"kv_heads": 3}, "attention_heads is 4, expected a multiple of kv_heads (3)"),
         ({"norm": "batch"}, "norm is 'batch', expected layer_norm or rms_norm"),
         ({"norm": ["layer_norm"]}, "norm is ['layer_norm'], expected layer_norm or rms_norm"),
-        ({"activation": 1}, "activation is 1, expected gelu, swiglu or geglu"),
+        ({"activation": 1}, "activation is 1, expected gelu, swiglu, geglu or squared_relu"),
         ({"attention": ""}, "attention is '', expected flash, fused_softmax or unfused"),
         ({"rotary": 1}, "rotary is 1, expected true or false"),
         ({"tied_embeddings": 0}, "tied_embeddings is 0, expected true or false"),

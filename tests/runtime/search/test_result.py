@@ -11,9 +11,10 @@ from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import read_question
+from kernelcast.runtime.search.refusals import Refusals
 from kernelcast.runtime.search.result import SearchResult, Smallest, layout_text, plain_layout
 from kernelcast.runtime.search.search import search
-from kernelcast.runtime.search.space import Refusals, Space
+from kernelcast.runtime.search.space import Space
 
 MODEL = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=24, attention_heads=8, layers=6, vocabulary_size=100

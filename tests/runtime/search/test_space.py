@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.request.fields import Recompute, Schedule
 from kernelcast.runtime.request.number_set import NumberSet
-from kernelcast.runtime.search.space import Refusals, Space, divisors
+from kernelcast.runtime.search.refusals import Refusals
+from kernelcast.runtime.search.space import Space, divisors
 from kernelcast.runtime.step.layouts import SCHEDULES
 from kernelcast.runtime.step.partition import partition
 

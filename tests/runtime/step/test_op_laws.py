@@ -32,7 +32,7 @@ HYBRID = {"recurrent_heads": 8, "recurrent_head_size": 8, "recurrent_groups": 8,
 LATENT = {"kv_rank": 8, "rotary_size": 4, "value_head_size": 8}
 OF_MODEL: dict[str, tuple[Any, ...]] = {
     "kv_heads": (16, 8),
-    "activation": ("gelu", "swiglu", "geglu"),
+    "activation": ("gelu", "swiglu", "geglu", "squared_relu"),
     "norm": ("layer_norm", "rms_norm"),
     "attention": ("flash", "fused_softmax", "unfused"),
     "biases": ("all", "qkv", "mlp", "none"),
@@ -219,6 +219,7 @@ def test_every_op_is_priced_once_per_pass(question: tuple[ModelConfig, Paralleli
                     *OPERATORS[one.call.operator].backward,
                 ):
                     expected[direction is Direction.FORWARD].append(one.call._replace(direction=direction))
+            expected[False] += one.forward() if one.reruns else ()
         again = set(recomputed(parts.parallelism, block.ops))
         expected[False] += [call for one in block.ops if one in again for call in one.forward()]
         for is_forward, whats in (

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kernelcast.store import Database, merge_databases
 from kernelcast.store.commons.index import INDEX_FILE, NAMESPACE, read_index
 from kernelcast.store.commons.publish import publish
 
-from .conftest import SMALL
+from .conftest import SMALL, Serving
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -63,6 +64,37 @@ def test_rows_of_merges_and_notes_and_traces_do_not_leave(tmp_path: Path) -> Non
         assert published.merged_samples == database.row_counts()["sample"]
     plain = publish(SMALL, tmp_path / "plain")
     assert not {"run_note", "trace", "timeline", "unrecognised_kernel"} & plain.rows.keys()
+
+
+def test_duckdb_reads_the_parquet_files_over_http_as_the_page_says(
+    tmp_path: Path, serving: Serving, public: Path, keys: Path
+) -> None:
+    for package in ("pyarrow", "aiohttp"):
+        pytest.importorskip(package)
+    import duckdb
+    import fsspec
+
+    published = publish(SMALL, public, key=keys / "a", with_parquet=True)
+    named = {part.parquet_path for part in published.index.parts if part.operator}
+    assert named == {path for path in files(public) if path.startswith("parquet/")}
+    assert "" not in named
+    assert publish(SMALL, public, key=keys / "a").written == ()  # and stays
+    page = (Path(__file__).parents[3] / "docs" / "sharing.md").read_text()
+    setting, question = page.partition("```sql\n")[2].partition("```")[0].strip().removesuffix(";").split(";")
+    connection = duckdb.connect()
+    # The extension httpfs has to be downloaded; fsspec reads the same ranges, and lacks only the time of a change.
+    http = fsspec.filesystem("http")
+    http.modified = lambda path: datetime(2026, 1, 1, tzinfo=UTC)
+    connection.register_filesystem(http)
+    with serving(public) as server:
+        connection.execute(setting.replace("https://site-a.example/commons", server.address))
+        found = connection.sql(question).fetchall()
+        assert len(server.asked) > len(named)
+    with Database.open(SMALL, read_only=True) as database:
+        expected = database.query(
+            "SELECT hardware, operator, dtype, count(*) AS samples FROM operator_time GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+        )
+    assert [row[:4] for row in found] == [tuple(row.values()) for row in expected]
 
 
 def test_a_dry_run_writes_nothing(public: Path, tmp_path: Path) -> None:

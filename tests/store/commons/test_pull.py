@@ -3,15 +3,9 @@
 import fcntl
 import json
 import lzma
-import os
 import random
 import shutil
-import signal
-import socket
 import sqlite3
-import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -402,110 +396,3 @@ def test_one_at_a_time(public: Path, serving: Serving, tmp_path: Path) -> None:
     with (asked.folder / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         refused(asked, tmp_path / "new.db", "another process is pulling from it$")
-
-
-_PULL = """
-import sys
-from pathlib import Path
-from kernelcast.store.commons.pull import pull
-from kernelcast.store.commons.sources import Source
-pull(Source(name="a", address=sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
-@pytest.mark.slow(minutes=2)
-def test_killed_sixty_times_it_continues_and_nothing_is_half_merged(
-    public: Path, serving: Serving, tmp_path: Path
-) -> None:
-    into, moments = tmp_path / "new.db", random.Random(33)
-    pull(source(public), tmp_path / "whole.db")
-    whole, seen = digest(tmp_path / "whole.db"), set()
-
-    def act(handler: Handler) -> bool:
-        time.sleep(0.02)
-        return False
-
-    with serving(public, act) as server:
-        command = [sys.executable, "-c", _PULL, server.address, str(into)]
-        for _ in range(60):
-            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            time.sleep(moments.uniform(0.2, 1.4))
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            seen.add(digest(into) if into.exists() else None)
-        subprocess.run(command, check=True)
-        assert digest(into) == whole
-        assert seen <= {None, whole}
-        assert not list(tmp_path.glob("cache/kernelcast/commons/a/*.xz"))
-
-
-def authority(folder: Path) -> Path:
-    """A test authority, and a certificate of 127.0.0.1 by it."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, cwd=folder, capture_output=True)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Test authority")
-    openssl("req", *new, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=loopback")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-    openssl("x509", "-req", "-in", "server.csr", *signed, "-out", "server.pem")
-    return folder
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_tls_by_an_authority(
-    public: Path, serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = authority(tmp_path)
-    with serving(public) as server:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(made / "server.pem", made / "server.key")
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        asked = source(server.address.replace("http:", "https:"))
-        refused(asked, tmp_path / "new.db", r"cannot be fetched \(.*certificate verify failed")
-        monkeypatch.setenv("SSL_CERT_FILE", str(made / "ca.pem"))
-        assert pull(asked, tmp_path / "new.db").rows
-
-
-_NGINX = """
-daemon off; master_process off; pid {0}/nginx.pid; error_log stderr;
-events {{}}
-http {{ access_log off; client_body_temp_path {0}/t1; proxy_temp_path {0}/t2; fastcgi_temp_path {0}/t3;
-  uwsgi_temp_path {0}/t4; scgi_temp_path {0}/t5;
-  server {{ listen 127.0.0.1:{1}; root {0}/public; }} }}
-"""
-
-
-@pytest.mark.slow(minutes=1)
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_nginx(public: Path, keys: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "nginx.conf").write_text(_NGINX.format(tmp_path, port))
-    tmp_path.chmod(0o755)
-    with subprocess.Popen(
-        ["nginx", "-e", "stderr", "-c", str(tmp_path / "nginx.conf")], stderr=subprocess.DEVNULL
-    ) as nginx:
-        try:
-            asked = source(f"http://127.0.0.1:{port}", keys)
-            for _ in range(50):
-                try:
-                    refresh(asked)
-                    break
-                except DataError:
-                    time.sleep(0.1)
-            index = asked.index()
-            assert index is not None
-            one = index.parts[0]
-            asked.cache.mkdir(parents=True, exist_ok=True)
-            (asked.cache / f"{one.digest}.xz").write_bytes((public / one.path).read_bytes()[:1000])
-            pulled = pull(asked, tmp_path / "new.db")
-            received = (
-                sum(part.size_bytes for part in pulled.parts) - 1000 + (public / INDEX_FILE).stat().st_size
-            )
-            assert pulled.received_bytes == received  # nginx has ranges
-        finally:
-            nginx.terminate()

@@ -227,6 +227,7 @@ def perlmutter(real: Path) -> tuple[Path, Parsed]:
     return site, read_estimate_train_time([site], strict=True)
 
 
+@pytest.mark.slow
 def test_every_published_row_lands(perlmutter: tuple[Path, Parsed]) -> None:
     site, parsed = perlmutter
     expected: Counter[tuple[str, str]] = Counter()

@@ -155,6 +155,10 @@ PUBLISHED: dict[str, tuple[int, Values]] = {
     "Qwen1.5-MoE-A2.7B": (14_315_784_192, sizes(
         "qwen2_moe", 2048, 24, 16, 5632, 151_936, 8192, num_key_value_heads=16, num_experts=60, num_experts_per_tok=4,
         moe_intermediate_size=1408, shared_expert_intermediate_size=5632, decoder_sparse_step=1)),
+    "nemotron-nano-9b-v2": (8_888_227_328, sizes(
+        "nemotron_h", 4480, 56, 40, 15680, 131_072, 131_072, num_key_value_heads=8, head_dim=128, mamba_num_heads=128,
+        mamba_head_dim=80, n_groups=8, ssm_state_size=128, mlp_hidden_act="relu2",
+        hybrid_override_pattern="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-")),
     "gemma-7b": (8_537_680_896, sizes(
         "gemma", 3072, 28, 16, 24576, 256_000, 8192, num_key_value_heads=16, head_dim=256, hidden_act="gelu")),
     "Phi-4-mini": (3_836_021_760, sizes(

@@ -2,7 +2,8 @@
 
 Facts read from configurations in the repositories of others: Lightning-AI/litgpt (litgpt/config.py, commit 0006c97) for
 dense models, Mixtral and Qwen 3; NVIDIA-NeMo/Megatron-Bridge (src/megatron/bridge/models, 2025) for DeepSeek, Kimi K2,
-GLM-4.5, OLMoE and gpt-oss; NVIDIA/NeMo (nemo/collections/llm/gpt/model/starcoder2.py) for StarCoder 2;
+GLM-4.5, OLMoE, gpt-oss, Nemotron 3 Nano and Qwen3-Next; NVIDIA/NeMo (nemo/collections/llm/gpt/model/starcoder2.py) for
+StarCoder 2;
 huggingface/transformers (src/transformers/models/*/configuration_*.py, commit 008e574) for SmolLM3 and Llama 4 Scout;
 openai/gpt-oss (gpt_oss/torch/model.py) for its windows; Granite's model cards (ibm-granite/granite-3.0-8b-base) and the
 metadata of its files elsewhere (ollama.com/library/granite3-dense).
@@ -72,6 +73,8 @@ SIZES = {
     "olmoe-1b-7b": (16, 2048, 16, 16, 128, 1024, 50_304),
     "granite-3-2b": (40, 2048, 32, 8, 64, 8192, 49_155),
     "granite-3-8b": (40, 4096, 32, 8, 128, 12800, 49_155),
+    "nemotron-3-nano": (52, 2688, 32, 2, 128, 1856, 131_072),
+    "qwen3-next-80b-a3b": (48, 2048, 16, 2, 256, 5120, 151_936),
 }
 # Experts, of a token, width of one, of those that all tokens go to, first layers without.
 EXPERTS = {
@@ -89,6 +92,13 @@ EXPERTS = {
     "olmoe-1b-7b": (64, 8, 1024, 0, 0),
     "gpt-oss-20b": (32, 4, 2880, 0, 0),
     "gpt-oss-120b": (128, 4, 2880, 0, 0),
+    "nemotron-3-nano": (128, 6, 1856, 3712, 0),
+    "qwen3-next-80b-a3b": (512, 10, 512, 512, 0),
+}
+# Heads of Mamba-2 or value heads, their size, groups or key heads, size of the state or of a key head, parts of layers.
+RECURRENT = {
+    "nemotron-3-nano": (64, 64, 8, 128, "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"),
+    "qwen3-next-80b-a3b": (32, 128, 16, 128, "GE GE GE *E"),
 }
 # Ranks of queries and of keys with values, rotated entries, entries of a value head.
 LATENT = {
@@ -148,3 +158,11 @@ def test_latent_attention(name: str) -> None:
         assert (model.query_rank, model.kv_rank, model.rotary_size, model.value_head_size) == LATENT[name]
     else:
         assert (model.query_rank, model.kv_rank) == (0, 0)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers(name: str) -> None:
+    model = load_model(name)
+    heads = (model.recurrent_heads, model.recurrent_head_size)
+    found = (*heads, model.recurrent_groups, model.recurrent_state_size, model.layer_pattern)
+    assert found == RECURRENT[name]

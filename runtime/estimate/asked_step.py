@@ -1,0 +1,158 @@
+"""A step that is asked: its cluster, its layers balanced by time, what answers it, and the time that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Self
+
+from kernelcast.runtime.answers.attention_kernel import kernel_change
+from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
+from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.bundle.calibration import Factors
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.estimate.configurations import Configurations
+from kernelcast.runtime.estimate.defaults import (
+    chosen_gpus_per_node,
+    host_link_bytes_per_s,
+    usual_gpus_per_node,
+)
+from kernelcast.runtime.estimate.engine import Engine
+from kernelcast.runtime.memory.states import precision_of
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.request.fields import TimelineKind
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import check_simulated
+from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.layouts import Layouts
+
+_US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedStep:
+    """A step of `model` on `cluster`, which is known from `cluster_source`; `over` answers the collectives.
+
+    `processes` compute at once on the fullest node. `times` makes what answers questions, `engine_of` an engine that
+    asks it.
+    """
+
+    model: ModelConfig
+    parallelism: Parallelism
+    cluster: Cluster
+    cluster_source: str
+    bucket_entries: int
+    element_bytes: int
+    timeline: TimelineKind
+    over: CollectiveSource | None
+    processes: int
+    factors: Factors | None
+    times: Callable[..., BundleTimes]
+    engine_of: Callable[..., Engine]
+
+    @classmethod
+    def of(
+        cls,
+        predictor: Predictor,
+        model: ModelConfig,
+        parallelism: Parallelism,
+        cluster: Cluster | None,
+        bucket_entries: int,
+        timeline: TimelineKind,
+        fabric: FabricChoice | None,
+    ) -> Self:
+        """The step as `Estimator.predict` is asked for it; errors as there."""
+        bundle = predictor.bundle
+        check_format(parallelism.fp8_recipe, bundle)
+        if timeline == "simulate":
+            check_simulated(parallelism.chunks, parallelism.micro_batches)
+        over = collective_source(predictor, fabric)
+        used, source = (cluster, "asked") if cluster else _default_cluster(bundle, parallelism, fabric)
+        element_bytes = precision_of(bundle.manifest.dtype).element
+        parallelism.check(model)
+        factors = predictor.factors_for(timeline)
+        # On the fullest node, one per device.
+        processes = min(parallelism.world_size, used.gpus_per_node)
+        times = partial(
+            BundleTimes,
+            predictor.at(processes),
+            factors=factors,
+            collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
+            kernel=kernel_change(parallelism.attention_kernel, bundle, factors),
+            power_limit_w=parallelism.power_limit_w,
+        )
+        engine_of = partial(
+            Engine,
+            model,
+            used,
+            bucket_entries,
+            element_bytes=element_bytes,
+            host_link_bytes_per_s=host_link_bytes_per_s(bundle),
+        )
+        if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
+            parallelism = engine_of(times()).balanced(Layouts.of(parallelism)).parallelism(0)
+        return cls(
+            model=model,
+            parallelism=parallelism,
+            cluster=used,
+            cluster_source=source,
+            bucket_entries=bucket_entries,
+            element_bytes=element_bytes,
+            timeline=timeline,
+            over=over,
+            processes=processes,
+            factors=factors,
+            times=times,
+            engine_of=engine_of,
+        )
+
+    def decomposed(self) -> Decomposition:
+        """The step taken apart."""
+        return decompose(
+            model=self.model,
+            parallelism=self.parallelism,
+            cluster=self.cluster,
+            bucket_entries=self.bucket_entries,
+            element_bytes=self.element_bytes,
+        )
+
+    def configuration(self, engine: Engine, answers: BundleTimes) -> Configurations:
+        """The step with its draws, as `engine` makes it of `answers`.
+
+        Raises:
+            DataError: an operator has no answer.
+        """
+        found = list(engine.configurations(Layouts.of(self.parallelism)))
+        if answers.problems:
+            (operator, _), problem = next(iter(answers.problems.items()))
+            needed_by = f"model {self.model.name}"
+            if OPERATORS[operator].dtype:
+                needed_by += (
+                    f" with fp8_recipe {self.parallelism.fp8_recipe}; none needs no products in 8 bit"
+                )
+            raise DataError(f"{problem} (needed by {needed_by})")
+        [step] = found
+        return step
+
+    def step_time_s(self) -> float:
+        """The predicted time of the step."""
+        answers = self.times()
+        step = self.configuration(self.engine_of(answers), answers)
+        return float(step.times(self.timeline).step_us[0]) / _US_PER_S
+
+
+def _default_cluster(
+    bundle: Bundle, parallelism: Parallelism, fabric: FabricChoice | None
+) -> tuple[Cluster, str]:
+    of_fabric = chosen_gpus_per_node(fabric)
+    if of_fabric is not None:
+        return Cluster(gpus_per_node=of_fabric), "fabric"
+    gpus_per_node = usual_gpus_per_node(bundle)
+    if gpus_per_node is not None:
+        return Cluster(gpus_per_node=gpus_per_node), "bundle"
+    return Cluster(gpus_per_node=parallelism.world_size), "one node"

@@ -1,0 +1,159 @@
+"""Scripts that start Hugging Face's Trainer by accelerate, deepspeed or torchrun, with the files that they name.
+
+Keys of an accelerate YAML or a DeepSpeed JSON are read as the flags that they stand for; flags of the script go first.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.flat import parse_flat
+from kernelcast.runtime.frameworks.nested import parse_json
+from kernelcast.runtime.frameworks.rows import Found, Framework, NoPadding, Row, Settings
+from kernelcast.runtime.frameworks.shell import WORLD_SIZE, parse_shell, render_shell
+from kernelcast.runtime.request.field_types import FLAG, whole
+from kernelcast.runtime.request.fields import SEARCH
+
+MODEL_NAME = "--model-name-or-path"
+FILES = ("--config-file", "--deepspeed", "--deepspeed-config")
+"""Flags that name a file with further settings."""
+_IS_SCRIPT = re.compile(
+    r"--per[-_]device[-_]train[-_]batch[-_]size|\baccelerate[ \t]+launch\b|^[^#\n]*\bdeepspeed[ \t]", re.M
+)
+_DEGREE = SEARCH["gpus"].kind
+# Keys of DeepSpeed's JSON by flag; "auto" is left to the Trainer.
+_OF_DEEPSPEED = {
+    "--zero-stage": "zero_optimization.stage",
+    "--per-device-train-batch-size": "train_micro_batch_size_per_gpu",
+    "--gradient-accumulation-steps": "gradient_accumulation_steps",
+    "--offload-optimizer-device": "zero_optimization.offload_optimizer.device",
+}
+
+
+class Processes(Row):
+    """Devices of the job: accelerate's processes in all, deepspeed's and torchrun's per node, else Slurm's."""
+
+    keys = (
+        "--num-processes",
+        "--num-machines",
+        "--num-gpus",
+        "--num-nodes",
+        "--nproc-per-node",
+        "--nnodes",
+        WORLD_SIZE,
+    )
+    fields = ("devices", "gpus_per_node")
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing where they are no numbers, such as an unknown variable."""
+        total, machines, gpus, nodes, processes, groups, world = (
+            _DEGREE.read(settings.get(key)) for key in self.keys
+        )
+        per_node, count = gpus or processes, nodes or groups or machines or 1
+        if per_node is not None:
+            return Found({"devices": per_node * count, "gpus_per_node": per_node})
+        devices = total or world
+        if devices is None:
+            return Found({})
+        return Found({"devices": devices} | ({"gpus_per_node": devices // machines} if machines else {}))
+
+
+class Accumulated(Row):
+    """Micro-batches that are accumulated."""
+
+    keys = ("--gradient-accumulation-steps",)
+    fields = ("micro_batches",)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """One where it is not set."""
+        return Found({"micro_batches": _DEGREE.parse(self.keys[0], settings.get(self.keys[0], 1))})
+
+
+class Sharding(Row):
+    """ZeRO's stage by DeepSpeed or FSDP; none is data parallelism with whole replicas."""
+
+    stage, fsdp, strategy = "--zero-stage", "--fsdp", "--fsdp-sharding-strategy"
+    reshard, version, used = "--fsdp-reshard-after-forward", "--fsdp-version", "--use-fsdp"
+    keys = (stage, strategy, fsdp, reshard, version, used)
+    fields = ("zero",)
+    strategies: Mapping[str, int] = {
+        "full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "3": 0, "hybrid_shard": 3, "4": 3,
+    }  # fmt: skip
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """DeepSpeed's stage goes first; FSDP 2 shards parameters unless it keeps them gathered."""
+        if self.stage in settings:
+            return Found({"zero": whole(0, 3).parse(self.stage, settings[self.stage])})
+        key = next((one for one in (self.strategy, self.fsdp) if one in settings), None)
+        if key is not None and settings[key] is not True:
+            words = str(settings[key]).lower().split()
+            found = next((self.strategies[word] for word in words if word in self.strategies), None)
+            if found is None:
+                raise UsageError(
+                    f"{key} is {shown(settings[key])}, expected full_shard, shard_grad_op or no_shard"
+                )
+            return Found({"zero": found})
+        if not any(one in settings for one in (key, self.reshard, self.version, self.used)):
+            return Found({"zero": 0})
+        whole_between = FLAG.parse(self.reshard, settings.get(self.reshard, True))
+        return Found({"zero": 3 if whole_between else 2})
+
+
+class Checkpointed(Row):
+    """Gradient checkpointing recomputes all layers."""
+
+    keys = ("--gradient-checkpointing", "--fsdp-activation-checkpointing")
+    fields = ("recompute",)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """By either name."""
+        on = any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings)
+        return Found({"recompute": "full" if on else "none"})
+
+
+class Length(Row):
+    """Tokens of a sequence, as TRL, axolotl's and others' scripts call it."""
+
+    keys = ("--max-seq-length", "--max-length", "--model-max-length", "--block-size", "--cutoff-len")
+    fields = ("sequence_length",)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The first of them."""
+        key = next((one for one in self.keys if one in settings), None)
+        return Found({} if key is None else {"sequence_length": _DEGREE.parse(key, settings[key])})
+
+
+def _parse(text: str) -> Settings:
+    """Flags, with the two words of Python that argparse is given."""
+    words = {"True": True, "False": False}
+    return {
+        key: words.get(value, value) if isinstance(value, str) else value
+        for key, value in parse_shell(text).items()
+    }
+
+
+def flags_of_file(text: str) -> dict[str, Any]:
+    """The settings of an accelerate YAML or a DeepSpeed JSON as flags.
+
+    Raises:
+        DataError: it begins as JSON and is none.
+    """
+    if text.lstrip().startswith("{"):
+        values = parse_json(text)
+        found = {flag: values[key] for flag, key in _OF_DEEPSPEED.items() if key in values}
+        return {flag: value for flag, value in found.items() if value != "auto"}
+    named = {name.rpartition(".")[2]: value for name, value in parse_flat(text, ()).items()}
+    return {"--" + name.replace("_", "-"): value for name, value in named.items()}
+
+
+ACCELERATE = Framework(
+    title="Hugging Face's Trainer",
+    table="accelerate.toml",
+    own=(Processes(), Accumulated(), Sharding(), Checkpointed(), Length(), NoPadding()),
+    parse=_parse,
+    render=render_shell,
+    is_form_of=lambda text: not text.lstrip().startswith("{") and _IS_SCRIPT.search(text) is not None,
+    steps="--max-steps",
+)

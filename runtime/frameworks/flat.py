@@ -1,0 +1,70 @@
+"""Settings of YAML files, of overrides on a command line and of recipes in Python, by the last part of their names.
+
+`tensor_model_parallel_size: 8` in YAML, `model.tensor_model_parallel_size=8` of Hydra and the same argument of a recipe
+mean the same. Nothing is executed.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from kernelcast.runtime.frameworks.rows import Settings
+from kernelcast.runtime.frameworks.slurm import script_variables
+
+_COMMENT = re.compile(r"(^|[ \t])#.*$", re.MULTILINE)
+_PAIR = re.compile(
+    r"(?<![\w.$-])\+{0,2}((?:[A-Za-z]\w*\.)*[A-Za-z]\w*)[\"']?[ \t]*[:=][ \t]*[\"']?"
+    r"(\$\{[\w.]+\}|(?<=[\"'])[^\"'\n]+|[^\s,\"'#()\[\]{}]+)"
+)
+_REFERENCE = re.compile(r"\$\{(?:\w+\.)*(\w+)\}")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None, "~": None}
+_MOST_REFERENCES = 4
+
+
+def parse_flat(text: str, keys: Collection[str]) -> Settings:
+    """Settings by key; a name that ends as one of `keys` stands for it, others are kept as they are written.
+
+    `${max_seq_len}` is what another line gives; an unknown one is no setting, and neither is null.
+    """
+    known = {key.rpartition(".")[2]: key for key in keys}
+    variables = script_variables(text)
+    pairs: dict[str, Any] = {name: value for name, value in variables.items() if name in keys}
+    for name, value in _PAIR.findall(_COMMENT.sub(r"\1", text)):
+        last = name.rpartition(".")[2]
+        reference = _REFERENCE.fullmatch(value)
+        if reference is None or reference[1] != last:  # `max_seq_len: ${max_seq_len}` of an inner table
+            pairs[known.get(last, name)] = value
+    last_parts = {name.rpartition(".")[2]: value for name, value in pairs.items()} | variables
+    found = {}
+    for name, value in pairs.items():
+        for _ in range(_MOST_REFERENCES):
+            reference = _REFERENCE.fullmatch(value) or re.fullmatch(r"\$(\w+)", value)
+            if reference is None:
+                break
+            value = last_parts.get(reference[1], "null")
+        plain = _WORDS.get(value.lower(), value)
+        if plain is not None:
+            found[name] = plain
+    return found
+
+
+def render_yaml(settings: Settings) -> str:
+    """YAML of settings with keys `table.name`, as they come; a table stands where its first key does."""
+    tables: dict[str, list[str]] = {}
+    for key, value in settings.items():
+        table, _, name = key.rpartition(".")
+        tables.setdefault(table, []).append(f"{name}: {_text(value)}")
+    return "\n".join(line for table, rows in tables.items() for line in _lines(table, rows))
+
+
+def _lines(table: str, rows: list[str]) -> Iterator[str]:
+    if table:
+        yield f"{table}:"
+    yield from (f"{'  ' if table else ''}{row}" for row in rows)
+
+
+def _text(value: Any) -> str:
+    """A scalar of YAML; `|` and `*` mean something there."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) and re.search(r"[|*]", value) else str(value)

@@ -1,0 +1,143 @@
+"""NeMo and LLM Foundry: their YAML, overrides and recipes (docs/frameworks.md)."""
+
+import re
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.flat import parse_flat, render_yaml
+from kernelcast.runtime.frameworks.megatron import Launch
+from kernelcast.runtime.frameworks.rows import (
+    Found,
+    Framework,
+    NoPadding,
+    Part,
+    RecomputedPartly,
+    Row,
+    Settings,
+)
+from kernelcast.runtime.frameworks.shell import WORLD_SIZE
+from kernelcast.runtime.request.fields import LAYOUT
+
+
+class Nodes(Launch):
+    """The trainer's nodes and devices of a node."""
+
+    flags = ("trainer.num_nodes", "trainer.devices")
+    keys = (*flags, WORLD_SIZE)
+
+
+class Processes(Launch):
+    """The processes that Composer starts; its YAML says nothing of them."""
+
+    def write(self, facts: Facts) -> Part:
+        """Nothing: a configuration is not a launch."""
+        return Part()
+
+
+class Chunks(Row):
+    """The interleaved schedule is the one with several chunks per stage; others than even cuts have a layout."""
+
+    key, layout = "model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"
+    keys = (key, layout)
+    fields = ("schedule", "virtual_stages", "layer_counts")
+
+    def write(self, facts: Facts) -> Part:
+        """The chunks of a stage."""
+        counts, chunks = facts["layer_counts"], facts["virtual_stages"]
+        used = "interleaved" if chunks > 1 else "1f1b"
+        lost = () if facts["schedule"] == used else (f"schedule {facts['schedule']} ({used} is used)",)
+        if len(set(counts)) > 1:
+            return Part({self.layout: layout_text(counts)}, lost)
+        return Part({self.key: chunks} if chunks > 1 else {}, lost)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The chunks of a layout, else chunks of the same size."""
+        if self.layout in settings:
+            counts = read_layout_text(str(settings[self.layout]), self.layout)
+            chunks, rest = divmod(len(counts), facts["pp"])
+            if rest:
+                raise UsageError(
+                    f"{self.layout} has {len(counts)} chunks, expected a multiple of pp ({facts['pp']})"
+                )
+            schedule = "interleaved" if chunks > 1 else "1f1b"
+            return Found({"schedule": schedule, "virtual_stages": chunks, "layer_counts": counts})
+        chunks = LAYOUT["virtual_stages"].kind.parse(self.key, settings.get(self.key, 1))
+        even = even_cut(facts["layers"], facts["pp"], chunks)
+        if even is None:
+            raise UsageError(
+                f"pp {facts['pp']}, {self.key} {chunks} does not divide {facts['layers']} layers, "
+                "expected chunks of whole layers"
+            )
+        schedule = "interleaved" if chunks > 1 else "1f1b"
+        return Found({"schedule": schedule, "virtual_stages": chunks, "layer_counts": even})
+
+
+class Granularity(Row):
+    """What is recomputed: attention's core, or the first layers of every chunk."""
+
+    granularity = "model.activations_checkpoint_granularity"
+    method = "model.activations_checkpoint_method"
+    layers = "model.activations_checkpoint_num_layers"
+    later = ("model.recompute_granularity", "model.recompute_method", "model.recompute_num_layers")
+    keys = (granularity, method, layers, *later)
+    fields = ("recompute", "recompute_layers", "recompute_together", "recompute_modules")
+
+    def write(self, facts: Facts) -> Part:
+        """By block where only some layers are recomputed, else uniformly."""
+        kind, modules = facts["recompute"], facts["recompute_modules"]
+        if kind == "none":
+            return Part()
+        if kind == "selective":
+            usual = modules == LAYOUT["recompute_modules"].default
+            lost = () if usual else (f"recompute_modules {','.join(modules)}",)
+            return Part({self.granularity: "selective"}, lost)
+        some = facts["recompute_layers"]
+        method, layers = ("block", some) if some else ("uniform", facts["recompute_together"])
+        return Part({self.granularity: "full", self.method: method, self.layers: layers})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Names of NeMo 2.0 and of Megatron-Bridge are read too."""
+        kind, method, layers = (
+            settings.get(one, settings.get(other))
+            for one, other in zip((self.granularity, self.method, self.layers), self.later, strict=True)
+        )
+        kind = LAYOUT["recompute"].kind.parse(self.granularity, kind or "none")
+        if kind != "full":
+            return Found({"recompute": kind})
+        count = LAYOUT["recompute_layers"].kind.parse(self.layers, layers or 1)
+        return Found(
+            {"recompute": kind, "recompute_layers" if method == "block" else "recompute_together": count}
+        )
+
+
+def _framework(title: str, table: str, own: tuple[Row, ...], form: str, steps: str) -> Framework:
+    found = re.compile(form)
+    framework = Framework(
+        title=title,
+        table=table,
+        own=own,
+        parse=lambda text: parse_flat(_OLDER.sub("seq_length", text), framework.keys),
+        render=render_yaml,
+        is_form_of=lambda text: found.search(text) is not None,
+        steps=steps,
+    )
+    return framework
+
+
+_OLDER = re.compile(r"\bencoder_seq_length\b")
+_SETTING = r"(?<![\w$-])(?:\w+\.)*(?:{names})[\"']?[ \t]*[:=]".format
+NEMO = _framework(
+    "NeMo",
+    "nemo.toml",
+    (Nodes(), Chunks(), Granularity()),
+    _SETTING(names="(?:tensor|pipeline)_model_parallel_size"),
+    "trainer.max_steps",
+)
+LLM_FOUNDRY = _framework(
+    "LLM Foundry",
+    "llm_foundry.toml",
+    (Processes(), NoPadding(), RecomputedPartly()),
+    _SETTING(names="global_train_batch_size|device_train_microbatch_size"),
+    "max_steps",
+)
