@@ -102,7 +102,7 @@ class StepErrors:
 
         All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`),
         and other software where steps of the asked one are known (`OTHER_SOFTWARE`). Of a kind that no step is of, all
-        weigh the same.
+        are equally weighted.
         """
         if kind not in {one.kind for one in self.sources}:
             kind = ""
