@@ -51,10 +51,18 @@ def commons() -> None:
 @click.option("--licence", help="Licence of the rows, SPDX.  [default: as before, or none]")
 @click.option("--bundle", "bundles", type=FILE, multiple=True, help="Publish this bundle too; repeatable.")
 @click.option(
-    "--fabric", "fabrics", metavar="NAME|FILE", multiple=True, help="Publish this fabric too; repeatable."
+    "--fabric",
+    "fabrics",
+    metavar="NAME|FILE",
+    multiple=True,
+    help="Publish this described fabric too; repeatable.",
 )
 @click.option(
-    "--stack", "stacks", metavar="NAME|FILE", multiple=True, help="Publish this stack too; repeatable."
+    "--stack",
+    "stacks",
+    metavar="NAME|FILE",
+    multiple=True,
+    help="Publish this software stack too; repeatable.",
 )
 @click.option("--notes", "with_notes", is_flag=True, help="Publish site names and notes of runs.")
 @click.option(
@@ -122,8 +130,8 @@ def _files(files: Sequence[PublishedFile]) -> str:
 @click.option(
     "--allowed-signers",
     type=FILE,
-    help="List of signers, in the format of ssh-keygen(1).  [default with --signer: kernelcast/allowed_signers in the"
-    " folder of configurations]",
+    help="List of signers, in the format of ssh-keygen(1).  [default with --signer:"
+    " ~/.config/kernelcast/allowed_signers]",
 )
 @click.option("--other-hosts", is_flag=True, help="Follow redirects to other hosts.")
 def add(address: str, name: str, signer: str, allowed_signers: Path | None, other_hosts: bool) -> None:

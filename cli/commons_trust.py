@@ -65,13 +65,13 @@ def report(database_path: Path, page_path: Path | None) -> None:
             click.echo(f"outlier: {one}")
 
 
-@click.command(short_help="Take nothing from a source any more, and take back what was pulled.")
+@click.command(short_help="Distrust a source, and take its rows out of databases.")
 @click.argument("name")
 @click.argument("databases", metavar="[DATABASE]...", nargs=-1, type=FILE)
 def distrust(name: str, databases: tuple[Path, ...]) -> None:
     """Take nothing from a source any more, and take what was pulled from it out of every DATABASE (db revert).
 
-    Rows that another source or file brought too stay. Bundles that were trained on removed rows are listed: train them
+    Rows that another source or file also brought stay. Bundles that were trained on removed rows are listed: train them
     again.
 
     \b

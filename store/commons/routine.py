@@ -15,6 +15,7 @@ _SCRIPT = """\
 # has for this hardware and software are skipped; a new driver is other software, for which all points are measured.
 # Look first at what would leave this site:
 #   {dry_run}
+# Once, and the same for other sites: kernelcast commons add {folder} --name ours
 # By hand: sbatch {name}. Every Sunday, as a line of crontab -e where jobs are submitted:
 #   {cron}
 #SBATCH --job-name=kernelcast-routine
@@ -28,9 +29,10 @@ case $SLURM_ARRAY_TASK_ID in
 {tasks}
 esac
 {publish}
+# Rows of others go into {sites}: in {database} their points would count as measured.
 # A source that cannot be reached does not stop the comparison.
-kernelcast commons pull --into {database} || true
-kernelcast commons report {database} --html {page}
+kernelcast commons pull --into {sites} || true
+[ ! -e {sites} ] || kernelcast commons report {sites} --html {page}
 """
 
 
@@ -84,7 +86,8 @@ class Routine:
         return _SCRIPT.format(
             database=shlex.quote(str(self.database)),
             folder=shlex.quote(str(self.folder)),
-            page=shlex.quote(str(self.database.with_suffix(".html"))),
+            sites=shlex.quote(str(self.database.with_name("sites.db"))),
+            page=shlex.quote(str(self.database.with_name("sites.html"))),
             dry_run=shlex.join([*publish, "--dry-run"]),
             publish=shlex.join([*publish, *(["--key", str(self.key)] if self.key else [])]),
             cron=self.cron.replace("%", r"\%"),
