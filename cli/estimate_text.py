@@ -123,7 +123,10 @@ def headline(
         rows.append(("layers", counts_text(estimate.layer_counts)))
         rows.append(("timeline", f"{estimate.timeline}, {layout.schedule}; {waiting}"))
     rows += further
-    first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{mfu}"
+    # Fine-tuning counts in samples.
+    per_s = estimate.tokens_per_s / model.sequence_length
+    samples = f", {rate(per_s)} samples/s" if layout.lora_rank else ""
+    first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{samples}{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
 
 

@@ -262,7 +262,26 @@ class Devices(Launch):
         return Part()
 
 
-_OVERRIDE = re.compile(r"--(?=(?:parallelism|training|activation[-_]checkpoint)\.)")
+class Compiled(Row):
+    """torch.compile, which the operators' fused kernels and the stack stand for; eager steps are not modelled."""
+
+    keys = ("training.compile", "compile.enable")
+    fields = ("host_launch_us",)
+
+    def write(self, facts: Facts) -> Part:
+        """On, as it is predicted."""
+        return Part({"compile.enable": True})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Only a note where it is off, which it is unless a configuration says otherwise."""
+        on = any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings)
+        note = (
+            "torch.compile is off, and predicted is the compiled step, which is shorter: set --host-launch-us"
+        )
+        return Found({}, () if on else (note,))
+
+
+_OVERRIDE = re.compile(r"--(?=(?:parallelism|training|activation[-_]checkpoint|compile)\.)")
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
 
@@ -291,6 +310,7 @@ TORCHTITAN = Framework(
         Batches(),
         NoPadding(),
         SavedOperators(),
+        Compiled(),
     ),
     parse=_parse,
     render=render_toml,

@@ -205,3 +205,17 @@ def test_a_sharding_that_is_none_is_refused_with_its_line() -> None:
         UsageError, match=r"train\.sh: line 2: --fsdp is 'all', expected full_shard, shard_grad_op"
     ):
         file.request(MODEL, {})
+
+
+@pytest.mark.parametrize(
+    ("more", "is_on"),
+    [
+        ("--training.compile", True),
+        ("--compile.enable=true", True),
+        ("--training.compile=False", False),
+        ("", False),
+    ],
+)
+def test_torchtitan_without_compilation_is_noted(more: str, is_on: bool) -> None:
+    _, notes, _ = read_layout_text(f"{TITAN} {more}", "train.sh").request(MODEL, {})
+    assert [note.partition(",")[0] for note in notes] == ([] if is_on else ["torch.compile is off"])
