@@ -110,7 +110,7 @@ RUN_FIELDS = (
 COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Components)), 0.0)).to_dict())
 """Names of Table IX."""
 
-_TEXTS = ("site", "hardware", "source", "device", "fabric", "stack", "licence")
+_TEXTS = ("site", "hardware", "source", "device", "fabric", "stack", "software", "licence")
 _FILE_FIELDS = (*_TEXTS, "left_out", "defaults", "models", "runs")
 _LARGEST = 1e9
 _Text = Annotated[str, Check(lambda text: text.strip() and text.isprintable(), "a text on one line")]
@@ -235,8 +235,9 @@ class RunsFile(Record):
     """A site's measured steps in the file's order, with their hardware and their source.
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
-    ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
-    models that its runs name by a file. `left_out` are published steps that cannot be asked, with the reason.
+    ships, `stack` is the software that ran the steps, `software` the name of the stack that ships for it: texts, empty
+    where the file does not say. `model_files` are models that its runs name by a file. `left_out` are published steps
+    that cannot be asked, with the reason.
     """
 
     site: _Text
@@ -247,6 +248,7 @@ class RunsFile(Record):
     device: _MaybeText = ""
     fabric: _MaybeText = ""
     stack: _MaybeText = ""
+    software: _MaybeText = ""
     licence: _MaybeText = ""
     model_files: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()

@@ -95,6 +95,7 @@ def _sources(files: Sequence[AskedFile], timeline: TimelineKind) -> Iterator[Err
                 steps=len(found),
                 unsteady=sum(not step.run.is_steady for step in steps),
                 log_errors=quantiles_of(found),
+                software=files[0].file.software,
             )
 
 

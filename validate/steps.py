@@ -241,7 +241,7 @@ class AskedFile:
         chosen = self.file.runs if runs is None else runs
         asked = {}
         for name in dict.fromkeys(run.model.name for run in chosen):
-            estimator = self.estimator.leaving_out(self.file.publisher, name)
+            estimator = self.estimator.leaving_out(self.file.publisher, name, software=self.file.software)
             asked[name] = estimator if stack is None else estimator.with_stack(stack)
         return [_step(asked[run.model.name], run, self.fabric, timeline, changed, interval) for run in chosen]
 

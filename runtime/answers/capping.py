@@ -11,7 +11,7 @@ from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.limits import limits
 from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US
-from kernelcast.runtime.hardware.sustained import sustained_flops_per_s
+from kernelcast.runtime.hardware.sustained import clock_scale, sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS
 
 _US_PER_S = 1e6
@@ -21,13 +21,15 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
     """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
 
     Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they are,
-    unless the step's devices have another power limit. The answer of a substitute takes at least the launches of the
-    operator's own kernels.
+    unless the step's devices have another power limit. That lowers the clock of every operator that computing limits,
+    not only of those that draw more: it is kept as a mean over many operators. The answer of a substitute takes at
+    least the launches of the operator's own kernels.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
     trained_in = bundle.manifest.dtype
     if device is None or trained_in not in ELEMENT_BYTES:
         return
+    slower = 1 / clock_scale(device, power_limit_w)
     held_in = {one: sustained_flops_per_s(device, one, power_limit_w) for one in ELEMENT_BYTES}
     for one, answer in found.answers.items():
         (operator, direction), vector, _ = one
@@ -46,6 +48,9 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
         if held is not None and not own:
             flops = sum(limit.amount for limit in known if limit.unit == "FLOP")
             least_us = max(least_us, flops / held * _US_PER_S)
+        if slower != 1 and known and max(known, key=lambda limit: limit.least_us).unit == "FLOP":
+            time_us, low_us, high_us = answer
+            answer = (slower * time_us, slower * low_us, slower * high_us)
         found.answers[one] = at_least(answer, least_us)
 
 

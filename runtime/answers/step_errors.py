@@ -29,14 +29,18 @@ if TYPE_CHECKING:
 
 OTHER_KINDS = 0.1
 """Weight of a source of another kind of step than the one that is asked."""
+OTHER_SOFTWARE = 0.2
+"""Weight of a source of other software than the asked stack's."""
 LONG_TOKENS = 32_768
 """Sequences from here on are long: attention is most of their steps."""
 
 
 def step_kind(model: ModelConfig, layout: Parallelism) -> str:
-    """The kind of a step whose errors are alike: with long sequences, experts, adapters, or dense."""
+    """The kind of a step whose errors are alike: with long sequences, recurrent layers, experts, adapters, or dense."""
     if model.sequence_length >= LONG_TOKENS:
         return "long"
+    if model.recurrent_heads:
+        return "recurrent"
     return "experts" if model.experts else "adapters" if layout.lora_rank else "dense"
 
 
@@ -45,8 +49,8 @@ class ErrorsOfSource:
     """Errors of one source's steps of one model in one `timeline`: equally likely quantiles of log(measured /
     predicted), ascending.
 
-    `kind` is the kind of its steps (`step_kind`). `steps` counts the steps they stand for, `unsteady` the steps left
-    out because their repetitions scatter.
+    `kind` is the kind of its steps (`step_kind`), `software` the stack that ships for what ran them. `steps` counts the
+    steps they stand for, `unsteady` the steps left out because their repetitions scatter.
     """
 
     name: str
@@ -57,6 +61,7 @@ class ErrorsOfSource:
     steps: int
     unsteady: int
     log_errors: tuple[float, ...]
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +76,11 @@ class CarriedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepErrors:
-    """Errors of several sources, and of stacks that were carried to other devices."""
+    """Errors of several sources, and of stacks that were carried to other devices; `software` is the asked step's."""
 
     sources: tuple[ErrorsOfSource, ...] = ()
     carried: tuple[CarriedError, ...] = ()
+    software: str = ""
 
     def of(self, timeline: str) -> Self:
         """Errors of one timeline."""
@@ -94,8 +100,13 @@ class StepErrors:
     def quantiles(self, levels: Sequence[float], kind: str = "") -> NDArray[np.float64]:
         """Quantiles of log(measured / predicted), float64 [levels].
 
-        All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`).
+        All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`),
+        and other software where steps of the asked one are known (`OTHER_SOFTWARE`). Of a kind that no step is of, all
+        are equally weighted.
         """
+        if kind not in {one.kind for one in self.sources}:
+            kind = ""
+        is_known = kind and self.software in {one.software for one in self.sources} - {""}
         machines: dict[tuple[str, str], int] = {}
         for one in self.sources:
             key = (one.name, one.kind)
@@ -105,7 +116,9 @@ class StepErrors:
             [
                 np.full(
                     len(one.log_errors),
-                    (1.0 if kind in ("", one.kind) else OTHER_KINDS) / machines[one.name, one.kind],
+                    (1.0 if kind in ("", one.kind) else OTHER_KINDS)
+                    * (OTHER_SOFTWARE if is_known and one.software != self.software else 1.0)
+                    / machines[one.name, one.kind],
                 )
                 for one in self.sources
             ]

@@ -32,7 +32,7 @@ from kernelcast.runtime.pipeline.overlap import Overlap
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
-from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
+from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, share_in_layer, sum_of
 from kernelcast.runtime.step.chunks import StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.decomposition import FIRST, LAST, Decomposition, layer_name
 from kernelcast.runtime.step.groups import shards_span_nodes
@@ -355,7 +355,10 @@ class Engine:
         compute_us = prices.of(MICRO_BATCH, part._replace(is_compute=True), rows)
         if overlap.in_pieces:
             compute_us = compute_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
-        return exposed_us(network_us, compute_us, layouts.like.exposed_share)
+        share = layouts.like.exposed_share
+        return exposed_us(
+            network_us, compute_us, share if overlap.another_micro_batch else share_in_layer(share)
+        )
 
 
 def _pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:

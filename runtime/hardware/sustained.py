@@ -64,10 +64,16 @@ def sustained_origin(of: Device, dtype: str = "bfloat16") -> Device | None:
 def sustained_flops_per_s(of: Device, dtype: str, power_limit_w: float = 0.0) -> float | None:
     """FLOP/s that GEMMs sustain on a device in a step; None if no device of its architecture was measured.
 
-    With another power limit than the device's, by the law that two limits of one chip were measured to follow.
+    With another power limit than the device's, by `clock_scale`.
     """
     peak, origin = of.peak_flops_per_s(dtype), sustained_origin(of, dtype)
     if peak is None or origin is None:
         return None
-    scale = (power_limit_w / of.power_w) ** power_exponent() if power_limit_w else 1.0
-    return sustained()[origin.name + _SHARES[dtype]].share * peak * scale
+    return sustained()[origin.name + _SHARES[dtype]].share * peak * clock_scale(of, power_limit_w)
+
+
+def clock_scale(of: Device, power_limit_w: float = 0.0) -> float:
+    """Rates of computing at another power limit than the device's over those at its own, by the law that two limits of
+    one chip were measured to follow; 1 without another limit.
+    """
+    return (power_limit_w / of.power_w) ** power_exponent() if power_limit_w else 1.0

@@ -202,7 +202,8 @@ class LayoutFields:
         " or without.", "torch",
         of_stack=True)
     exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
-        "Fraction of the time of overlapped collectives that is exposed.", 0.25, of_stack=True)
+        "Fraction of the time of overlapped collectives that is exposed; within a layer at least half.", 0.25,
+        of_stack=True)
     gradient_collective: GradientCollective = stated(choice(get_args(GradientCollective)),
         "Gradient reduction of ZeRO 1: the paper's all-reduce, or Megatron-LM's reduce-scatter.",
         "all_reduce", of_stack=True)

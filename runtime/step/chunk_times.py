@@ -77,6 +77,14 @@ def exposed_us(network_us: Times, compute_us: Times, exposed_share: float) -> Ti
     return np.maximum(exposed_share * network_us, network_us - compute_us)
 
 
+def share_in_layer(exposed_share: float) -> float:
+    """The exposed share of collectives that overlap products of their own layer: at least half, unless none is exposed.
+
+    They have those products alone to hide under. Half is what FSDP exposed in LLM Foundry's steps (docs/stacks.md).
+    """
+    return max(0.5, exposed_share) if exposed_share else 0.0
+
+
 def sum_of(terms: Sequence[Times]) -> Times:
     """The sum from left to right."""
     total = terms[0]

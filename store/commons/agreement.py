@@ -29,7 +29,6 @@ _TOLERATED = 1.1
 _TIMES_THE_OTHERS = 3.0
 _FEWEST_POINTS = 3
 
-# The index sample_by_point gives rows in the order of points.
 _POINTS = """
 SELECT coalesce(owner.site, ?) AS site, sample.operator, sample.direction, sample.dtype, sample.vector, sample.variant,
     iif(sample.load = 'sustained', 'sustained', ''), sample.statistic, run.compute_id, coalesce(run.fabric_id, ''),

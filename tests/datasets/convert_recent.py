@@ -68,6 +68,7 @@ def _today(source: str, system: str, rows: list[dict[str, str]], content: bytes)
             "stack": "Megatron-Bridge, Megatron-LM core, TransformerEngine"
             if is_bridge
             else "torchtitan, FSDP2",
+            "software": "megatron-bridge" if is_bridge else "torchtitan",
             "source": f"{source}, {TODAY_TABLES[source]}, {digest(content)}",
             "licence": "Apache-2.0" if is_bridge else "BSD-3-Clause",
         },
@@ -109,8 +110,9 @@ TODAY_TABLES = {
 TODAY_BRIDGE = {"kept_by": "megatron", "loss": "in_place"}
 # Host time of an operator of a TransformerEngine module (docs/method.md, The host).
 HOST = {"host_launch_us": 200}
-# PyTorch's attention is FlashAttention-2 on Hopper; torch.compile fuses the loss.
-TODAY_TITAN = {"attention_kernel": "flash-2"}
+# PyTorch's attention is FlashAttention-2 on Hopper; gradients are reduced in fp32 (mixed_precision_reduce); of
+# overlapped collectives the part that LLM Foundry's FSDP steps exposed (stack fsdp-composer).
+TODAY_TITAN = {"attention_kernel": "flash-2", "reduce_dtype": "float32", "exposed_share": 0.53}
 
 
 def _today_run(row: Mapping[str, str]) -> dict[str, Any]:

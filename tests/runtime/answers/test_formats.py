@@ -38,3 +38,33 @@ def test_a_power_limit_scales_what_is_sustained_by_the_measured_law() -> None:
         for limit in (0.0, 500.0)
     ]
     assert 1 < times[1] / times[0] <= usual / limited
+
+
+def test_a_power_limit_slows_attention_as_products_and_no_copy() -> None:
+    estimator, model = Estimator.load("h100-sxm"), load_model("llama-3-8b")
+    usual, limited = (
+        {
+            (row.component, row.operator, row.direction): row.time_us
+            for row in estimator.predict(
+                model=model,
+                parallelism=Parallelism(
+                    pp=1,
+                    tp=1,
+                    dp=8,
+                    micro_batch=1,
+                    micro_batches=1,
+                    power_limit_w=limit,
+                    attention_kernel="flash-2",
+                ),
+            ).operators
+        }
+        for limit in (0.0, 500.0)
+    )
+    slower = (700 / 500) ** power_exponent()
+    for (_, operator, _), (before_us, after_us) in zip(
+        usual, zip(usual.values(), limited.values(), strict=True), strict=True
+    ):
+        if operator == "flash_attention":
+            assert after_us / before_us == pytest.approx(slower)
+        elif operator in ("rms_norm", "residual_add", "adam"):
+            assert after_us == before_us
