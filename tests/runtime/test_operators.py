@@ -149,6 +149,8 @@ def test_one_law_serves_every_role() -> None:
     assert list(OPERATORS["gemm"].roles) == [
         "qkv",
         "attention_output",
+        "recurrent_in",
+        "recurrent_out",
         "mlp_up",
         "mlp_gate_up",
         "mlp_down",

@@ -13,8 +13,14 @@ LAYOUT = {"nodes": 2, "gpus_per_node": 4}
 # Roles without raw parameters: they are imported by their workload vectors alone.
 GIVEN_ALONE = {
     *((name, "") for name in ("copy", "router", "permute", "unpermute", "attention_block")),
-    *(("gemm", role) for role in ("query_down", "query_up", "kv_down", "kv_up", "router", "next_token")),
-    *(("gemm", role) for role in ("shared_gate_up", "shared_down", "adapter_down", "adapter_up")),
+    *(
+        ("gemm", role)
+        for role in ("query_down", "query_up", "kv_down", "kv_up", "router", "next_token", "recurrent_in")
+    ),
+    *(
+        ("gemm", role)
+        for role in ("shared_gate_up", "shared_down", "adapter_down", "adapter_up", "recurrent_out")
+    ),
     *(("grouped_gemm", f"experts_{role}") for role in ("gate_up", "up", "down")),
     *(("all_gather", role) for role in ("expert_data", "expert_tensor", "context")),
     *(("reduce_scatter", role) for role in ("expert_data", "expert_tensor", "context")),
