@@ -137,7 +137,7 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
         except UsageError as error:
             found.left_out.append(f"{GOLDEN}: {str(error).removeprefix(': ')}")
             continue
-        found.unread += file.unread
+        found.unread += file.unread_keys
         found.cases.append(
             AskedCase(
                 source=GOLDEN,

@@ -96,11 +96,16 @@ class LayoutFile:
         return name if isinstance(name, str) else None
 
     @property
-    def unread(self) -> tuple[str, ...]:
-        """Keys without effect on the layout, with their lines."""
+    def unread_keys(self) -> tuple[str, ...]:
+        """Keys without effect on the layout."""
         known = self.framework.keys | {MODEL_NAME, *FILES}
-        unread = [(key, line_of(key, self.text)) for key in self.settings if key not in known]
-        return tuple(key if line is None else f"{key} (line {line})" for key, line in unread)
+        return tuple(key for key in self.settings if key not in known)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The same with their lines, as messages name them."""
+        lines = ((key, line_of(key, self.text)) for key in self.unread_keys)
+        return tuple(key if line is None else f"{key} (line {line})" for key, line in lines)
 
     def steps(self) -> int | None:
         """Steps of the whole run, None where the file does not say them.

@@ -320,7 +320,7 @@ REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **
 """Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
 
 # More than any device has: a typing error of a few zeros would make every layout fit.
-GPU_MEMORY = Field("gpu_memory_bytes", replace(whole(1, 2**42), expected="a size of at most 4 TiB"),
+GPU_MEMORY = Field("gpu_memory_bytes", replace(whole(1, 2**42), expected="a size from 1 byte to 4 TiB"),
     "Memory of a device.", otherwise="the bundle's", unit="bytes")
 RESERVED_MEMORY = Field(
     "reserved_memory_bytes", whole(0, 2**60), "Part of it not available to training: driver, CUDA context, NCCL.",

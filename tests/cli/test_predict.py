@@ -65,7 +65,7 @@ def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path, r
 def test_memory_of_no_device_is_refused(make_bundle: Make, model_file: Path, run: Run) -> None:
     error = run(make_bundle(), model_file, "--gpu-memory", "8000GB").exception
     assert isinstance(error, UsageError)
-    assert str(error) == "gpu_memory_bytes is 8000000000000, expected a size of at most 4 TiB"
+    assert str(error) == "gpu_memory_bytes is 8000000000000, expected a size from 1 byte to 4 TiB"
 
 
 def test_json(make_bundle: Make, model_file: Path, run: Run) -> None:

@@ -65,7 +65,7 @@ def test_every_case_is_asked_or_counted() -> None:
     golden = [one for one in found().cases if one.case.source == GOLDEN]
     left_out = sum(count for why, count in found().left_out.items() if why.startswith(GOLDEN))
     assert len(golden) + left_out == 206
-    assert found().unread["--clip-grad"] > 150
+    assert found().unread["--log-params-norm"] > 150
 
 
 @measured

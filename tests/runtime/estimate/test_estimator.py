@@ -253,7 +253,7 @@ def test_a_regressor_that_answers_nonsense_is_named(
         ({"bucket_entries": [1]}, "bucket_entries is [1], expected a whole number from 1 to"),
         ({"bucket_entries": True}, "bucket_entries is true, expected a whole number from 1 to"),
         ({"timeline": ["simulate"]}, "timeline is ['simulate'], expected simulate or closed-form"),
-        ({"gpu_memory_bytes": 0}, "gpu_memory_bytes is 0, expected a whole number from 1 to"),
+        ({"gpu_memory_bytes": 0}, "gpu_memory_bytes is 0, expected a size from 1 byte to 4 TiB"),
     ],
 )
 def test_wrong_arguments(make_bundle: Make, change: dict[str, Any], message: str) -> None:

@@ -18,18 +18,18 @@ RUNS = Path(__file__).resolve().parents[3] / "validate"
 SLOWED = 1.4
 
 
-# The shares that are reached. Wanted are 0.9 and 0.9: torchtitan misses the first and NeMo the second.
+# The shares that are reached. Wanted are 0.9 and 0.9: torchtitan misses both and NeMo the second.
 @pytest.mark.parametrize(
     ("framework", "files", "steps", "normal", "slow"),
     [
-        ("torchtitan", ("torchtitan-h100", "torchtitan-h200"), 26, 0.76, 0.9),
+        ("torchtitan", ("torchtitan-h100", "torchtitan-h200"), 26, 0.88, 0.84),
         ("llm-foundry", ("llm-foundry-a100-40gb", "llm-foundry-a100-80gb"), 98, 0.9, 0.9),
         (
             "nemo",
             ("megatron-bridge-h100", "megatron-bridge-b200", "megatron-bridge-gb200", "mlperf-h100"),
             104,
             0.9,
-            0.7,
+            0.8,
         ),
         ("megatron-lm", ("simumax-b200",), 12, 0.9, 0.9),
     ],
