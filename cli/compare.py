@@ -130,7 +130,7 @@ def compare(
     kernelcast compare profiles/ --hardware h100-sxm --model llama-3-8b --dp 8 --micro-batch 1 --micro-batches 4
     kernelcast compare --log train.log --hardware h100-sxm --model llama-3-8b --layout train.sh
     kernelcast compare --tokens-per-second 6200 --hardware h100-sxm --model llama-3.1-8b --gpus 8 --zero 3 \
-      --micro-batch 2 --micro-batches 1 --recompute full
+--micro-batch 2 --micro-batches 1 --recompute full
     """
     stated = {
         "step_s": step_s,
