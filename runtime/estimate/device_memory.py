@@ -77,7 +77,7 @@ def device_memory(
     source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
     compute = bundle.manifest.compute
     is_cpu = on_cpu(compute)
-    options = {
+    options: dict[str, Any] = {
         "dtype": bundle.manifest.dtype,
         "is_cpu": is_cpu,
         "architecture": architecture_of(compute),

@@ -1,5 +1,6 @@
 """Memory of one device of every stage over a simulated step as SVG, with its fullest moment."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,15 +85,15 @@ def _drawn(
     shapes = [element("text", name, x=_LEFT - 8, y=row.bottom - row.height / 2 + 4, class_="label")]
     usable = estimate.memory.usable_bytes
     for window in windows:
-        width = (window.end_us - window.start_us) * window.scale
+        width = window.x(window.end_us) - window.left
         if usable is not None:
             top = row.y(usable)
             shapes.append(
                 element("rect", x=window.left, y=top, width=width, height=row.bottom - top, class_="idle")
             )
         for style, has_working in (("working", True), ("activations", False)):
-            corners = list(_levels(stage, over, has_working=has_working))
-            shapes.append(element("path", d=raw(_area(corners, window, row)), class_=style))
+            path = _area(stage, over, window, row, has_working=has_working)
+            shapes.append(element("path", d=path, class_=style))
         top = row.y(over.states_bytes)
         shapes.append(
             element("rect", x=window.left, y=top, width=width, height=row.bottom - top, class_="states")
@@ -103,35 +104,31 @@ def _drawn(
     return element("g", *shapes, *_mark(stage, over, windows, row))
 
 
-def _levels(
-    stage: StageTimeline, over: StageMemoryOverStep, *, has_working: bool
-) -> Iterator[tuple[float, float]]:
-    """Corners (time, bytes) of a stage's memory: what is kept grows and shrinks evenly in a pass."""
-    kept = (over.states_bytes + over.kept_bytes).tolist()
-    working = over.working_bytes.tolist()
-    yield 0.0, kept[0]
-    for index, (start_us, end_us) in enumerate(zip(stage.starts_us, stage.ends_us, strict=True)):
-        more = working[index] if has_working else 0.0
-        yield start_us, kept[index]
-        if more:
-            yield start_us, kept[index] + more
-            yield end_us, kept[index + 1] + more
-        yield end_us, kept[index + 1]
-    yield stage.update.end_us, kept[-1]
-
-
-def _area(corners: list[tuple[float, float]], window: Window, row: _Row) -> str:
-    """The area under corners in a window as a path; the level before it and at its end is drawn on."""
-    before = [size_bytes for time_us, size_bytes in corners if time_us < window.start_us]
-    inside = [one for one in corners if window.start_us <= one[0] <= window.end_us]
-    level = before[-1] if before else inside[0][1] if inside else 0.0
-    right = window.left + (window.end_us - window.start_us) * window.scale
-    moves = [f"M{number(window.left)} {number(row.bottom)}V{number(row.y(level))}"]
-    for time_us, size_bytes in inside:
-        corner = f"L{window.x(time_us):.1f} {row.y(size_bytes):.1f}"
-        if corner != moves[-1]:
-            moves.append(corner)
-    return "".join([*moves, f"H{number(right)}V{number(row.bottom)}z"])
+def _area(
+    stage: StageTimeline, over: StageMemoryOverStep, window: Window, row: _Row, *, has_working: bool
+) -> Markup:
+    """The area under a stage's memory in a window, as a path."""
+    first = bisect_left(stage.starts_us, window.start_us)
+    last = bisect_right(stage.ends_us, window.end_us)
+    bottom, right = number(row.bottom), window.x(window.end_us)
+    levels = row.y(over.states_bytes) - row.scale * over.kept_bytes[first : last + 1]
+    moves = [f"M{number(window.left)} {bottom}V{levels[0]:.1f}"]
+    for start_us, end_us, before, after, working in zip(
+        stage.starts_us[first:last],
+        stage.ends_us[first:last],
+        levels.tolist(),
+        levels[1:].tolist(),
+        (row.scale * has_working * over.working_bytes[first:last]).tolist(),
+        strict=False,
+    ):
+        # What is kept grows and shrinks evenly in a pass.
+        start, end = window.x(start_us), window.x(end_us)
+        corners = [(start, before), (end, after)]
+        if working:
+            corners[1:1] = [(start, before - working), (end, after - working)]
+        moves += [f"L{x:.1f} {y:.1f}" for x, y in corners]
+    path = (move for move, previous in zip(moves, ["", *moves], strict=False) if move != previous)
+    return raw("".join([*path, f"H{number(right)}V{bottom}z"]))
 
 
 def _mark(
