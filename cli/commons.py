@@ -86,7 +86,7 @@ def publish_(
     """Publish a database as a folder of static files, for any web server, object store or shared file system.
 
     Publishing again writes only what changed. Described fabrics and statistics of failures in the database are
-    published with its measurements. Rows that merges brought, traces, and without --notes site names are left out.
+    published with its measurements. Merged rows, traces, and (without --notes) site names and notes are left out.
 
     \b
     kernelcast commons publish bench.db public/commons --site "Site A" --key ~/.ssh/id_ed25519
@@ -124,9 +124,7 @@ def _files(files: Sequence[PublishedFile]) -> str:
 @commons.command(short_help="Add a source.")
 @click.argument("address", metavar="URL|FOLDER")
 @click.option("--name", default="", metavar="NAME", help="Name of the source.  [default: from the address]")
-@click.option(
-    "--signer", default="", help="Accept only an index that this one of the allowed signers signed."
-)
+@click.option("--signer", default="", help="Accept only an index signed by this one of the allowed signers.")
 @click.option(
     "--allowed-signers",
     type=FILE,
@@ -135,7 +133,7 @@ def _files(files: Sequence[PublishedFile]) -> str:
 )
 @click.option("--other-hosts", is_flag=True, help="Follow redirects to other hosts.")
 def add(address: str, name: str, signer: str, allowed_signers: Path | None, other_hosts: bool) -> None:
-    """Add a source, and fetch its index. Without --signer or --allowed-signers it is trusted unsigned.
+    """Add a source, and fetch its index, which needs no signature without --signer or --allowed-signers.
 
     \b
     kernelcast commons add https://site-a.example/commons --signer site-a
@@ -175,7 +173,7 @@ def _name_of(address: str) -> str:
 
 @commons.command("list", short_help="List the sources.")
 def list_() -> None:
-    """List the sources, with their trust and the date of the index that was fetched last.
+    """List the sources, with their trust and the date of their last fetched index.
 
     \b
     kernelcast commons list
@@ -196,7 +194,7 @@ def list_() -> None:
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @_sources_option
 def search(words: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Search the indexes that were fetched last for rows whose hardware, software, operator and type have every WORD,
+    """Search the last fetched indexes for rows that have every WORD in hardware, software, operator or type,
     and for bundles, fabrics and stacks with every WORD in their name.
 
     \b
@@ -255,8 +253,8 @@ def remove(name: str) -> None:
 @_sources_option
 @max_size_option
 def pull_(words: tuple[str, ...], into: Path, names: tuple[str, ...], max_size_bytes: int) -> None:
-    """Merge published rows that a database lacks: all, or parts whose hardware, software, operator and type
-    have every WORD.
+    """Merge published rows that a database lacks: all rows, or parts that have every WORD in hardware,
+    software, operator or type.
 
     Only missing parts are fetched, and an interrupted pull continues. All parts of a source are merged, or none.
 

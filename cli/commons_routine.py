@@ -46,10 +46,10 @@ def routine(
     output: Path | None,
 ) -> None:
     """Print a Slurm array that measures what DATABASE lacks, publishes it in FOLDER, and compares it with other sites;
-    and a cron line that submits it every week.
+    and a cron line that submits the array every week.
 
-    Points that the database has for this hardware and software are skipped. A new driver is other software: all points
-    are measured again then. Nothing is submitted or published here.
+    Points that the database already has for this hardware and software are skipped. After an upgrade of the driver
+    all points are measured again. This command only prints: it submits and publishes nothing.
 
     \b
     kernelcast commons routine bench.db public/commons --gpus-per-node 8 --dtype bfloat16 -o routine.sbatch

@@ -23,13 +23,13 @@ _SHOWN = 20
 @click.argument("database_path", metavar="DATABASE", type=FILE)
 @click.option("--html", "page_path", metavar="FILE", type=PATH, help="Also write an HTML page.")
 def report(database_path: Path, page_path: Path | None) -> None:
-    """Compare the times that sites measured of the same point on the same device with the same software.
+    """Compare the times that sites measured at the same points on the same device with the same software.
 
-    Sites are the sources that DATABASE was pulled from, and "own" for rows that were measured here. The ratio of a site
-    is the median over points of its time over the other site's, or over the median of three sites or more. An outlier
-    is more than 10 % off, and more than three times as far off as the median site.
+    Sites are the sources that DATABASE was pulled from, and "own" for rows that were measured here. At each point, a
+    site's time is divided by the other site's, or by the median of three or more sites; the ratio is the median over
+    points. An outlier is more than 10 % off, and more than three times as far off as the median site.
 
-    The page has the sources too, and how long ago they measured each operator of each device.
+    The page also lists the sources, and how long ago each source measured each operator on each device.
 
     \b
     kernelcast commons report bench.db
@@ -69,10 +69,10 @@ def report(database_path: Path, page_path: Path | None) -> None:
 @click.argument("name")
 @click.argument("databases", metavar="[DATABASE]...", nargs=-1, type=FILE)
 def distrust(name: str, databases: tuple[Path, ...]) -> None:
-    """Take nothing from a source any more, and take what was pulled from it out of every DATABASE (db revert).
+    """Pull nothing from a source any more, and remove its rows from every DATABASE (db revert).
 
-    Rows that another source or file also brought stay. Bundles that were trained on removed rows are listed: train them
-    again.
+    Rows that also came from another source or file stay. Bundles that were trained on removed rows are listed: train
+    them again.
 
     \b
     kernelcast commons distrust site-a bench.db

@@ -71,7 +71,7 @@ _PART_TITLES = {
     "tokens_per_s_per_gpu",
     metavar="NUMBER",
     type=float,
-    help="Tokens per second of one GPU, as torchtitan prints.",
+    help="Tokens per second per GPU, as torchtitan prints them.",
 )
 @click.option(
     "--mfu", "mfu_percent", metavar="PERCENT", type=float, help="Model FLOPs utilization, such as 43."
@@ -84,7 +84,11 @@ _PART_TITLES = {
 @memory_options()
 @no_calibration_option
 @click.option(
-    "--run", "run_id", default="", metavar="ID", help="Start of the run's id, if a database holds several."
+    "--run",
+    "run_id",
+    default="",
+    metavar="ID",
+    help="First characters of the run's id, if a database has several.",
 )
 @count_option("--top", 12, "Number of operators to list.")
 @click.option(

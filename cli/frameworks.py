@@ -32,7 +32,7 @@ as_option = click.option(
     "--as",
     "printed_as",
     type=click.Choice(NAMES),
-    help="Print only the layout, as arguments of this framework, and assume it.",
+    help="Print only the layout, as arguments of this framework; implies --framework.",
 )
 layout_option = click.option(
     "--layout",

@@ -236,9 +236,7 @@ def _model_option(*, required: bool, more: str = "") -> Callable[[F], F]:
 
 
 model_option = _model_option(required=True)
-model_or_layout_option = _model_option(
-    required=False, more="; not given, the model of Megatron-LM's --layout"
-)
+model_or_layout_option = _model_option(required=False, more="; default: the model in Megatron-LM's --layout")
 
 
 def print_notes(found: FoundModel) -> None:

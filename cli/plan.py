@@ -64,14 +64,14 @@ def plan_() -> None:
     "--deadline",
     "deadline_s",
     None,
-    "Find the fewest devices whose calendar fits in 90 % of runs.",
+    "Find the fewest devices that finish within this time in 90 % of runs.",
     most="3650d",
 )
 @click.option(
     "--db",
     "database",
     type=FILE,
-    help="Database with own failures (plan fit-failures) and steps (import mlperf).",
+    help="Database with your failures (plan fit-failures) and steps (import mlperf).",
 )
 @click.option("--picture", type=FILE, help="Draw calendar, fan chart and interval into a .png or .svg file.")
 @json_option

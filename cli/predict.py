@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     "--from",
     "origin",
     type=click.Choice(("commons",)),
-    help="Take --hardware, and a --fabric or --stack of theirs, from sources of measurements (kernelcast commons).",
+    help="Take --hardware, and by name --fabric and --stack, from the sources of kernelcast commons.",
 )
 @model_or_layout_option
 @field_options(*REQUEST.values())
@@ -69,9 +69,11 @@ if TYPE_CHECKING:
     "explained",
     metavar="OPERATOR",
     shell_complete=completion.role_names,
-    help="Explain the times of an operator, or of a role such as qkv; or memory by op; or the lines of --layout.",
+    help="Explain the times of an operator or of a role (qkv), memory by op (memory), or --layout's lines (layout).",
 )
-@click.option("--db", "database", metavar="FILE", help="Database of the nearest samples, for --explain.")
+@click.option(
+    "--db", "database", metavar="FILE", help="Database to find the nearest samples in, for --explain."
+)
 @click.option(
     "--memory-snapshot",
     metavar="FILE",
@@ -85,7 +87,7 @@ if TYPE_CHECKING:
     help="Software of the job; warns about names that no measurement includes.",
 )
 @click.option(
-    "--suggest", "suggests", is_flag=True, help="List single changes that make the step faster and fit."
+    "--suggest", "suggests", is_flag=True, help="List single changes that are faster and fit into memory."
 )
 @as_option
 @warnings_option

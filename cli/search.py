@@ -144,7 +144,7 @@ def search_(
     tokens: int | None,
     **options: Any,
 ) -> Shown:
-    """Find the fastest layouts: evaluates every valid layout and drops those that exceed the memory.
+    """Find the fastest layouts: evaluate all valid layouts, and drop layouts that exceed the memory.
 
     \b
     kernelcast search --bundle here.kcast --model llama-2-7b --gpus 64 --global-batch 512

@@ -79,7 +79,7 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.option(
     "--untrusted",
     is_flag=True,
-    help="JOB comes from another user: it cannot name files, and none in its folder are read.",
+    help="JOB comes from another user: it may not name files, and files in its folder are not read.",
 )
 @click.option(
     "--k8s",

@@ -74,8 +74,9 @@ def page(text: str, found: Board) -> str:
 
 def summary(found: Board) -> list[str]:
     """README's three lines."""
-    every = [point for one in found.plain for point in one.points]
-    stacked = [point for one in found.stacked for point in one.points]
+    every, stacked = (
+        [point for one in group for point in one.points] for group in (found.plain, found.stacked)
+    )
     paper = mean_abs(found.named("plain", "perlmutter.toml").points)
     closed = mean_abs(found.named("closed_form", "perlmutter.toml").points)
     cpu = found.cpu
@@ -86,12 +87,13 @@ def summary(found: Board) -> list[str]:
         f"worst {_percent(abs(cpu['worst_error']))}"
     )
     return [
-        f"- {len(every)} training steps of others on A100, GH200 and B200, with what ships: mean absolute error "
-        f"{_percent(mean_abs(every))}, and {_percent(mean_abs(stacked))} with a stack left out by model.",
-        f"- Of the paper's five steps on 16 to 128 A100: {_percent(closed)} closed form, {_percent(paper)} simulated "
-        f"(its own prediction: 5.0 %){trained}.",
-        f"- 90 % intervals hold {_whole(coverage(found.plain))} of the steps, sources equally weighted, at "
-        f"a median half-width of {_percent(half_width(found.plain))}.",
+        f"- {len(every)} published training steps on A100, GH200 and B200, with the shipped bundles: mean absolute "
+        f"error {_percent(mean_abs(every))}, and {_percent(mean_abs(stacked))} with a stack fitted without steps of "
+        "the same model.",
+        f"- The paper's five steps on 16 to 128 A100: {_percent(closed)} with the closed form, {_percent(paper)} "
+        f"simulated (the paper's own predictions: 5.0 %){trained}.",
+        f"- The 90 % intervals contain {_whole(coverage(found.plain))} of the steps (sources equally weighted); "
+        f"their median half-width is {_percent(half_width(found.plain))}.",
     ]
 
 

@@ -35,7 +35,7 @@ Row = Mapping[str, str]
 
 
 def rows() -> list[dict[str, str]]:
-    """All steps with their predictions, then what cannot be asked."""
+    """All steps with their predictions, then the steps that cannot be predicted."""
     found = []
     for one in score_steps(shipped_runs(names=TODAY)):
         for step in one.steps:
@@ -105,7 +105,7 @@ def page(text: str, every: Sequence[Row]) -> str:
             reasons[key] = reasons.get(key, 0) + 1
     tables: dict[str, Iterable[str]] = {
         "sources": table(
-            ["source", "steps", "asked", "noise"],
+            ["source", "steps", "predicted", "noise"],
             [
                 [
                     f"[{source}]({link})",

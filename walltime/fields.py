@@ -57,7 +57,7 @@ FIELDS = table(
     Field("startup", duration(), "Time from the start of the job to its first step.", 0),
     Field("checkpoint_every", STEPS, "Steps between checkpoints.", unit="steps"),
     Field("checkpoint_cost", duration(), "Time that one checkpoint pauses training."),
-    Field("restarts", whole(0, 1_000_000), "Number of restarts to allow for within the job."),
+    Field("restarts", whole(0, 1_000_000), "Number of restarts that the time limit allows for."),
     Field("restart_cost", duration(), _CONTINUES, otherwise="startup"),
     Field("margin", SHARE, "Margin on top of the interval's upper end.", otherwise=f"{DEFAULT_MARGIN:.0%}"),
     Field("price", number(0, 1e9, "a number from 0 to 1e+09"), "Price per GPU-hour."),

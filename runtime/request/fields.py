@@ -151,35 +151,35 @@ class LayoutFields:
     expert_tp: int = stated(_DEGREE, "Tensor-parallel degree of experts, within tp · dp · cp.", 1)
     micro_batch: int = stated(_DEGREE, "Samples per micro-batch.", unit="samples", required=True)
     micro_batches: int = stated(
-        _DEGREE, "Micro-batches per update; alternatively give the global batch.", required=True)
+        _DEGREE, "Micro-batches per update; or give the global batch instead.", required=True)
     schedule: Schedule = stated(choice(get_args(Schedule)),
         "Pipeline schedule (zero_bubble is ZB-H1; dualpipe_v is half of dualpipe, in V shape).", "1f1b")
-    virtual_stages: int = stated(_DEGREE, "Model chunks per device, for interleaved; 2 with zb_v and dualpipe_v.", 1)
+    virtual_stages: int = stated(_DEGREE, "Model chunks per device, for interleaved; zb_v and dualpipe_v have 2.", 1)
     sequence_parallel: bool = stated(
         FLAG, "Sequence parallelism: shard norms and residuals along the sequence.", False)
     recompute: Recompute = stated(
-        choice(get_args(Recompute)), "Activation checkpointing; selective is by module.", "none")
+        choice(get_args(Recompute)), "Activation checkpointing: none, of modules (selective), or full layers.", "none")
     zero: int = stated(
         whole(0, 3), "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters (FSDP).", 1)
     layer_counts: tuple[int, ...] | None = stated(_COUNTS, "Layers per stage, or per chunk.",
         otherwise="chosen by layer_split", old=("encoder_counts",))
     layer_split: LayerSplit = stated(choice(get_args(LayerSplit)),
-        "Layers per stage: even (as the paper where they do not divide), the paper's n + 5 blocks, or by time.", "even",
+        "Layers per stage: even (paper if pp does not divide them), paper (n + 5 blocks), or balanced by time.", "even",
         of_stack=True)
     reduce_dtype: ReduceDtype = stated(choice(get_args(ReduceDtype)),
-        "Dtype of stored and reduced gradients: that of training, or float32.", "same", of_stack=True)
+        "Dtype of stored and reduced gradients: same as in training, or float32.", "same", of_stack=True)
     loss: LossKind = stated(choice(get_args(LossKind)),
-        "Loss: plain in float32, native as Megatron-LM compiles it (one more copy), fused without a float32 copy, "
-        "or in_place with the gradient over the logits.", "plain",
+        "Cross-entropy: plain (in float32), native (Megatron-LM's, with one more copy), fused (no float32 copy), "
+        "or in_place (the gradient overwrites the logits).", "plain",
         of_stack=True)
     recompute_modules: tuple[RecomputeModule, ...] = stated(
         names(get_args(RecomputeModule), f"one or more of {', '.join(get_args(RecomputeModule))}"),
         "Modules that selective checkpointing recomputes.", ("core_attn",), of_stack=True)
     recompute_layers: int = stated(
-        whole(0, MAX_LAYERS), "Number of first layers per chunk to recompute; 0 for all.", 0,
+        whole(0, MAX_LAYERS), "Recompute only the first N layers of each chunk; 0 for all layers.", 0,
         of_stack=True)
     recompute_together: int = stated(whole(1, MAX_LAYERS),
-        "Layers per checkpoint: only the input of the first is kept.", 1, of_stack=True)
+        "Layers per checkpoint; only the input of the first layer is saved.", 1, of_stack=True)
     recompute_early_stop: bool = stated(FLAG,
         "Stop recomputing at the last tensor that the backward pass needs, as torch.utils.checkpoint does.", False,
         of_stack=True)
@@ -192,17 +192,17 @@ class LayoutFields:
     optimizer_states: StateType = stated(choice(get_args(StateType)), "Dtype of the optimizer's moments.", "float32",
         of_stack=True)
     host_launch_us: float = stated(number(0, 1_000, "µs from 0 to 1000"),
-        "Host time to launch a kernel in µs, a lower bound of kernel times; 0 if the host runs ahead.", 0.0,
+        "Host time to launch a kernel in µs; no kernel takes less. 0 if the host runs ahead.", 0.0,
         of_stack=True)
     attention_kernel: AttentionKernel = stated(choice(get_args(AttentionKernel)),
         "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
         AS_MEASURED, of_stack=True)
     kept_by: ModuleKind = stated(choice(get_args(ModuleKind)),
-        "Modules that save activations: PyTorch's, also cut by torchtitan, or Megatron-core's with TransformerEngine"
-        " or without.", "torch",
+        "Modules that decide which activations are saved: PyTorch's (torch), torchtitan's, or Megatron-core's with "
+        "TransformerEngine (megatron) or without (megatron_local).", "torch",
         of_stack=True)
     exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
-        "Fraction of the time of overlapped collectives that is exposed; within a layer at least half.", 0.25,
+        "Exposed (not hidden) fraction of overlapped collectives; at least half within a layer.", 0.25,
         of_stack=True)
     gradient_collective: GradientCollective = stated(choice(get_args(GradientCollective)),
         "Gradient reduction of ZeRO 1: the paper's all-reduce, or Megatron-LM's reduce-scatter.",
@@ -213,43 +213,43 @@ class LayoutFields:
     overlap_gradients: bool = stated(FLAG, "Overlap gradient reduction with the last backward pass.", False,
         of_stack=True)
     overlap_parameters: bool = stated(
-        FLAG, "Overlap ZeRO 1's and 2's parameter gather with the first forward pass.", False,
+        FLAG, "Overlap the parameter all-gather of ZeRO 1 and 2 with the first forward pass.", False,
         of_stack=True)
     overlap_bucket: int = stated(
         _SIZE_OR_NONE,
-        "Bucket size in parameters for both; 0 for Megatron-LM's 40 million, or 1 million per replica if larger.", 0,
+        "Bucket size, in parameters, of both overlaps; 0 for the larger of 40 million and 1 million per replica.", 0,
         of_stack=True)
     context_exchange: ContextExchange = stated(choice(get_args(ContextExchange)),
-        "Exchange of context parallelism: ring, all-to-all over heads, or all-gather of keys and values.",
+        "Context-parallel communication: ring, all-to-all over heads, or all-gather of keys and values.",
         "ring", of_stack=True)
     expert_imbalance: float = stated(number(1, 1_000, "a number from 1 to 1000"),
         "Tokens on the most loaded expert-parallel device, as a multiple of the mean.", 1.0, of_stack=True)
     expert_tokens: tuple[int, ...] | None = stated(_TOKENS_OF_EXPERTS,
-        "Tokens per expert, of one layer, or of all layers with experts in order.",
+        "Tokens per expert: one list for all layers, or the lists of all layers with experts in order.",
         otherwise="equal, times expert_imbalance", of_stack=True)
     expert_capacity: float = stated(number(0, 1_000, "a number from 0 to 1000"),
         "Capacity factor: tokens per expert above this multiple of the mean are dropped; 0 to drop none.", 0.0,
         of_stack=True)
     expert_padding: bool = stated(FLAG, "Pad every expert's input to its capacity.", False, of_stack=True)
     expert_dispatcher: ExpertDispatcher = stated(choice(get_args(ExpertDispatcher)),
-        "Exchange with experts: a row for each expert (all_to_all), or one per node, forwarded inside it (deepep); "
-        "hybridep also permutes on the way.", "all_to_all", of_stack=True)
+        "Token dispatch: one copy per expert (all_to_all), or one per node, forwarded inside the node (deepep); "
+        "hybridep also permutes tokens during the exchange.", "all_to_all", of_stack=True)
     cuda_graphs: CudaGraphs = stated(choice(get_args(CudaGraphs)),
-        "CUDA graphs: none, of modules (partial), or of whole passes (full), which hide the host's time.", "none",
+        "CUDA graphs, which hide host time: none, of modules (partial), or of whole passes (full).", "none",
         of_stack=True)
     tensor_overlap: TensorOverlap = stated(choice(get_args(TensorOverlap)),
         "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
         "none", of_stack=True)
     fp8_recipe: Float8Recipe = stated(choice(get_args(Float8Recipe)),
-        "Linears in 8 or 4 bit: scaled per tensor (now, or delayed), row, block of 128, MXFP8 or NVFP4.", "none",
+        "Linears in 8 or 4 bit: scales per tensor (current or delayed), row or block of 128, MXFP8, or NVFP4.", "none",
         of_stack=True)
     fp8_linears: tuple[LinearKind, ...] = stated(
         names(get_args(LinearKind), "one or more of attention, mlp, experts"),
-        "Linears in FP8, with fp8_recipe; never router and logits.", get_args(LinearKind), of_stack=True)
-    fp8_weights: bool = stated(FLAG, "Weights of FP8 linears exist in FP8 alone (--fp8-param-gather).", False,
+        "Linears that use fp8_recipe; router and logits never do.", get_args(LinearKind), of_stack=True)
+    fp8_weights: bool = stated(FLAG, "Store weights of FP8 linears in FP8 only (--fp8-param-gather).", False,
         of_stack=True)
     fp8_activation_store: bool = stated(FLAG,
-        "Save what the MLP's activation reads in FP8 (activation_func_fp8_input_store).", False, of_stack=True)
+        "Save the input of the MLP's activation in FP8 (activation_func_fp8_input_store).", False, of_stack=True)
     fp8_dispatch: bool = stated(FLAG, "Send tokens to experts, and gradients of their outputs, in FP8.", False,
         of_stack=True)
     expert_overlap: bool = stated(FLAG,
@@ -261,18 +261,18 @@ class LayoutFields:
         "Fraction of saved activations that is offloaded to the host.", 0.0,
         of_stack=True)
     host_link_gb_per_s: float = stated(number(0, 10_000, "GB/s from 0 to 10000"),
-        "Rate between device and host, in each direction; 0 for the device table's (PCIe, NVLink-C2C).",
+        "Bandwidth between device and host, per direction; 0 for the device table's (PCIe, NVLink-C2C).",
         0.0, of_stack=True)
     host_memory_gb_per_s: float = stated(number(0, 100_000, "GB/s from 0 to 100000"),
         "Host memory bandwidth per device for the optimizer; required with offload_optimizer.", 0.0,
         of_stack=True)
-    power_limit_w: float = stated(watts(10_000), "Power limit of a device, such as 500W; 0 for its usual one.", 0.0,
+    power_limit_w: float = stated(watts(10_000), "Power limit of a device, such as 500W; 0 for its usual limit.", 0.0,
         unit="W", old=("power_limit",), of_stack=True)
     lora_rank: int = stated(_SIZE_OR_NONE, "Rank of LoRA adapters on frozen weights; 0 to train all weights.", 0,
         of_stack=True)
     lora_linears: tuple[AdaptedKind, ...] = stated(names(get_args(AdaptedKind), "one or more of attention, mlp"),
-        "Linears with adapters; never routed experts.", get_args(AdaptedKind), of_stack=True)
-    lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of what adapters read.", 0.0,
+        "Linears with adapters; routed experts never have them.", get_args(AdaptedKind), of_stack=True)
+    lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of the adapters' input.", 0.0,
         of_stack=True)
 
 
@@ -309,7 +309,7 @@ OPTIONS = table(
         "Software stack: corrections to sums of operators, fitted to measured steps (kernelcast stack list).",
         otherwise="the framework's, else no correction"),
     Field("framework", choice(get_args(FrameworkName)),
-        "Training framework: its defaults, its stack, and the layouts that it can express.",
+        "Training framework: sets its defaults and its stack, and allows only layouts that it runs.",
         otherwise="from --layout or --as, else none is assumed"),
     Field("bucket_entries", _SIZE, "Bucket size of gradient and parameter collectives.",
         DEFAULT_BUCKET_ENTRIES, unit="entries"),
@@ -323,16 +323,16 @@ REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **
 GPU_MEMORY = Field("gpu_memory_bytes", replace(whole(1, 2**42), expected="a size from 1 byte to 4 TiB"),
     "Memory of a device.", otherwise="the bundle's", unit="bytes")
 RESERVED_MEMORY = Field(
-    "reserved_memory_bytes", whole(0, 2**60), "Part of it not available to training: driver, CUDA context, NCCL.",
+    "reserved_memory_bytes", whole(0, 2**60), "Memory of a device that driver, CUDA context and NCCL take.",
     otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
 )
 MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 
 FIT_PROBABILITY = Field("fit_probability", number(0.001, 0.999, "a probability from 0.001 to 0.999"),
-    "Least probability that a layout fits into a device's memory.", 0.95)
+    "Minimum probability that a layout fits into a device's memory.", 0.95)
 SEARCH = table(
     Field("gpus", _SIZE, "Number of devices, all of them used: one or several."),
-    Field("rank_by", choice(get_args(RankBy)), "Step time, or tokens per second per device.", "step-time"),
+    Field("rank_by", choice(get_args(RankBy)), "Rank by step time, or by tokens per second per device.", "step-time"),
     Field("top", whole(1, 10_000), "Number of layouts to show.", 10),
     FIT_PROBABILITY,
 )

@@ -33,7 +33,7 @@ LIMITS: Mapping[str, Field] = {{"schedule": "schedules"}.get(name, name): LAYOUT
 
 USUAL = {
     "tp": "within a node",
-    "cp": "4096 tokens of a sequence or more on a device",
+    "cp": "any with at least 4096 tokens of a sequence per device",
     "expert_tp": "1 or tp",
     "schedules": ",".join(USUAL_SCHEDULES),
     "virtual_stages": "2-8",

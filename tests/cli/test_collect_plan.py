@@ -184,6 +184,7 @@ def test_durations_and_shares() -> None:
 
 
 @pytest.mark.usefixtures("few_candidates")
+@pytest.mark.slow
 def test_few_points_beside_a_prior(tmp_path: Path) -> None:
     """A bundle of one thread of this CPU is the prior of two; what it lacks is measured as for a first fit."""
     assert invoke("compute", "--db", str(tmp_path / "one.db"), *TWO).exit_code == 0

@@ -81,6 +81,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_processes_of_their_own_write_the_same_bytes_and_fit_only_what_changed(folder: Path) -> None:
     assert ended("train", "--db", folder / "bench.db", "-o", folder / "first.kcast", "--jobs", "1") == 0
     store(folder / "bench.db", range(20, 22), operator="swiglu")

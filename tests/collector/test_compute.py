@@ -216,6 +216,7 @@ def test_real_memory_that_runs_out_is_a_row(
     assert "\n" not in done.first_failure
 
 
+@pytest.mark.slow
 def test_what_exceeds_the_memory_is_a_row_and_never_built(
     database: Database, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
 ) -> None:

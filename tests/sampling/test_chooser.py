@@ -130,6 +130,7 @@ def test_a_target_ends_what_is_good_enough(plan: Plan) -> None:
     assert all(state.error is not None and state.error < 0.05 for state in chosen.states.values())
 
 
+@pytest.mark.slow
 def test_an_interrupted_one_goes_on_from_what_is_known(plan: Plan) -> None:
     machine = Machine(noise=0.1)
     before = chooser(plan, machine)

@@ -223,6 +223,7 @@ def test_contradicting_steps_do_not_help(bundle: Bundle) -> None:
     assert found.residual > 0.05
 
 
+@pytest.mark.slow
 def test_the_corrected_bundle_predicts_the_steps_and_is_sound(bundle: Bundle, tmp_path: Path) -> None:
     measured = runs(bundle, [math.log(1.1), 0.0, math.log(1.2), 0.0])
     found = fitted(bundle, measured)

@@ -65,6 +65,7 @@ def test_a_document_s_steps_become_points_without_those_that_were_not_predicted(
     assert (point.devices, point.layout, point.hardware, point.error) == (24, "pp × tp", "h", 0.5)
 
 
+@pytest.mark.slow
 def test_pictures_of_every_kind_in_the_named_format(tmp_path: Path) -> None:
     panels = [Panel(title=column, column=column, sources=[SOURCE, OTHER]) for column in COLUMNS]
     draw(tmp_path / "a.png", [panels])

@@ -83,6 +83,7 @@ def _shard(rank: int, world: int, meeting: str) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_shards_are_the_whole(tmp_path: Path) -> None:
     command = [sys.executable, __file__, str(tmp_path / "meeting")]
     ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]

@@ -38,6 +38,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_loops_are_batch_threads_and_others_are_not(tmp_path: os.PathLike[str]) -> None:
     store = os.path.join(tmp_path, "store")
     both = [

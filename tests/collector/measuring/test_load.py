@@ -103,6 +103,7 @@ def test_other_cores_compute_until_they_are_let_go() -> None:
 
 
 @needs_two_cores
+@pytest.mark.slow
 def test_samples_state_their_load(cpu: Place, quick: Effort) -> None:
     options = {"dtype": "float32", "threads": 1, "seed": 1, "effort": quick}
     with Measurer(cpu, **options) as measurer:  # type: ignore[arg-type]

@@ -200,6 +200,7 @@ def rank_process(rank: str) -> int:
     raise AssertionError(f"no worker of rank {rank}")
 
 
+@pytest.mark.slow
 def test_a_timeout_ends_everybody() -> None:
     job = TrainingJob(model=MODEL, parallelism=ALONE)
     start = time.monotonic()

@@ -262,6 +262,7 @@ def test_every_published_row_lands(perlmutter: tuple[Path, Parsed]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_all_gather_entries_are_one_process_s_shard(perlmutter: tuple[Path, Parsed]) -> None:
     """The links between nodes carry the same bytes/s in every layout only if `shape` is read as the shard."""
     gathered: dict[tuple[int, int], list[float]] = {}
