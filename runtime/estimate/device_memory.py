@@ -17,7 +17,7 @@ class Memory:
     """Memory needed per device of each stage, and the memory of a device (None if unknown).
 
     `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it.
-    `spread` is how far measured memory lies from predicted. `options` are those of `stage_memory`.
+    `spread` is how far measured memory lies from predicted. `options` are what `stage_memory` was asked with.
     """
 
     stages: tuple[StageMemory, ...]
