@@ -159,13 +159,35 @@ def bytes_by_stage(
     With `only`, model states, activations and logits are the share of the ops of that name.
     """
     parallelism.check(model)
-    stages = _loads(model, parallelism)
+    stages = stages_at_their_fullest(model, parallelism)
+    return stages, bytes_of_loads(
+        model,
+        parallelism,
+        stages,
+        dtype=dtype,
+        is_cpu=is_cpu,
+        architecture=architecture,
+        workspace=workspace,
+        only=only,
+    )
+
+
+def bytes_of_loads(
+    model: ModelConfig,
+    parallelism: Parallelism,
+    stages: tuple[Load, ...],
+    *,
+    dtype: str = "float16",
+    is_cpu: bool = False,
+    architecture: str = "",
+    workspace: int | None = None,
+    only: str = "",
+) -> Bytes:
+    """The bytes of loads of a layout's stages, a row each; arguments as of `bytes_by_stage`."""
     precision = precision_of(dtype, parallelism.reduce_dtype)
     rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
     buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
-    return stages, memory_of(
-        model, rows, contents, precision=precision, architecture=architecture, buffers=buffers
-    )
+    return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 
 
 def memory_of(
@@ -242,13 +264,13 @@ def memory_of(
 
 def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) -> tuple[float, ...]:
     """Bytes that a layer of each kind keeps of one micro-batch on one device, of the first stage's layers."""
-    stages = _loads(model, parallelism)[:1]
+    stages = stages_at_their_fullest(model, parallelism)[:1]
     rows, contents = _rows(model, parallelism, stages, precision_of(dtype).element)
     return tuple(float(_kept_in_flight(rows, one)[0]) for one in contents.layers)
 
 
-def _loads(model: ModelConfig, layout: Parallelism) -> tuple[Load, ...]:
-    """The stages of a layout at their fullest."""
+def stages_at_their_fullest(model: ModelConfig, layout: Parallelism) -> tuple[Load, ...]:
+    """The stages of a layout, each at its fullest."""
     counts = tuple(chunk.counts for chunk in chunks_of(model, layout))
     return loads(layout.schedule, layout.pp, layout.virtual_stages, layout.micro_batches, counts)
 
