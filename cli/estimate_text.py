@@ -123,9 +123,9 @@ def headline(
         rows.append(("layers", counts_text(estimate.layer_counts)))
         rows.append(("timeline", f"{estimate.timeline}, {layout.schedule}; {waiting}"))
     rows += further
-    # Fine-tuning counts in samples.
+    # Fine-tuning counts in sequences, of one sample or of several that are packed.
     per_s = estimate.tokens_per_s / model.sequence_length
-    samples = f", {rate(per_s)} samples/s" if layout.lora_rank else ""
+    samples = f", {rate(per_s)} sequences/s" if layout.lora_rank else ""
     first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{samples}{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
 

@@ -347,8 +347,15 @@ TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B o
 WISHES = table(
     Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),
     TOKENS,
+    Field("samples", counted(1, 10**15), "Samples of a fine-tuning data set, instead of --tokens."),
+    Field("epochs", number(0, 1e6, "a number above 0 and at most 1e6", above=True),
+        "Times that training goes through --samples.", otherwise="1"),
+    Field("sample_tokens", number(1, MAX_SIZE, f"a number from 1 to {MAX_SIZE}"),
+        "Mean tokens of a sample without padding.", otherwise="one sample fills a sequence"),
+    Field("packing_efficiency", number(0, 1, "a number above 0 and at most 1", above=True),
+        "Fraction of a sequence's tokens that are not padding.", otherwise="1"),
     Field("days", number(0, 36_600, "days, a number above 0 and at most 36600", above=True),
-        "Find the fewest devices that train on --tokens within this number of days."),
+        "Find the fewest devices that train on --tokens or --samples within this number of days."),
     Field("largest", choice(("global-batch", "sequence-length")),
         "Find the largest global batch or sequence length that fits into memory."),
 )
