@@ -39,7 +39,6 @@ from kernelcast.cli.terminal import command_line, is_quiet, print_next, say, typ
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
-from kernelcast.runtime.estimate.device_memory import stage_options
 from kernelcast.runtime.estimate.provenance import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.goals import Wish
@@ -170,8 +169,7 @@ def predict(
     if explained == "memory":
         from kernelcast.runtime.memory.breakdown import memory_breakdown
 
-        options = stage_options(estimator.bundle)
-        breakdown = memory_breakdown(estimate.model, estimate.parallelism, **options)
+        breakdown = memory_breakdown(estimate.model, estimate.parallelism, **estimate.memory.options)
     elif explained is not None and explained != "layout":
         path = None if database is None else Path(database)
         from kernelcast.cli.explain import explain

@@ -1,9 +1,10 @@
 """Memory that each stage of a training step needs, and the memory of a device."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.memory.spread import MemorySpread, memory_spread
 from kernelcast.runtime.memory.stages import StageMemory, architecture_of, on_cpu, stage_memory
@@ -16,7 +17,7 @@ class Memory:
     """Memory needed per device of each stage, and the memory of a device (None if unknown).
 
     `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it.
-    `spread` is how far measured memory lies from predicted.
+    `spread` is how far measured memory lies from predicted. `options` are what `stage_memory` was asked with.
     """
 
     stages: tuple[StageMemory, ...]
@@ -24,6 +25,7 @@ class Memory:
     source: str
     reserved_bytes: int = 0
     spread: MemorySpread | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def interval_bytes(self) -> tuple[int, int] | None:
@@ -73,21 +75,18 @@ def device_memory(
     """
     known = usual_gpu_memory_bytes(bundle)
     source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
-    manifest = bundle.manifest
+    compute = bundle.manifest.compute
+    is_cpu = on_cpu(compute)
+    options: dict[str, Any] = {
+        "dtype": bundle.manifest.dtype,
+        "is_cpu": is_cpu,
+        "architecture": architecture_of(compute),
+    }
     return Memory(
-        stages=stage_memory(model, parallelism, **stage_options(bundle)),
+        stages=stage_memory(model, parallelism, **options),
+        options=options,
         gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
         source=source,
         reserved_bytes=usual_reserved_bytes(bundle) if reserved_bytes is None else reserved_bytes,
-        spread=None if on_cpu(manifest.compute) else memory_spread(model.experts > 0),
+        spread=None if is_cpu else memory_spread(model.experts > 0),
     )
-
-
-def stage_options(bundle: Bundle) -> dict[str, Any]:
-    """What `stage_memory` takes from a bundle."""
-    compute = bundle.manifest.compute
-    return {
-        "dtype": bundle.manifest.dtype,
-        "is_cpu": on_cpu(compute),
-        "architecture": architecture_of(compute),
-    }

@@ -19,7 +19,7 @@ from kernelcast.runtime.memory.states import (
     precision_of,
     with_optimizer,
 )
-from kernelcast.runtime.memory.working import float8_copies_bytes, largest_of, working_bytes, workspace_bytes
+from kernelcast.runtime.memory.working import copies_bytes, largest_of, working_bytes, workspace_bytes
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of
@@ -159,13 +159,35 @@ def bytes_by_stage(
     With `only`, model states, activations and logits are the share of the ops of that name.
     """
     parallelism.check(model)
-    stages = _loads(model, parallelism)
+    stages = stages_at_their_fullest(model, parallelism)
+    return stages, bytes_of_loads(
+        model,
+        parallelism,
+        stages,
+        dtype=dtype,
+        is_cpu=is_cpu,
+        architecture=architecture,
+        workspace=workspace,
+        only=only,
+    )
+
+
+def bytes_of_loads(
+    model: ModelConfig,
+    parallelism: Parallelism,
+    stages: tuple[Load, ...],
+    *,
+    dtype: str = "float16",
+    is_cpu: bool = False,
+    architecture: str = "",
+    workspace: int | None = None,
+    only: str = "",
+) -> Bytes:
+    """The bytes of loads of a layout's stages, a row each; arguments as of `bytes_by_stage`."""
     precision = precision_of(dtype, parallelism.reduce_dtype)
     rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
     buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
-    return stages, memory_of(
-        model, rows, contents, precision=precision, architecture=architecture, buffers=buffers
-    )
+    return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 
 
 def memory_of(
@@ -195,7 +217,7 @@ def memory_of(
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
     # Copies in 8 bit stay from update to update; with ZeRO-3 only copies of the gathered blocks.
-    saved, more = float8_copies_bytes(rows.layout, architecture)
+    saved, more = copies_bytes(rows.layout, precision.weight, architecture)
     cast = [one.cast for one in layers]
     of_stage = (
         sum(count * entries for count, entries in zip(rows.layers, cast, strict=True)) + rows.last * loss.cast
@@ -222,7 +244,8 @@ def memory_of(
     working = working_bytes(rows, contents)
     # One layer's are on their way while another one computes.
     on_their_way = away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
-    in_use = (working.peak, working.buffers, _whole_blocks(rows, contents, precision), on_their_way)
+    blocks = _whole_blocks(rows, contents, precision, saved if contents.sizes.is_quantised else 0.0)
+    in_use = (working.peak, working.buffers, blocks, on_their_way)
     return Bytes(
         parameters=held.total,
         weights=weights,
@@ -241,13 +264,13 @@ def memory_of(
 
 def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) -> tuple[float, ...]:
     """Bytes that a layer of each kind keeps of one micro-batch on one device, of the first stage's layers."""
-    stages = _loads(model, parallelism)[:1]
+    stages = stages_at_their_fullest(model, parallelism)[:1]
     rows, contents = _rows(model, parallelism, stages, precision_of(dtype).element)
     return tuple(float(_kept_in_flight(rows, one)[0]) for one in contents.layers)
 
 
-def _loads(model: ModelConfig, layout: Parallelism) -> tuple[Load, ...]:
-    """The stages of a layout at their fullest."""
+def stages_at_their_fullest(model: ModelConfig, layout: Parallelism) -> tuple[Load, ...]:
+    """The stages of a layout, each at its fullest."""
     counts = tuple(chunk.counts for chunk in chunks_of(model, layout))
     return loads(layout.schedule, layout.pp, layout.virtual_stages, layout.micro_batches, counts)
 
@@ -267,9 +290,12 @@ def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
     return in_flight
 
 
-def _whole_blocks(rows: Rows, contents: Contents, precision: Precision) -> Floats:
-    """Gradients of the largest block (from ZeRO-2 on), and weights of it and, as they arrive, of the next (ZeRO-3)."""
-    own = largest_of(rows, [layer.parameters for layer in contents.layers])
+def _whole_blocks(rows: Rows, contents: Contents, precision: Precision, saved: float) -> Floats:
+    """Gradients of the largest block (from ZeRO-2 on), and weights of it and, as they arrive, of the next (ZeRO-3);
+    entries of those in 4 bit have `saved` bytes less.
+    """
+    less = saved / precision.weight
+    own = largest_of(rows, [layer.parameters - less * layer.cast for layer in contents.layers])
     end = np.maximum(rows.first, rows.last) * contents.loss.matrix
     largest = np.maximum(own, end)
     sharded = rows.shards > 1

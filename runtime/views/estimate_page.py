@@ -23,6 +23,7 @@ from kernelcast.runtime.views.formatting import (
     rate,
     seconds,
 )
+from kernelcast.runtime.views.memory_over_step_picture import LEGEND, memory_over_step_picture
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
 from kernelcast.runtime.views.page import (
     Markup,
@@ -147,7 +148,7 @@ def _sections(estimate: Estimate) -> Iterator[Markup]:
     yield section("The question", facts(question(estimate)))
     yield _timeline(estimate, timeline, too_long)
     yield _shares(estimate, timeline)
-    yield _memory(estimate)
+    yield _memory(estimate, timeline)
     yield _operators(estimate)
 
 
@@ -274,7 +275,7 @@ def _shares(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
     )
 
 
-def _memory(estimate: Estimate) -> Markup:
+def _memory(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
     memory = estimate.memory
     rows = [
         {
@@ -291,6 +292,17 @@ def _memory(estimate: Estimate) -> Markup:
         region("Memory of one device", memory_picture(memory)),
         legend((style, name) for _, name, style in PARTS),
         details("Memory in figures", rows_table(rows, caption="Per device at its fullest moment")),
+        *(() if timeline is None else _memory_over_step(estimate, timeline)),
+    )
+
+
+def _memory_over_step(estimate: Estimate, timeline: StepTimeline) -> Iterator[Markup]:
+    over = memory_over_step_picture(estimate, timeline)
+    yield element("h3", "Over the step")
+    yield region("Memory over the step", over.svg)
+    yield legend(LEGEND)
+    yield details(
+        "Peaks in figures", rows_table(over.peaks, caption="Per device, the first pass at its peak")
     )
 
 

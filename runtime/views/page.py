@@ -188,10 +188,10 @@ def legend(entries: Iterable[tuple[str, str]]) -> Markup:
     return element("ul", *listed, class_="legend")
 
 
-def drawn_stages(stages: Sequence[Stage]) -> tuple[Sequence[Stage], float]:
-    """The stages that a picture has rows for, all or the first and the last 48, and the height of a row."""
-    if len(stages) > _MOST_ROWS:
-        stages = (*stages[: _MOST_ROWS // 2], *stages[-_MOST_ROWS // 2 :])
+def drawn_stages(stages: Sequence[Stage], most: int = _MOST_ROWS) -> tuple[Sequence[Stage], float]:
+    """The stages that a picture has rows for, `most` of them, half from either end, and the height of a row."""
+    if len(stages) > most:
+        stages = (*stages[: most // 2], *stages[-most // 2 :])
     return stages, 34.0 if len(stages) <= 16 else 22.0 if len(stages) <= 40 else 14.0
 
 

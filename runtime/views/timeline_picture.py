@@ -59,7 +59,7 @@ class TimelinePicture:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class Window:
     """A stretch of time and where on the page it is drawn."""
 
     start_us: float
@@ -73,7 +73,7 @@ class _Window:
 
 def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePicture:
     """Draw a step. Long steps are cut in the middle; with more than 96 stages, the first and last 48 are drawn."""
-    windows = _windows(estimate, timeline)
+    windows = drawn_windows(estimate, timeline)
     stages, height = drawn_stages(timeline.stages)
     notes = []
     if len(stages) < len(timeline.stages):
@@ -97,15 +97,16 @@ def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePict
         f"One row per stage ({counted(len(timeline.stages), 'stage')}), time from left to right, "
         f"{seconds(timeline.step_us * 1e-6)} in all. The same figures are in the tables below."
     )
-    shapes = (*_axis(windows, bottom), *rows, links, *_cut_marks(windows, bottom))
+    shapes = (*time_axis(windows, bottom), *rows, links, *cut_marks(windows, bottom))
     title, size = "Timeline of one simulated training step", {"width": _WIDTH, "height": bottom + 26}
     svg = picture("timeline", title, description, *shapes, **size)
     return TimelinePicture(svg=svg, notes=tuple(notes))
 
 
-def _windows(estimate: Estimate, timeline: StepTimeline) -> list[_Window]:
+def drawn_windows(estimate: Estimate, timeline: StepTimeline) -> list[Window]:
+    """The whole step, or its beginning and its end where it has too many passes."""
     step_us, room = max(timeline.step_us, 1e-9), _RIGHT - _LEFT
-    whole = [_Window(0.0, step_us, _LEFT, room / step_us)]
+    whole = [Window(0.0, step_us, _LEFT, room / step_us)]
     if max(len(stage.passes) for stage in timeline.stages) <= _PASSES_PER_ROW:
         return whole
     times = estimate.durations
@@ -121,7 +122,7 @@ def _windows(estimate: Estimate, timeline: StepTimeline) -> list[_Window]:
         return whole
     scale = (room - _GAP) / (shown_us + step_us - last_us)
     middle = _LEFT + shown_us * scale + _GAP
-    return [_Window(0.0, shown_us, _LEFT, scale), _Window(last_us, step_us, middle, scale)]
+    return [Window(0.0, shown_us, _LEFT, scale), Window(last_us, step_us, middle, scale)]
 
 
 def _row(
@@ -129,7 +130,7 @@ def _row(
     spans: Iterable[Span],
     y: float,
     height: float,
-    windows: list[_Window],
+    windows: list[Window],
     *,
     detailed: bool,
 ) -> Markup:
@@ -157,7 +158,7 @@ def _row(
 
 
 def _together(
-    where: str, style: str, spans: list[Span], y: float, height: float, windows: list[_Window]
+    where: str, style: str, spans: list[Span], y: float, height: float, windows: list[Window]
 ) -> Iterator[Markup]:
     """Spans of a style as one path."""
     if not spans:
@@ -174,7 +175,7 @@ def _together(
 
 
 def _alone(
-    where: str, span: Span, y: float, height: float, windows: list[_Window], *, has_chunks: bool
+    where: str, span: Span, y: float, height: float, windows: list[Window], *, has_chunks: bool
 ) -> Iterator[Markup]:
     """A span as a shape of its own; a pass with its letter and micro-batch, where they fit."""
     duration = seconds((span.end_us - span.start_us) * 1e-6)
@@ -198,7 +199,7 @@ def _alone(
             yield element("text", label, x=left + drawn / 2, y=middle, class_=f"in-{span.style}")
 
 
-def _places(span: Span, windows: list[_Window]) -> Iterator[tuple[float, float]]:
+def _places(span: Span, windows: list[Window]) -> Iterator[tuple[float, float]]:
     """(left, width) of the parts of a span that lie in a window."""
     for window in windows:
         first, last = max(span.start_us, window.start_us), min(span.end_us, window.end_us)
@@ -210,7 +211,7 @@ def _transfers(
     stages: Iterable[StageTimeline],
     where: dict[int, float],
     height: float,
-    window: _Window,
+    window: Window,
     timeline: StepTimeline,
 ) -> Markup:
     """A line from the end of every pass to the arrival of its output."""
@@ -229,7 +230,8 @@ def _transfers(
     return element("path", title, d=raw("".join(moves)), class_="transfer-line")
 
 
-def _axis(windows: list[_Window], bottom: float) -> Iterator[Markup]:
+def time_axis(windows: list[Window], bottom: float) -> Iterator[Markup]:
+    """Lines and times across a drawing that ends at `bottom`."""
     shown_us = sum(window.end_us - window.start_us for window in windows)
     step_us = round_step(shown_us / 9)
     scale, unit = next(
@@ -246,7 +248,8 @@ def _axis(windows: list[_Window], bottom: float) -> Iterator[Markup]:
     yield element("text", f"time in {unit}", x=_LEFT, y=_TOP - 12, class_="unit")
 
 
-def _cut_marks(windows: list[_Window], bottom: float) -> Iterator[Markup]:
+def cut_marks(windows: list[Window], bottom: float) -> Iterator[Markup]:
+    """A mark where the middle of a step is left out."""
     if len(windows) > 1:
         x = windows[1].left - _GAP / 2
         yield element("text", "⋯", x=x, y=(_TOP + bottom) / 2 + 4, class_="cut")

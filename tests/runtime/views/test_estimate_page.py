@@ -15,7 +15,7 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.views.estimate_page import page, write_page
-from kernelcast.runtime.views.formatting import in_days
+from kernelcast.runtime.views.formatting import gibibytes, in_days
 from kernelcast.runtime.views.simulated_step import simulated_step
 from kernelcast.runtime.views.step_breakdown import step_shares
 
@@ -128,6 +128,26 @@ def test_a_page_stands_alone_and_draws_every_pass(make_bundle: Make, layout: dic
             assert x >= 0 <= y
             assert x + wide <= width
             assert y + high <= height
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_memory_over_the_step_marks_its_peaks(make_bundle: Make, layout: dict[str, Any]) -> None:
+    estimate = ask(make_bundle({"all_reduce": 50.0}), **layout)
+    picture = list(parsed(page(estimate)).iter("svg"))[-1]
+    marks = ["".join(one.itertext()) for one in picture.iter("circle")]
+    assert len(marks) == estimate.parallelism.pp
+    for index, (mark, stage) in enumerate(zip(marks, estimate.memory.stages, strict=True)):
+        assert re.fullmatch(
+            rf"stage {index}: at most .* backward pass( of chunk \d+)? of micro-batch \d+", mark
+        )
+        if estimate.parallelism.schedule in ("gpipe", "1f1b"):
+            assert f"at most {gibibytes(stage.total_bytes)}, backward pass of micro-batch 0" in mark
+    for path in picture.iter("path"):
+        # Nothing is drawn outside of the picture.
+        _, _, width, height = map(float, picture.get("viewBox", "").split())
+        for x, y in re.findall(r"[ML]([-\d.]+) ([-\d.]+)", path.get("d", "")):
+            assert 0 <= float(x) <= width
+            assert 0 <= float(y) <= height
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -255,7 +275,7 @@ def test_a_large_step_is_cut_and_stays_small(make_bundle: Make) -> None:
     assert "in the middle, where the pattern repeats, are not drawn" in said(root)
     assert "256 forward passes of" in said(root)
     assert len(text) < 700_000
-    assert [one.text for one in of_class(root, "cut", "text")] == ["⋯"]
+    assert [one.text for one in of_class(root, "cut", "text")] == ["⋯", "⋯"]  # of timeline and memory
 
 
 def test_a_deep_pipeline_shows_its_first_and_last_stages(make_bundle: Make) -> None:
