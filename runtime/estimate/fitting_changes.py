@@ -138,7 +138,8 @@ def _kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
     yield [{"optimizer_states": states} for states in ("bfloat16", "8bit")]
     yield [{"offload_optimizer": 1.0}] if layout.offload_optimizer < 1 else []
     yield [{"offload_activations": 1.0}] if layout.offload_activations < 1 else []
-    yield [{"lora_rank": 16}] if not layout.lora_rank else []
+    is_16_bit = layout.frozen_weights == "same" and layout.fp8_recipe == "none"
+    yield [{"frozen_weights": "nf4"}] * is_16_bit if layout.lora_rank else [{"lora_rank": 16}]
     more = layout.micro_batches
     yield [{"dp": layout.dp * k, "micro_batches": more // k} for k in _FACTORS if more % k == 0]
     batch, count = layout.micro_batch, layout.micro_batches

@@ -34,8 +34,8 @@ class LayerContents(NamedTuple):
     - `freed`: what the forward pass of the MLP's half does not keep with selective and with full checkpointing;
     - gradients in use: of attention, at the MLP's projection down and at its activation;
     - `buffers` whatever the micro-batch;
-    - `parameters`, of them in `adapters`; entries of weight `matrices`, of one expert's alone, and of
-      all those `cast` to 8 bit.
+    - `parameters`, of them in `adapters`; entries of weight `matrices`, of one expert's alone, of all those `cast` to
+      8 bit or held in 4, and of the largest one that is `dequantised`.
     """
 
     block_input: Number
@@ -52,6 +52,7 @@ class LayerContents(NamedTuple):
     adapters: Number
     matrices: Number
     cast: Number
+    dequantised: Number
 
     @classmethod
     def of(cls, s: Sizes, ops: Ops, only: str = "") -> Self:
@@ -94,6 +95,7 @@ class LayerContents(NamedTuple):
             adapters=held.dense if s.is_frozen else 0,
             matrices=1.0 * _total(one.weight.k * one.weight.n for one in others if one.weight is not None),
             cast=_cast_entries(s, mine),
+            dequantised=_largest_weight(others) if s.is_quantised else 0,
         )
 
 
@@ -198,7 +200,17 @@ def _dropped(s: Sizes, ops: Sequence[Op]) -> list[Number]:
 
 
 def _cast_entries(s: Sizes, ops: Ops) -> Number:
-    return _total(one.weight.entries for one in ops if one.weight is not None and s.is_cast(one.weight.kind))
+    return _total(
+        one.weight.entries for one in ops if one.weight is not None and s.is_narrow(one.weight.kind)
+    )
+
+
+def _largest_weight(ops: Iterable[Op]) -> Number:
+    largest: Number = 0
+    for one in ops:
+        if one.weight is not None:
+            largest = np.maximum(largest, one.weight.entries)
+    return largest
 
 
 def _total(values: Iterable[Number]) -> Number:

@@ -19,7 +19,7 @@ from kernelcast.runtime.memory.states import (
     precision_of,
     with_optimizer,
 )
-from kernelcast.runtime.memory.working import float8_copies_bytes, largest_of, working_bytes, workspace_bytes
+from kernelcast.runtime.memory.working import copies_bytes, largest_of, working_bytes, workspace_bytes
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of
@@ -217,7 +217,7 @@ def memory_of(
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
     # Copies in 8 bit stay from update to update; with ZeRO-3 only copies of the gathered blocks.
-    saved, more = float8_copies_bytes(rows.layout, architecture)
+    saved, more = copies_bytes(rows.layout, precision.weight, architecture)
     cast = [one.cast for one in layers]
     of_stage = (
         sum(count * entries for count, entries in zip(rows.layers, cast, strict=True)) + rows.last * loss.cast
@@ -244,7 +244,8 @@ def memory_of(
     working = working_bytes(rows, contents)
     # One layer's are on their way while another one computes.
     on_their_way = away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
-    in_use = (working.peak, working.buffers, _whole_blocks(rows, contents, precision), on_their_way)
+    blocks = _whole_blocks(rows, contents, precision, saved if contents.sizes.is_quantised else 0.0)
+    in_use = (working.peak, working.buffers, blocks, on_their_way)
     return Bytes(
         parameters=held.total,
         weights=weights,
@@ -289,9 +290,12 @@ def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
     return in_flight
 
 
-def _whole_blocks(rows: Rows, contents: Contents, precision: Precision) -> Floats:
-    """Gradients of the largest block (from ZeRO-2 on), and weights of it and, as they arrive, of the next (ZeRO-3)."""
-    own = largest_of(rows, [layer.parameters for layer in contents.layers])
+def _whole_blocks(rows: Rows, contents: Contents, precision: Precision, saved: float) -> Floats:
+    """Gradients of the largest block (from ZeRO-2 on), and weights of it and, as they arrive, of the next (ZeRO-3);
+    entries of those in 4 bit have `saved` bytes less.
+    """
+    less = saved / precision.weight
+    own = largest_of(rows, [layer.parameters - less * layer.cast for layer in contents.layers])
     end = np.maximum(rows.first, rows.last) * contents.loss.matrix
     largest = np.maximum(own, end)
     sharded = rows.shards > 1

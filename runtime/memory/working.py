@@ -11,6 +11,7 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.modules import MODULES
 from kernelcast.runtime.step.op import Number
+from kernelcast.runtime.step.recipes import FROZEN_BYTES
 
 _TOKEN_ID_BYTES = 8
 
@@ -49,7 +50,8 @@ def working_bytes(rows: Rows, contents: Contents) -> Working:
 
     Weight gradients are made whole and then added to the accumulated ones, as from the second micro-batch of
     an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
-    Other buffers: rotary tables, the unfused softmax's mask, token ids.
+    Other buffers: rotary tables, the unfused softmax's mask, token ids, the largest frozen weight in 4 bit as it is
+    dequantised.
 
     Fragments are what a layer's forward pass freed in blocks that are smaller than a tensor of logits: where the loss
     is the fullest moment torch's allocator has them reserved on top.
@@ -78,7 +80,8 @@ def working_bytes(rows: Rows, contents: Contents) -> Working:
     ids = _TOKEN_ID_BYTES * contents.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
     accumulates = int(contents.sizes.modules.accumulates_in_products and is_trained)
     unused = accumulates * element * largest_of(rows, [layer.matrices for layer in layers])
-    buffers = np.where(has_layers, layers[0].buffers + unused, 0.0) + ids
+    dequantised = element * largest_of(rows, [layer.dequantised for layer in layers])
+    buffers = np.where(has_layers, layers[0].buffers + unused, 0.0) + ids + dequantised
     freed = [np.select([rows.recompute == SELECTIVE, rows.recompute == FULL], one.freed) for one in layers]
     at_end = np.maximum(loss_moment, output)
     is_end = rows.last * (at_end >= np.maximum(np.maximum(mlp, attention), embedding))
@@ -149,12 +152,14 @@ def workspace_bytes(
     return _HANDLES * own + engine
 
 
-def float8_copies_bytes(layout: Parallelism, architecture: str) -> tuple[int, int]:
-    """Bytes per entry of a weight in 8 bit: what its 16-bit form gives up, and its copies that stay.
+def copies_bytes(layout: Parallelism, weight_bytes: int, architecture: str) -> tuple[float, int]:
+    """Bytes per entry of a weight in 8 or 4 bit: what its form of `weight_bytes` gives up, and its copies that stay.
 
     It is kept as it is, for the output, and transposed, for the input's gradient, which Blackwell's products with a
     scale per tensor read without (TransformerEngine, `is_non_tn_fp8_gemm_supported`).
     """
+    if layout.frozen_weights != "same":
+        return weight_bytes - FROZEN_BYTES[layout.frozen_weights], 0
     if not MODULES[layout.kept_by].caches_float8:
         return 0, 0
     transposed = int(layout.fp8_recipe != "tensorwise" or architecture != "Blackwell")

@@ -51,6 +51,7 @@ TensorOverlap = Literal["none", "weight_gradients", "products"]
 Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"]
 LinearKind = Literal["attention", "mlp", "experts"]
 AdaptedKind = Literal["attention", "mlp"]
+FrozenWeights = Literal["same", "nf4", "nf4_double"]
 ModuleKind = Literal["torch", "torchtitan", "megatron", "megatron_local"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
@@ -274,6 +275,9 @@ class LayoutFields:
         "Linears with adapters; routed experts never have them.", get_args(AdaptedKind), of_stack=True)
     lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of the adapters' input.", 0.0,
         of_stack=True)
+    frozen_weights: FrozenWeights = stated(choice(get_args(FrozenWeights)),
+        "Linears that LoRA freezes (QLoRA): in the training's type, in 4 bit with a scale per 64, or with scales in "
+        "8 bit too.", "same", of_stack=True)
 
 
 LAYOUT = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass_fields(LayoutFields)))

@@ -67,6 +67,8 @@ class Parallelism(LayoutFields):
       stay in 16 bit.
     - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
+    - `frozen_weights`: NF4 in blocks of 64 as in bitsandbytes, "nf4_double" with quantised scales (QLoRA, arXiv
+      2305.14314, section 3); experts too, but not router, embedding and output projection. Needs `lora_rank`.
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
@@ -99,6 +101,15 @@ class Parallelism(LayoutFields):
         for name in ("fp8_dispatch", "fp8_weights"):
             if getattr(self, name) and self.fp8_recipe == "none":
                 raise UsageError(field=name, found=True, expected="false with fp8_recipe none")
+        if self.frozen_weights != "same":
+            # Products of weights that are in 4 bit run in the training's type.
+            for name, lacks in (
+                ("lora_rank", self.lora_rank == 0),
+                ("fp8_recipe", self.fp8_recipe != "none"),
+            ):
+                if lacks:
+                    usual = f"same with {name} {getattr(self, name)}"
+                    raise UsageError(field="frozen_weights", found=self.frozen_weights, expected=usual)
         of_stage = self.world_size // self.pp
         if of_stage % (self.ep * self.expert_tp):
             raise UsageError(

@@ -25,7 +25,7 @@ from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Call, Calls, Number, Op, Ops, Overlap, call, op
 from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_parameters
 from kernelcast.runtime.step.passes import Pass, Passes, passes_of
-from kernelcast.runtime.step.recipes import RECIPES
+from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.recomputation import recomputed
 from kernelcast.runtime.step.sizes import Sizes, remembered_ops
 from kernelcast.runtime.step.update import DataParallel, update_ops
@@ -179,16 +179,21 @@ class Decomposition:
         return self.parallelism.fp8_recipe != "none"
 
     def _gather_share(self, counts: Iterable[tuple[int, Ops]], parameters: Number) -> float:
-        """Bytes of gathered parameters over bytes in 16 bit: cast ones travel as one copy (`fp8_weights`)."""
-        if not self.parallelism.fp8_weights or not self.has_casts or not parameters:
+        """Bytes of gathered parameters over bytes in the training's type: cast ones travel as one copy (`fp8_weights`),
+        frozen ones in 4 bit as they are.
+        """
+        layout = self.parallelism
+        if not ((layout.fp8_weights and self.has_casts) or self.sizes.is_quantised) or not parameters:
             return 1.0
         cast = sum(
             times * one.weight.entries
             for times, ops in counts
             for one in ops
-            if one.weight is not None and self.sizes.is_cast(one.weight.kind)
+            if one.weight is not None and self.sizes.is_narrow(one.weight.kind)
         )
-        saved = 1 - RECIPES[self.parallelism.fp8_recipe].entry_bytes / self.element_bytes
+        is_frozen = self.sizes.is_quantised
+        entry = FROZEN_BYTES[layout.frozen_weights] if is_frozen else RECIPES[layout.fp8_recipe].entry_bytes
+        saved = 1 - entry / self.element_bytes
         return float(1 - saved * cast / parameters)
 
     @cached_property
@@ -204,7 +209,8 @@ class Decomposition:
         layers = stage.layers + stage.last * self.model.extra_predictions
         held = self._held(stage)
         counts = ((count, block.ops) for block, count in zip(self.layers, stage.counts, strict=True))
-        share = self._gather_share(counts, held.total)
+        # Adapters, which alone are updated then, have the training's type.
+        share = 1.0 if self.sizes.is_frozen else self._gather_share(counts, held.total)
         ops = update_ops(list(self._shares(held)), stage.optimizer_role, layers, gathered=share)
         if self.sizes.is_frozen:
             return ops

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kernelcast.runtime.request.fields import Float8Recipe
+from kernelcast.runtime.request.fields import Float8Recipe, FrozenWeights
 
 
 class Recipe(NamedTuple):
@@ -31,6 +31,12 @@ class Recipe(NamedTuple):
     weight_bytes: float
     copies: int = 2
 
+
+FROZEN_BYTES: Mapping[FrozenWeights, float] = MappingProxyType(
+    {"nf4": 0.5 + 4 / 64, "nf4_double": 0.5 + 1 / 64 + 4 / (64 * 256)}
+)
+"""Bytes per entry of a frozen weight in 4 bit with its scales (arXiv 2305.14314, section 3: one per 64 entries; double
+quantization keeps these in 8 bit, with a scale of their own per 256)."""
 
 _BLOCK, _MX, _NV = 1 + 4 / 128, 1 + 1 / 32, 0.5 + 1 / 16
 

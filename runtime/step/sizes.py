@@ -193,6 +193,15 @@ class Sizes:
         """Whether products of these linears run in 8 bit."""
         return self.layout.fp8_recipe != "none" and kind in self.layout.fp8_linears
 
+    @property
+    def is_quantised(self) -> bool:
+        """Whether frozen weights of linears are held in 4 bit (QLoRA)."""
+        return self.layout.frozen_weights != "same"
+
+    def is_narrow(self, kind: LinearKind) -> bool:
+        """Whether weights of these linears exist in fewer bits than the training's type has."""
+        return self.is_quantised or self.is_cast(kind)
+
     def is_adapted(self, kind: LinearKind) -> bool:
         """Whether these linears have adapters."""
         return self.is_frozen and kind in self.layout.lora_linears

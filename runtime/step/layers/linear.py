@@ -7,7 +7,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.operators.float8 import CAST_BYTES
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
-from kernelcast.runtime.step.recipes import RECIPES
+from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.sizes import Sizes
 
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
@@ -26,7 +26,8 @@ def linear(
 
     A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
     it is added to; its products run in the training's type, and cut like the linear need no collective of their
-    own. `bias` is the number of further parameters, `columns` as of `Matrix`, `others` fields of `Op`.
+    own. A weight in 4 bit is dequantised before either product that reads it. `bias` is the number of further
+    parameters, `columns` as of `Matrix`, `others` fields of `Op`.
     """
     *groups, m, k, n = shape
     casts: Ops = ()
@@ -41,6 +42,8 @@ def linear(
     weight = Matrix(kind, k, n, groups[0] if groups else 1, columns)
     own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
+    if s.is_quantised:
+        casts = (_dequantisation(s, f"{role}_dequantisation", weight, product.module), *casts)
     if groups or not s.is_adapted(kind):
         return (*casts[:1], product, *casts[1:])
     rank, module, drops = s.layout.lora_rank, product.module, int(s.layout.lora_dropout > 0)
@@ -70,6 +73,15 @@ def _cast(s: Sizes, name: str, rows: Number, columns: Number, direction: Directi
     recipe = RECIPES[s.layout.fp8_recipe]
     rows = cast_rows(rows, recipe.one_copy_bytes if s.is_frozen else recipe.cast_bytes)
     return op(name, "float8_cast", rows, columns, directions=(direction,), module=module)
+
+
+def _dequantisation(s: Sizes, name: str, weight: Matrix, module: str) -> Op:
+    """A weight read in 4 bit and written in the training's type, as a copy of as many bytes; nothing is kept."""
+    moved = (FROZEN_BYTES[s.layout.frozen_weights] + s.element_bytes) / (2 * s.element_bytes)
+    rows = weight.times * weight.k
+    if isinstance(rows, int):
+        rows = max(1, round(rows * moved))
+    return op(name, "copy", rows, weight.n, module=module)
 
 
 def cast_rows(rows: Number, moved_bytes: float) -> Number:

@@ -68,6 +68,14 @@ def test_more_devices_or_adapters_make_a_step_fit(estimator: Estimator) -> None:
     assert more["dp"] * more["micro_batches"] == 16
 
 
+def test_frozen_weights_in_4_bit_make_adapters_fit(estimator: Estimator) -> None:
+    alone = {"tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 16, "recompute": "full", "lora_rank": 16}
+    estimate = estimator.predict(model=load_model("llama-3.1-70b"), parallelism=replace(LAYOUT, **alone))
+    [found] = [one for one in fitting_changes(estimator, estimate) if "frozen_weights" in one.fields]
+    assert found.fields == {"frozen_weights": "nf4"}
+    assert found.step_time_s > estimate.step_time_s
+
+
 SLOW = {"micro_batch": 1, "micro_batches": 32, "recompute": "full"}
 
 

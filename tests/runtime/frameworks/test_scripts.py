@@ -183,6 +183,10 @@ NAMED = {
             {"dp": 8, "lora_rank": 16},
         ),
         (
+            f"accelerate launch --num_processes 4 {TRAINER} --lora_r 8 --load_in_4bit --bnb_4bit_use_double_quant",
+            {"lora_rank": 8, "frozen_weights": "nf4_double"},
+        ),
+        (
             f"accelerate launch --num_processes 4 {TRAINER} --gradient_checkpointing True",
             {"zero": 0, "recompute": "full"},
         ),

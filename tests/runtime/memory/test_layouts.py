@@ -42,7 +42,10 @@ def together(found: list[Parallelism], **common: Any) -> Layouts:
     return Layouts(np.concatenate(tables)[1:], replace(ONE, **common))
 
 
-common = st.fixed_dictionaries({}, optional=SHARED_FIELDS)
+in_4_bit = st.fixed_dictionaries(
+    {"lora_rank": st.just(4), "frozen_weights": st.sampled_from(("nf4", "nf4_double"))}
+)
+common = st.one_of(st.fixed_dictionaries({}, optional=SHARED_FIELDS), in_4_bit)
 
 
 @given(found=st.lists(layouts(), max_size=12), dtype=st.sampled_from(("float16", "float32")), common=common)

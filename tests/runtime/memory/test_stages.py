@@ -67,6 +67,9 @@ def models(draw: st.DrawFn) -> ModelConfig:
 def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
     shape = draw(pipelines(most_pp=8, most_micro_batches=9, most_chunks=3))
     assume(shape["pp"] * shape["virtual_stages"] <= model.layers or shape["pp"] == 1)
+    shared = draw(st.fixed_dictionaries(SHARED_FIELDS))
+    if shared["lora_rank"] and draw(st.booleans()):
+        shared |= {"fp8_recipe": "none", "frozen_weights": "nf4"}
     layout = Parallelism(
         **shape,
         tp=draw(st.sampled_from((1, 2, 4, 8))),
@@ -75,7 +78,7 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
         zero=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
-        **draw(st.fixed_dictionaries(SHARED_FIELDS)),
+        **shared,
         expert_imbalance=draw(st.sampled_from((1.0, 1.1))) if model.experts else 1.0,
     )
     try:
@@ -211,7 +214,9 @@ def test_parameters_of_all_stages_are_the_models(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
     model, layout, _ = question
-    layout = replace(layout, tp=1, zero=0, dp=1, lora_rank=0, fp8_recipe="none", fp8_dispatch=False)
+    layout = replace(
+        layout, tp=1, zero=0, dp=1, lora_rank=0, frozen_weights="same", fp8_recipe="none", fp8_dispatch=False
+    )
     held = sum(stage.parameters for stage in stage_memory(model, layout))
     padding = -model.vocabulary_size % layout.vocabulary_multiple * model.hidden_size
     # Both ends of the model are on one stage where there is only one, or a stage's second chunk lies in reverse order.

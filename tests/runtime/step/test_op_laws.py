@@ -105,6 +105,8 @@ def questions(draw: st.DrawFn) -> tuple[ModelConfig, Parallelism]:
             st.sampled_from(("ME*E", "MEG-", "GE *E") if "experts" in model else ("M-*-", "G- *-", "MG*-"))
         )
         model |= HYBRID | {"dense_layers": 0, "parallel_residual": False}
+    if layout["lora_rank"] and layout["fp8_recipe"] == "none":
+        layout["frozen_weights"] = draw(st.sampled_from(("same", "nf4")))
     if layout["cp"] > 1:
         model["attention"] = "flash"
     if not model["sliding_window"]:

@@ -1,12 +1,13 @@
 """Linears in 8 bit, and frozen ones with adapters, by hand: calls, parameters, bytes; what an update then does."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError, load_model
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.component import Component
@@ -225,6 +226,62 @@ def test_what_frozen_weights_read_is_cast_to_one_copy(llama: Sizes) -> None:
 
 def test_frozen_weights_in_8_bit_are_never_cast_again() -> None:
     assert not updated(parts(lora_rank=2, fp8_recipe="tensorwise"), Component.WEIGHT_CAST)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_weights_in_4_bit_are_dequantised_before_every_product_that_reads_them(recompute: str) -> None:
+    frozen, in_4_bit = (
+        parts(tp=1, lora_rank=2, recompute=recompute, frozen_weights=one) for one in ("same", "nf4")
+    )
+    usual, own = ([one for _, one in each.calls(0)] for each in (frozen, in_4_bit))
+    copies = [one for one in own if one.operator == "copy"]
+    # Read in 0.5625 bytes and written in 2, of the 4 that a copy moves; QKV, output, gate and up, down.
+    once = [(round(k * 2.5625 / 4), n) for k, n in ((32, 96), (48, 32), (32, 80), (40, 32))]
+    times = 3 if recompute == "full" else 2
+    assert sorted(one.shape for one in copies) == sorted(once * times)
+    assert Counter(one for one in own if one.operator != "copy") == Counter(usual)
+    assert in_4_bit.parameters(in_4_bit.stages[0]) == frozen.parameters(frozen.stages[0])
+
+
+def test_experts_in_4_bit_are_dequantised_together() -> None:
+    ops = transformer_layer(expert_sizes(lora_rank=2, frozen_weights="nf4_double"))
+    [of_experts] = [one.call for one in ops if one.name == "experts_down_dequantisation"]
+    assert of_experts is not None
+    assert of_experts.shape == (round(2 * 20 * (2 + 0.5 + 1 / 64 + 4 / 64 / 256) / 4), 32)
+
+
+@pytest.mark.parametrize(("kind", "entry_bytes"), [("nf4", 0.5625), ("nf4_double", 0.5159)])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_memory_of_weights_in_4_bit(kind: str, entry_bytes: float, zero: int) -> None:
+    model = load_model("llama-3.1-8b")
+    layout = Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=1, zero=zero, lora_rank=16)
+    [usual] = stage_memory(model, layout, dtype="bfloat16")
+    [small] = stage_memory(model, replace(layout, frozen_weights=kind), dtype="bfloat16")
+    # Linears of 32 layers: 32 · (4096 · (6144 + 4096) + 3 · 4096 · 14336) entries; embeddings stay as they are.
+    layer = 4096 * (6144 + 4096) + 3 * 4096 * 14_336
+    saved = 32 * layer * (2 - entry_bytes) / (8 if zero == 3 else 1)
+    assert usual.weights_bytes - small.weights_bytes == pytest.approx(saved, rel=1e-4)
+    # The largest weight, gate and up, exists in 16 bit while it is used. Of the gathered blocks, a layer and the output
+    # projection, the layer is in 4 bit.
+    more = 2 * 4096 * 2 * 14_336 - (layer * (2 - entry_bytes) if zero == 3 else 0)
+    assert small.working_bytes - usual.working_bytes == pytest.approx(more, rel=0.01)
+    for name in ("parameters", "gradients_bytes", "optimizer_bytes", "activations_bytes"):
+        assert getattr(small, name) == getattr(usual, name)
+
+
+def test_weights_in_4_bit_are_gathered_as_they_are() -> None:
+    usual, small = (parts(lora_rank=2, zero=3, frozen_weights=one) for one in ("same", "nf4"))
+    [[before], [after]] = (each.shards["layer 0"][0] for each in (usual, small))
+    entries = 32 * 48 + 24 * 32 + 32 * 40 + 20 * 32
+    assert before.shape[0] - after.shape[0] == pytest.approx(entries * (1 - 0.5625 / 2) / 2, abs=1)
+    assert updated(usual) == updated(small)
+
+
+def test_weights_in_4_bit_are_frozen_and_multiply_in_the_trainings_type() -> None:
+    with pytest.raises(UsageError, match=r"^frozen_weights is 'nf4', expected same with lora_rank 0$"):
+        replace(LAYOUT, frozen_weights="nf4")
+    with pytest.raises(UsageError, match=r"^frozen_weights is 'nf4', expected same with fp8_recipe delayed$"):
+        replace(LAYOUT, frozen_weights="nf4", lora_rank=2, fp8_recipe="delayed")
 
 
 def test_a_stage_without_adapters_updates_nothing() -> None:
