@@ -137,7 +137,7 @@ def _spread(estimate: Estimate) -> list[Fact]:
         return []
     low, high = (percent(one - 1) for one in spread.p99_range)
     p90, p99 = (seconds(step_s * one, like=step_s) for one in (spread.p90, spread.p99))
-    of = f"as steps of {spread.publishers} publishers' runs of this size scatter, p99 {low} to {high} above p50"
+    of = f"spread as in {spread.publishers} publishers' runs of this size; their p99 is {low} to {high} above p50"
     return [("steps", f"p50 {seconds(step_s)}, p90 {p90}, p99 {p99} ({of})")]
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from kernelcast.cli.tables import signed_percent, text_table
-from kernelcast.cli.terminal import title
+from kernelcast.cli.terminal import title, wrapped
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.fitting_changes import FittingChange
 from kernelcast.runtime.memory.breakdown import PARTS, StageBreakdown
+from kernelcast.runtime.memory.communicators import communicator_buffers
 from kernelcast.runtime.memory.snapshot import Snapshot
-from kernelcast.runtime.views.formatting import gibibytes, percent, seconds
+from kernelcast.runtime.views.formatting import counted, gibibytes, percent, seconds
 
 _LEAST_SHARE = 0.001
 
@@ -48,6 +49,19 @@ def render_breakdown(found: Sequence[StageBreakdown]) -> str:
         f"at the {fullest.moment} of the first backward pass, micro-batches in flight: {fullest.in_flight:g}"
     )
     return title(f"Memory of a device of stage {fullest.stage} by op, at its fullest: {where}", table)
+
+
+def render_reserved(estimate: Estimate) -> str:
+    """What of a GPU's reserved memory NCCL's buffers take; empty without a group or without reserved memory."""
+    reserved, buffers = estimate.memory.reserved_bytes, communicator_buffers(estimate.parallelism)
+    if not (reserved and buffers.groups):
+        return ""
+    groups = f"{counted(len(buffers.groups), 'group')} ({', '.join(buffers.groups)})"
+    sizes = f"{gibibytes(buffers.least_bytes)} to {gibibytes(buffers.most_bytes)}"
+    return wrapped(
+        f"Not in the total: NCCL's buffers, {sizes} for {groups} as published runs measured them. "
+        f"{gibibytes(reserved)} of a device are reserved for these and CUDA (--reserved-memory)."
+    )
 
 
 def render_snapshot(snapshot: Snapshot, memory: Memory) -> str:

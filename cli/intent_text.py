@@ -129,7 +129,7 @@ def _run_quantiles(found: IntentAnswer) -> str:
         return ""
     numbers, unit = _numbers(run.values(), like=found.training.days), in_days(found.training.days).split()[1]
     shown = ", ".join(f"{name} {number}" for name, number in zip(run, numbers, strict=True))
-    return f"; steps scatter to {shown} {unit}"
+    return f"; from the spread of steps {shown} {unit}"
 
 
 def _numbers(days: Iterable[float], *, like: float) -> list[str]:

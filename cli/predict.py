@@ -199,12 +199,12 @@ def predict(
         elif explained == "layout":
             click.echo(f"{headline(estimate)}\n\n{render_sources(asked.sources, layout or '')}")
         elif breakdown is not None or snapshot is not None:
-            from kernelcast.cli.explain_memory import render_breakdown, render_snapshot
+            from kernelcast.cli.explain_memory import render_breakdown, render_reserved, render_snapshot
 
             parts = [headline(estimate)]
-            parts += [] if breakdown is None else [render_breakdown(breakdown)]
+            parts += [] if breakdown is None else [render_breakdown(breakdown), render_reserved(estimate)]
             parts += [] if snapshot is None else [render_snapshot(snapshot, estimate.memory)]
-            click.echo("\n\n".join(parts))
+            click.echo("\n\n".join(filter(None, parts)))
         elif explanations is not None:
             from kernelcast.cli.explain import render_explanations
 

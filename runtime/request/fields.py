@@ -276,8 +276,8 @@ class LayoutFields:
     lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of the adapters' input.", 0.0,
         of_stack=True)
     frozen_weights: FrozenWeights = stated(choice(get_args(FrozenWeights)),
-        "Linears that LoRA freezes (QLoRA): in the training's type, in 4 bit with a scale per 64, or with scales in "
-        "8 bit too.", "same", of_stack=True)
+        "Dtype of linears frozen by LoRA: same as in training, or 4 bit (QLoRA) with a scale per 64 weights (nf4), "
+        "which nf4_double stores in 8 bit.", "same", of_stack=True)
 
 
 LAYOUT = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass_fields(LayoutFields)))

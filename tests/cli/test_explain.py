@@ -105,6 +105,11 @@ def test_memory_by_op_and_next_to_a_snapshot(
     fullest = max(stage["total_bytes"] for stage in stages)
     assert total[-2:] == allocated[-4:-2] == gibibytes(fullest).split()
     assert [line for line in lines if line[:1] == ["reserved"]]
+    # Nothing of a CPU is reserved, unless it is asked for.
+    asked = (arguments, [*arguments, "--reserved-memory", "1GiB"])
+    texts = [" ".join(run(make_bundle(), model_file, *each).output.split()) for each in asked]
+    assert ["for 1 group (pp)" in text for text in texts] == [False, True]
+    assert "1.0 GiB of a device are reserved" in texts[1]
     error = run(make_bundle(), model_file, "--explain", "memory", "--db", "bench.db").exception
     assert str(error) == "--db is given with --explain memory, expected an operator's name"
 
