@@ -30,7 +30,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
     "--gpus-per-node",
     type=click.IntRange(min=0),
     default=0,
-    help="GPUs per node; from 2 on, collectives are measured too.  [default: 0, measure the CPU]",
+    help="GPUs per node; with 2 or more, collectives are measured too; 0 measures the CPU.",
 )
 @click.option("--key", type=FILE, help="Sign the index with this SSH key.")
 @click.option("--site", default="", help="Public name of the site.  [default: as before, or none]")

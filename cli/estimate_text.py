@@ -123,9 +123,9 @@ def headline(
         rows.append(("layers", counts_text(estimate.layer_counts)))
         rows.append(("timeline", f"{estimate.timeline}, {layout.schedule}; {waiting}"))
     rows += further
-    # Fine-tuning counts in samples.
+    # Fine-tuning counts in sequences, of one sample or of several that are packed.
     per_s = estimate.tokens_per_s / model.sequence_length
-    samples = f", {rate(per_s)} samples/s" if layout.lora_rank else ""
+    samples = f", {rate(per_s)} sequences/s" if layout.lora_rank else ""
     first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{samples}{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
 
@@ -137,7 +137,7 @@ def _spread(estimate: Estimate) -> list[Fact]:
         return []
     low, high = (percent(one - 1) for one in spread.p99_range)
     p90, p99 = (seconds(step_s * one, like=step_s) for one in (spread.p90, spread.p99))
-    of = f"as steps of {spread.publishers} publishers' runs of this size scatter, p99 {low} to {high} above p50"
+    of = f"spread as in {spread.publishers} publishers' runs of this size; their p99 is {low} to {high} above p50"
     return [("steps", f"p50 {seconds(step_s)}, p90 {p90}, p99 {p99} ({of})")]
 
 

@@ -41,7 +41,12 @@ def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings
     further: list[Fact] = []
     sections = []
     if found.training is not None:
-        at_front.append(("training", training_text(found.training) + _run_quantiles(found)))
+        at_front.append(
+            (
+                "training",
+                training_text(found.training, in_samples=found.counts_samples) + _run_quantiles(found),
+            )
+        )
     if found.fewest is not None:
         at_front.append(("devices", _fewest(found.fewest)))
     if found.largest is not None:
@@ -106,14 +111,15 @@ def _change(fraction: float) -> str:
     return size if size == percent(0) else sign + size
 
 
-def training_text(run: Training) -> str:
+def training_text(run: Training, *, in_samples: bool = False) -> str:
     """How long training takes, with its interval, GPU-hours, cost and energy."""
     interval = run.days_interval
     spread = "" if interval is None else f" (90 %: {' to '.join(_numbers(interval, like=run.days))})"
+    samples = f", {run.steps:,} steps of {rate(run.samples_per_s)} samples/s" if in_samples else ""
     cost = "" if run.cost is None else f", cost {_cost(run.cost)}"
     energy = "" if run.energy_kwh is None else f", {run.energy_kwh:,.0f} kWh"
     return (
-        f"{with_unit(run.tokens)} tokens in {in_days(run.days)}{spread}, "
+        f"{with_unit(run.tokens)} tokens{samples} in {in_days(run.days)}{spread}, "
         f"{_amount(run.gpu_hours)} GPU-hours{cost}{energy}"
     )
 
@@ -123,7 +129,7 @@ def _run_quantiles(found: IntentAnswer) -> str:
         return ""
     numbers, unit = _numbers(run.values(), like=found.training.days), in_days(found.training.days).split()[1]
     shown = ", ".join(f"{name} {number}" for name, number in zip(run, numbers, strict=True))
-    return f"; steps scatter to {shown} {unit}"
+    return f"; from the spread of steps {shown} {unit}"
 
 
 def _numbers(days: Iterable[float], *, like: float) -> list[str]:

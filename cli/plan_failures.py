@@ -37,11 +37,11 @@ def fit_failures(
     nodes: int | None,
     reference: str,
 ) -> Shown:
-    """Fit how often nodes fail, from logs of jobs.
+    """Fit the failure rate of nodes to logs of jobs.
 
-    Reads `sacct --json`, CSV with start, end, nodes and outcome, or MLPerf logs. Of sacct, jobs that ended with
+    Reads `sacct --json`, CSV with start, end, nodes and outcome, or MLPerf logs. In sacct, jobs that ended with
     NODE_FAIL or BOOT_FAIL count as failures. --db keeps the logs, without names of nodes or users, and merges with
-    other databases; `plan --db` takes its rate from there.
+    other databases; `plan --db` reads the rate from it.
 
     \b
     sacct --json --allusers --starttime 2026-01-01 > jobs.json

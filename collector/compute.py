@@ -92,7 +92,7 @@ class Collection:
         processes: int = 1,
         expected: Sequence[Point] = (),
     ) -> None:
-        """Measure points; each is stored before the next is drawn. `expected` are those that are known beforehand."""
+        """Measure points; each is stored before the next is drawn. `expected` are the points known beforehand."""
         torch.manual_seed(self.plan.seed)
         run_id = database.add_run(run, self.keys.compute, None, self.keys.software)
         with (

@@ -185,7 +185,7 @@ class Fit:
 
 
 def fit(events_s: Sequence[float], censored_s: Sequence[float] = ()) -> Fit | None:
-    """Fit times that ended in a failure, and those that did not, on the shape's profile; None without any failure."""
+    """Fit times with and without a failure at their end, by profile likelihood of the shape; None without failures."""
     events = np.maximum(np.asarray(events_s, dtype=float), 1e-3)
     if not len(events):
         return None

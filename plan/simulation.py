@@ -97,7 +97,7 @@ def _advance(
     total_s: Floats,
     failures: Floats,
 ) -> None:
-    """Run all to their ends, [runs, block] failures at once; adds to `total_s` and `failures`."""
+    """Simulate all runs to the end, in blocks of failures [runs, block]; adds to `total_s` and `failures`."""
     block = int(min(max(8, 0.3 * run.failures_per_s * run.steps * run.step_s), 512))
     done = np.zeros(len(total_s))  # intervals whose checkpoint is written
     for here in np.array_split(np.arange(len(total_s)), max(1, len(total_s) * block // _AT_ONCE)):

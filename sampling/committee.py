@@ -35,7 +35,7 @@ def members(operator: str) -> tuple[Candidate, ...]:
 
 
 def disagreement(table: Table, asked: Array, rng: Generator) -> Array:
-    """Standard deviation of log(time), [rows of `asked`], over members fitted to all rows and to a bootstrap sample."""
+    """Standard deviation of log(time), [rows of `asked`], over members, each fitted to all rows and to a bootstrap."""
     answers = []
     for member in members(table.operator):
         for rows in (np.arange(len(table)), rng.integers(0, len(table), len(table))):

@@ -71,7 +71,7 @@ Answers = Remembered[tuple[str, bytes], bytes]
 
 
 class Application:
-    """The warm bundle, pools and metrics behind all routes, `pages` among them. A server runs `asgi`."""
+    """The warm bundle, pools and metrics behind all routes; `pages` are additional routes. A server runs `asgi`."""
 
     def __init__(
         self,

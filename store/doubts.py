@@ -202,7 +202,7 @@ def _least_deviations(columns: _Array, wanted: _Array) -> _Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtfulSamples:
-    """`count` of the `samples` of an operator and direction have a `flag`, first with the detail `example`."""
+    """`count` of the `samples` of an operator and direction have a `flag`; `example` is the detail of the first."""
 
     source: str
     hardware: str

@@ -53,7 +53,7 @@ def file_digest(path: Path) -> str:
 
 
 def record_merge(connection: sqlite3.Connection, digest: str, signer: str) -> Brought:
-    """Note a merge (again: the same one) in the caller's transaction; returns the function that is told of its rows."""
+    """Record a merge in the caller's transaction (a repeated one once); returns the function that records its rows."""
     merge_id = digest[:32]
     connection.execute(
         "INSERT INTO merge (id, file_digest, signer, merged_at) VALUES (?, ?, ?, ?)"

@@ -24,7 +24,7 @@ PointKey = tuple[str, Direction, str, tuple[int, ...]]
 
 
 class PointFilter(TypedDict, total=False):
-    """Filters on measured points, which all match; None matches any, a `load` that is not stated counts as a burst."""
+    """Filters on measured points; all must match, None matches any. A `load` that is not stated counts as a burst."""
 
     load: Load | None
     dtype: str | None

@@ -43,7 +43,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """One execution, from the first kernel's start to the last one's end; `start_us` is from the first repetition's."""
+    """One execution, from first kernel start to last kernel end; `start_us` is relative to the first repetition."""
 
     index: int
     time_us: float

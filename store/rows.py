@@ -146,7 +146,7 @@ NO_RECORD = (
 
 
 def row_problem(table: str, row: Row) -> str | None:
-    """The problem of a row of a content table, or None: it makes a record with the same id."""
+    """Why a row of a content table does not make a record with the same id; None if it does."""
     try:
         return id_problem(row["id"], _id_of(table, row)) or future_problem(row)
     except NO_RECORD as error:

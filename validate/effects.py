@@ -25,7 +25,7 @@ _NUMBERS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Errors of one source's steps with one option set where it can be; `changed` counts predictions that differ."""
+    """Errors of one source's steps with one option set where possible; `changed` counts changed predictions."""
 
     site: str
     steps: int

@@ -144,7 +144,7 @@ class MemoryValidation:
 
 
 def spreads(found: MemoryValidation) -> dict[str, MemorySpread]:
-    """Quantiles of log(measured / predicted) of allocated memory, dense and with experts; models have equal weights."""
+    """Quantiles of log(measured / predicted) allocated memory, of dense and expert models, equally weighted."""
     return {kind: _spread(found, has_experts=kind == "experts") for kind in ("dense", "experts")}
 
 

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 def reweighted_step_s(
     estimate: Estimate, factors: Array, column_of: Callable[[str], int], parallelism: Parallelism
 ) -> Array:
-    """Times of the step with `parallelism`, float64 [settings], for factors [settings, columns]; see `column_of`."""
+    """Times of the step, float64 [settings], for factors [settings, columns]; `column_of` an operator is its column."""
 
     def times_us(asked: Sequence[Question]) -> Array:
         columns = [column_of(operator) for (operator, _), _, _ in asked]

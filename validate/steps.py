@@ -237,7 +237,7 @@ class AskedFile:
         changed: Mapping[str, Any] = _AS_STATED,
         interval: bool = True,
     ) -> list[ScoredStep]:
-        """Predict all steps, or `runs`, with a `stack` and `changed` fields; its publisher is left out of intervals."""
+        """Predict all steps, or `runs`; intervals leave out steps of the same model by the same publisher."""
         chosen = self.file.runs if runs is None else runs
         asked = {}
         for name in dict.fromkeys(run.model.name for run in chosen):

@@ -21,7 +21,7 @@ _STAGGER_S = 1.0
 class Watchdog:
     """Use it in a with statement, in every process; `heard` restarts the timeout of `timeout_s`.
 
-    SIGINT and SIGTERM set `interrupted`, read between points; the process ends if that takes long, or at a second one.
+    SIGINT and SIGTERM set `interrupted`, read between points; a slow point or a second signal ends the process.
     """
 
     def __init__(self, timeout_s: float, *, local_rank: int, silent: bool = False) -> None:

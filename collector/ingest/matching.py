@@ -38,7 +38,7 @@ Match = Mapping[int, "CollectiveCall"]
 
 
 class CollectiveCall(NamedTuple):
-    """A collective as one rank ran it, in ns of its trace; `size_bytes` is None where ranks differ in it."""
+    """A collective on one rank, times in ns of its trace; `size_bytes` is None if unknown or not equal on all ranks."""
 
     sequence: int  # its event in the timeline
     group: tuple[Hashable, ...]

@@ -107,7 +107,7 @@ def _matrix(dims: Shapes) -> Shape | None:
 
 @dataclass(frozen=True, slots=True)
 class NamedCall:
-    """The operator of calls with these names, or the `reason` for none; `causal_at`: the input that says if causal."""
+    """The operator of calls with these names, or why there is none (`reason`); input `causal_at` is the causal flag."""
 
     names: tuple[str, ...]
     operator: str = ""

@@ -42,7 +42,7 @@ class Steps:
 
 
 def scopes_of(trace: Trace, tree: CallTree) -> Sequence[str]:
-    """The annotations and modules around every call of the tree, outermost first; backward as forward."""
+    """Annotations and modules around every call, outermost first; a backward call without any has its forward's."""
     marks = [event for event in trace.events if is_scope(event)]
     if not marks:
         return [""] * len(tree.calls)

@@ -60,7 +60,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def probe(device: torch.device, *, threads: int, processes: int = 1) -> Fingerprints:
-    """Fingerprints of this machine for `device`; a CPU is used by `processes` with `threads` threads each."""
+    """Fingerprints of this machine for `device`; on a CPU, for `processes` processes with `threads` threads each."""
     return Fingerprints(
         compute=_compute(device, threads),
         fabric=_fabric(device, threads),

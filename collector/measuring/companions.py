@@ -72,7 +72,7 @@ def _serve(connection: Connection, point: Point, place: Place) -> None:
 
 
 def _warm(point: Point, place: Place) -> list[Bench]:
-    """Copies of the operator with their own tensors: as in a step, they are in memory, not in the companion's cache."""
+    """Copies of the operator with their own tensors, too large for the companion's cache, as in a step."""
     benches = [_prepared(point, place)]
     for _ in range(_WARM_UP_ITERATIONS):
         iterate(benches[0], place, point.law.directions, None)

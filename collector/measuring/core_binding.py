@@ -101,7 +101,7 @@ def _place(cpu: int) -> tuple[int, int]:
 
 
 def bind(cores: tuple[int, ...]) -> None:
-    """Bind this thread, and those it starts later, to `cores` (empty: none), where the system allows it."""
+    """Bind this thread, and threads started by it later, to `cores` (empty: no binding), if the system allows it."""
     if cores:
         with suppress(OSError):
             os.sched_setaffinity(0, cores)

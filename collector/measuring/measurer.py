@@ -21,7 +21,7 @@ from kernelcast.store import Sample, Status, utc_now
 
 
 def point_bytes(point: Point, element_bytes: int) -> int:
-    """An upper estimate of the bytes that measuring a point holds: all tensors, once per pass that uses them."""
+    """Upper estimate of the memory for measuring a point, in bytes: all tensors, once per pass that uses them."""
     op = point.law
     if op.per_update:
         # In place: all tensors are read, all but the gradients written. In 16 bit each has a float32 copy.

@@ -77,7 +77,7 @@ def microseconds(value: Any) -> float:
 
 
 def in_order(events: list[Event]) -> tuple[list[Event], list[Event]]:
-    """Events by start in µs, the longest of equal starts first, and those left out: the middle one decides the unit."""
+    """Events by start in µs (of equal starts longest first), and events left out; the middle event sets the unit."""
     timed = [event for event in events if event.start_us == event.start_us]
     odd = [event for event in events if event.start_us != event.start_us] if len(timed) < len(events) else []
     if not timed:

@@ -13,7 +13,7 @@ _Group = dist.ProcessGroup
 
 
 class GroupCache:
-    """Process groups by their ranks, asked for in the same order by all; `timeout` is a collective's (or torch's)."""
+    """Process groups by ranks; all ranks ask in the same order. Collectives fail after `timeout` (None: torch's)."""
 
     def __init__(self, timeout: timedelta | None = None) -> None:
         self._timeout = timeout

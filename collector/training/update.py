@@ -24,7 +24,7 @@ from kernelcast.collector.training.marks import operator_mark
 
 
 class Gradients:
-    """The flat buffer of all gradients, in the parameters' dtype: `experts` first, `replicated` parameters last."""
+    """Flat buffer of all gradients, in the parameters' dtype: of `experts` first, of `replicated` parameters last."""
 
     def __init__(
         self,

@@ -27,10 +27,10 @@ _IN_WORDS: Mapping[Cause, str] = MappingProxyType(
     {
         Cause.LEFT_OUT: "left out of the sum",
         Cause.EXTRAPOLATED: "larger or smaller than what was measured",
-        Cause.SUBSTITUTED: "answered by measurements of other work",
+        Cause.SUBSTITUTED: "predicted from substitutes",
         Cause.DESCRIBED: "computed from described links",
         Cause.TRANSFERRED: "measured on another device",
-        Cause.DOUBTFUL: "answered by a regressor with large errors",
+        Cause.DOUBTFUL: "predicted by a regressor with large errors",
     }
 )
 

@@ -1,5 +1,7 @@
 """Days, device-hours, price and energy of training on a number of tokens, at an estimate's rate."""
 
+from math import ceil
+
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.record import Record
@@ -11,8 +13,9 @@ _S_PER_DAY, _S_PER_HOUR = 86_400.0, 3_600.0
 class Training(Record):
     """`tokens` trained on at a constant rate, without start-up, checkpoints and failures (`walltime` adds those).
 
-    `days_interval` follows the step's interval, None without one; `cost` is in the unit of the price, None without
-    one; `energy_kwh` of the devices is None where it is not known.
+    `steps` are whole updates. Of sequences with padding, `tokens` and `useful_tokens_per_s` count what is not padding.
+    `days_interval` follows the step's interval, None without one; `cost` is in the unit of the price, None without one;
+    `energy_kwh` of the devices is None where it is not known.
     """
 
     tokens: int
@@ -21,11 +24,24 @@ class Training(Record):
     gpu_hours: float
     cost: float | None
     energy_kwh: float | None
+    steps: int
+    useful_tokens_per_s: float
+    samples_per_s: float
 
 
-def training(estimate: Estimate, tokens: int, *, price_per_gpu_hour: float | None = None) -> Training:
-    """Train on `tokens` as estimated."""
-    steps = tokens / (estimate.tokens_per_s * estimate.step_time_s)
+def training(
+    estimate: Estimate,
+    tokens: int,
+    *,
+    useful: float = 1.0,
+    sample_tokens: float | None = None,
+    price_per_gpu_hour: float | None = None,
+) -> Training:
+    """Train on `tokens` as estimated, a fraction `useful` of a sequence's; a sample has `sample_tokens` of
+    them, by default a sequence's.
+    """
+    rate = useful * estimate.tokens_per_s
+    steps = tokens / (rate * estimate.step_time_s)
     seconds = steps * estimate.step_time_s
     gpu_hours = seconds * estimate.parallelism.world_size / _S_PER_HOUR
     energy = estimate.energy
@@ -38,6 +54,10 @@ def training(estimate: Estimate, tokens: int, *, price_per_gpu_hour: float | Non
         gpu_hours=gpu_hours,
         cost=None if price_per_gpu_hour is None else gpu_hours * price_per_gpu_hour,
         energy_kwh=None if energy is None else steps * energy.step_kwh,
+        # The quotient of two products: an update is not begun for their rounding.
+        steps=ceil(steps * (1 - 1e-12)),
+        useful_tokens_per_s=rate,
+        samples_per_s=rate / (sample_tokens or useful * estimate.model.sequence_length),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from math import prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntentAnswer:
     """An estimate; `best` where its layout was searched, and what was wished for. None is what was not.
+    `counts_samples` where training was asked for in samples.
 
     `changes` would make a layout that was not searched fit, where it does not. `framework` is the training framework
     assumed; without one, `by_framework` are the seconds of the same step by the frameworks whose stack ships.
@@ -42,6 +43,7 @@ class IntentAnswer:
     estimate: Estimate
     sensitivity: RateSensitivity | None = None
     training: Training | None = None
+    counts_samples: bool = False
     best: Best | None = None
     fewest: Fewest | None = None
     largest: Largest | None = None
@@ -56,12 +58,8 @@ class IntentAnswer:
         spread = self.estimate.spread
         if self.training is None or spread is None:
             return None
-        layout = self.estimate.parallelism
-        steps = max(
-            1, self.training.tokens // (layout.samples_per_update * self.estimate.model.sequence_length)
-        )
         return {
-            f"p{round(100 * level)}": self.training.days * spread.of_steps(steps, level)
+            f"p{round(100 * level)}": self.training.days * spread.of_steps(self.training.steps, level)
             for level in (0.5, 0.9, 0.99)
         }
 
@@ -121,10 +119,12 @@ def answer(
             estimator=estimator,
             fabric=fabric,
         )
-        if wish.days is not None and wish.tokens is not None:
+        data = wish.data(model.sequence_length)
+        if wish.days is not None and data is not None:
             from kernelcast.runtime.intent.fewest_devices import find_fewest
 
-            fewest = find_fewest(request, tokens=wish.tokens, days=wish.days)
+            # Padding takes as long as other tokens.
+            fewest = find_fewest(request, tokens=ceil(data["tokens"] / data["useful"]), days=wish.days)
             request = request.with_space(gpus=(fewest.by_median.parallelism.world_size,))
         elif wish.largest is not None:
             largest = _largest(request, wish, values)
@@ -132,10 +132,10 @@ def answer(
         best = find_best(request)
         estimate = best.estimate
     run = None
-    if wish.tokens is not None:
+    if (data := wish.data(estimate.model.sequence_length)) is not None:
         from kernelcast.runtime.estimate.training import training
 
-        run = training(estimate, wish.tokens, price_per_gpu_hour=price_per_gpu_hour)
+        run = training(estimate, **data, price_per_gpu_hour=price_per_gpu_hour)
     changes: tuple[FittingChange, ...] = ()
     if best is None and estimate.memory.fits is False:
         from kernelcast.runtime.estimate.fitting_changes import fitting_changes
@@ -143,6 +143,7 @@ def answer(
         changes = fitting_changes(estimator, estimate, fabric=fabric)
     return IntentAnswer(
         estimate=estimate,
+        counts_samples=wish.samples is not None,
         sensitivity=rate_sensitivity(estimator, estimate, fabric=fabric),
         training=run,
         best=best,

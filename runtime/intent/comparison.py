@@ -109,6 +109,6 @@ def _compared(hardware: str, request: OpenRequest, wish: Wish) -> Compared:
     except DataError as error:
         return Compared(hardware=hardware, best=None, training=None, problem=str(error))
     run = None
-    if wish.tokens is not None:
-        run = training(best.estimate, wish.tokens, price_per_gpu_hour=wish.price(hardware))
+    if (data := wish.data(best.estimate.model.sequence_length)) is not None:
+        run = training(best.estimate, **data, price_per_gpu_hour=wish.price(hardware))
     return Compared(hardware=hardware, best=best, training=run)

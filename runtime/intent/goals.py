@@ -20,6 +20,10 @@ class Wish:
 
     gpus: int | None = None
     tokens: int | None = None
+    samples: int | None = None
+    epochs: float | None = None
+    sample_tokens: float | None = None
+    packing_efficiency: float | None = None
     days: float | None = None
     largest: str | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
@@ -34,6 +38,40 @@ class Wish:
         """Price of an hour of a device; None where none is given."""
         return self.prices.get(hardware or "", self.prices.get(""))
 
+    @property
+    def has_data(self) -> bool:
+        """Whether it says how much is trained on."""
+        return self.tokens is not None or self.samples is not None
+
+    def data(self, sequence_length: int) -> dict[str, Any] | None:
+        """What is trained on, arguments of `training`; None where it is not given.
+
+        Raises:
+            UsageError: a mean sample is longer than a sequence has room for.
+        """
+        if not self.has_data:
+            return None
+        useful = self.packing_efficiency or 1.0
+        if self.samples is None:
+            return {"tokens": self.tokens, "useful": useful}
+        own = self.sample_tokens or useful * sequence_length
+        if own > sequence_length:
+            longest = f"at most the sequence length ({sequence_length})"
+            raise UsageError(field="sample_tokens", found=self.sample_tokens, expected=longest)
+        tokens = max(1, round(self.samples * (self.epochs or 1.0) * own))
+        return {"tokens": tokens, "useful": useful, "sample_tokens": own}
+
+    def _check_data(self) -> None:
+        if self.tokens is not None and self.samples is not None:
+            raise UsageError("samples is given with tokens, expected one of them")
+        for name in ("epochs", "sample_tokens"):
+            if getattr(self, name) is not None and self.samples is None:
+                raise UsageError(f"{name} is given without samples, expected both")
+        if self.packing_efficiency is not None and not self.has_data:
+            raise UsageError(
+                "packing_efficiency is given without tokens or samples, expected one of them too"
+            )
+
     def check(self, values: Mapping[str, Any], hardware: tuple[str, ...]) -> None:
         """Check it with the other fields of a request; `hardware` are the names that are asked for.
 
@@ -46,9 +84,10 @@ class Wish:
             if name and name not in hardware:
                 known = ", ".join(hardware) or "none, as no hardware is given by name"
                 raise UsageError(f"price names hardware {shown(name)}, expected one of {known}")
-        if self.prices and self.tokens is None:
+        self._check_data()
+        if self.prices and not self.has_data:
             raise UsageError("price is given without tokens, expected both")
-        if self.rank_by in ("days", "cost", "energy") and self.tokens is None:
+        if self.rank_by in ("days", "cost", "energy") and not self.has_data:
             raise UsageError(field="rank_by", found=self.rank_by, expected="tokens too")
         if self.rank_by == "cost":
             unknown = [name for name in hardware if self.price(name) is None]
@@ -73,7 +112,7 @@ class Wish:
             other = "gpus" if self.gpus is not None else "largest" if self.largest is not None else None
             if other is not None:
                 raise UsageError(f"{other} is given with days, expected one of them")
-            if self.tokens is None:
+            if not self.has_data:
                 raise UsageError("days is given without tokens, expected both")
         elif self.gpus is None:
             raise UsageError("largest is given without gpus, expected both")

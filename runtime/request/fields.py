@@ -276,8 +276,8 @@ class LayoutFields:
     lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of the adapters' input.", 0.0,
         of_stack=True)
     frozen_weights: FrozenWeights = stated(choice(get_args(FrozenWeights)),
-        "Linears that LoRA freezes (QLoRA): in the training's type, in 4 bit with a scale per 64, or with scales in "
-        "8 bit too.", "same", of_stack=True)
+        "Dtype of linears frozen by LoRA: same as in training, or 4 bit (QLoRA) with a scale per 64 weights (nf4), "
+        "which nf4_double stores in 8 bit.", "same", of_stack=True)
 
 
 LAYOUT = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass_fields(LayoutFields)))
@@ -347,8 +347,15 @@ TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B o
 WISHES = table(
     Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),
     TOKENS,
+    Field("samples", counted(1, 10**15), "Samples of a fine-tuning data set, instead of --tokens."),
+    Field("epochs", number(0, 1e6, "a number above 0 and at most 1e6", above=True),
+        "Times that training goes through --samples.", otherwise="1"),
+    Field("sample_tokens", number(1, MAX_SIZE, f"a number from 1 to {MAX_SIZE}"),
+        "Mean tokens of a sample without padding.", otherwise="one sample fills a sequence"),
+    Field("packing_efficiency", number(0, 1, "a number above 0 and at most 1", above=True),
+        "Fraction of a sequence's tokens that are not padding.", otherwise="1"),
     Field("days", number(0, 36_600, "days, a number above 0 and at most 36600", above=True),
-        "Find the fewest devices that train on --tokens within this number of days."),
+        "Find the fewest devices that train on --tokens or --samples within this number of days."),
     Field("largest", choice(("global-batch", "sequence-length")),
         "Find the largest global batch or sequence length that fits into memory."),
 )

@@ -111,6 +111,43 @@ def test_tokens_take_days(layout: list[str]) -> None:
     assert found["energy_kwh"] is None
 
 
+def test_samples_and_epochs_are_steps_and_padding_costs_time() -> None:
+    of = ("--samples", "10k", "--epochs", "3", "--price", "2")
+    plain = values(*A100, *BATCH, *of)
+    length, batch = plain["model"]["sequence_length"], plain["parallelism"]["global_batch"]
+    # A sample fills a sequence unless its tokens are given.
+    assert (plain["tokens"], plain["steps"]) == (30_000 * length, -(-30_000 // batch))
+    assert plain["samples_per_s"] == pytest.approx(batch / plain["step_time_s"])
+    as_tokens = values(*A100, *BATCH, "--tokens", str(30_000 * length), "--price", "2")
+    assert {**plain, "search": as_tokens["search"]} == as_tokens
+    # Two samples in a sequence without padding, then with a fifth of it.
+    half = ("--sample-tokens", str(length // 2))
+    packed = values(*A100, *BATCH, *of, *half)
+    padded = values(*A100, *BATCH, *of, *half, "--packing-efficiency", "0.8")
+    assert packed["days"] == pytest.approx(plain["days"] / 2)
+    assert padded["days"] == pytest.approx(packed["days"] / 0.8)
+    assert padded["cost"] == pytest.approx(packed["cost"] / 0.8)
+    assert padded["step_time_s"] == packed["step_time_s"] == plain["step_time_s"]
+    for name in ("samples_per_s", "useful_tokens_per_s"):
+        assert padded[name] == pytest.approx(0.8 * packed[name])
+    shown = text(*A100, *BATCH, *of, *half, "--packing-efficiency", "0.8")
+    assert f"{padded['steps']:,} steps" in shown
+
+
+def test_padding_needs_more_devices() -> None:
+    days = ("--global-batch", "1024", "--tokens", "1T", "--days", "30")
+    plain, padded = (
+        values(*A100, *days, *more)["fewest_gpus"] for more in ((), ("--packing-efficiency", "0.5"))
+    )
+    assert padded["step_time_s"] == pytest.approx(plain["step_time_s"] / 2)
+    assert padded["gpus_by_median"] > plain["gpus_by_median"]
+
+
+def test_a_sample_fits_into_its_sequence() -> None:
+    long = CliRunner().invoke(predict, [*A100, *BATCH, "--samples", "9", "--sample-tokens", "1e6"])
+    assert "sample_tokens is 1000000.0, expected at most the sequence length (" in str(long.exception)
+
+
 def test_a_search_takes_tokens_too() -> None:
     arguments = [*A100, *BATCH, "--tokens", "300B", "--top", "2"]
     lines = CliRunner().invoke(search_, arguments).stdout.splitlines()

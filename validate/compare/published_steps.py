@@ -33,7 +33,7 @@ class PublishedSteps:
 
 
 def published_like(estimate: Estimate, device: str) -> tuple[PublishedSteps, ...]:
-    """Shipped steps with the estimate's model, length and number format, by software and (variant of) device."""
+    """Shipped steps with the estimate's model, sequence length and dtype, on its device or a variant, by software."""
     if not device:
         return ()
     kind, shape = kind_of(estimate.model, estimate.parallelism), _shape(estimate.model)

@@ -111,7 +111,7 @@ class TracedSteps:
 
     @property
     def typical(self) -> str:
-        """The step of median time, the shorter of two; not a first one, whose start is not recorded."""
+        """The step with the median time (of two steps the shorter), without the first, whose start was not recorded."""
         times = {step: self.step_s(step) for step in self.steps[min(len(self.steps) - 1, 1) :]}
         middle = median_low(times.values())
         return next(step for step, time_s in times.items() if time_s == middle)

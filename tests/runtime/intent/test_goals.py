@@ -38,6 +38,25 @@ BOTH = ("a100-sxm", "gh200")
             ("gh200",),
             "rank_by is given with one hardware, expected several",
         ),
+        (
+            {"gpus": 8, "tokens": 1, "samples": 1},
+            BATCH,
+            (),
+            "samples is given with tokens, expected one of them",
+        ),
+        ({"gpus": 8, "epochs": 2.0}, BATCH, (), "epochs is given without samples, expected both"),
+        (
+            {"gpus": 8, "sample_tokens": 2.0},
+            BATCH,
+            (),
+            "sample_tokens is given without samples, expected both",
+        ),
+        (
+            {"gpus": 8, "packing_efficiency": 0.5},
+            BATCH,
+            (),
+            "packing_efficiency is given without tokens or samples",
+        ),
         ({"gpus": 8, "prices": {"": 2.0}}, BATCH, (), "price is given without tokens, expected both"),
         (
             {"prices": {"b200": 2.0}, "tokens": 1},
