@@ -5,6 +5,7 @@ from typing import Any
 
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.views.memory_over_step_picture import LEGEND, memory_over_step_picture
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
 from kernelcast.runtime.views.simulated_step import step_or_reason
 from kernelcast.runtime.views.step_breakdown import operator_totals, step_shares
@@ -18,9 +19,11 @@ def pictures(estimate: Estimate) -> dict[str, Any]:
     """Plain values, form `kernelcast.pictures/1` (docs/json.md). SVG is coloured by the classes of colours.css."""
     timeline, too_long = step_or_reason(estimate)
     drawn: dict[str, Any] = {"svg": "", "notes": [f"not drawn: {too_long}"]}
+    over_step = ""
     if timeline is not None:
         picture = timeline_picture(estimate, timeline)
         drawn = {"svg": picture.svg, "notes": list(picture.notes)}
+        over_step = memory_over_step_picture(estimate, timeline).svg
     return {
         "format": PICTURES_FORMAT,
         "timeline": {**drawn, "legend": _legend(legend_entries(estimate))},
@@ -29,6 +32,7 @@ def pictures(estimate: Estimate) -> dict[str, Any]:
             "svg": memory_picture(estimate.memory),
             "legend": _legend((style, name) for _, name, style in PARTS),
         },
+        "memory_over_step": {"svg": over_step, "legend": _legend(LEGEND)},
         "operators": [asdict(total) for total in operator_totals(estimate)[:_TOP_OPERATORS]],
         "warnings": [
             {"line": doubt.line, "each": [str(one) for one in doubt.warnings]}

@@ -138,6 +138,7 @@ def test_pictures_pages_and_traces(server: Server) -> None:
     assert pictures["format"] == "kernelcast.pictures/1"
     assert pictures["timeline"]["svg"].startswith("<svg ")
     assert "stage 1" in pictures["memory"]["svg"]
+    assert "stage 1: at most" in pictures["memory_over_step"]["svg"]
     assert sum(one["time_s"] for one in pictures["shares"]) == pytest.approx(estimate["step_time_s"])
     page = server.post("/page", ASKED)
     assert page.headers["content-type"].startswith("text/html")

@@ -57,12 +57,13 @@ export function sharesList(shares) {
 
 export function showPictures(pictures) {
   byId("breakdown").replaceChildren(...sharesList(pictures.shares));
-  const { timeline, memory } = pictures;
+  const { timeline, memory, memory_over_step: overStep } = pictures;
   byId("timeline").replaceChildren(
     ...(timeline.svg ? [scrolling("Timeline", drawn(timeline.svg)), legend(timeline.legend)] : []),
     ...(timeline.notes.length ? [h("p", { class: "hint" }, timeline.notes.join("; "))] : []),
   );
-  byId("memory").replaceChildren(scrolling("Memory", drawn(memory.svg)), legend(memory.legend));
+  const along = overStep.svg ? [h("h3", {}, "Over the step"), scrolling("Memory over the step", drawn(overStep.svg)), legend(overStep.legend)] : [];
+  byId("memory").replaceChildren(scrolling("Memory", drawn(memory.svg)), legend(memory.legend), ...along);
   byId("operators").replaceChildren(operators(pictures.operators));
   byId("warnings").replaceChildren(...warnings(pictures.warnings));
 }
