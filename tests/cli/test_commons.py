@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -266,9 +267,11 @@ def test_the_routine_measures_publishes_and_compares_and_nothing_of_users_leaves
     assert "ours" in Path("sites.html").read_text()
     index = Path("pub lic", "kernelcast-commons.json").read_text()
     assert json.loads(index)["about"]["site"] == "It's A"
-    left = index + "".join(
-        lzma.decompress(path.read_bytes()).decode("latin-1") for path in Path("pub lic").glob("parts/*")
-    )
+    left = index
+    for path in Path("pub lic").glob("parts/*"):
+        part = sqlite3.connect(":memory:")
+        part.deserialize(lzma.decompress(path.read_bytes()))
+        left += "\n".join(part.iterdump())  # bytes of a file have any short name of a host by chance
     own = {socket.gethostname(), str(tmp_path), str(Path.home()), sys.prefix, "our plan.toml"}
     assert [text for text in own if re.search(rf"(?<![\w-]){re.escape(text)}(?![\w-])", left)] == []
 
