@@ -73,7 +73,9 @@ def script_layout(
         if key not in settings and (lines.get(key) or value != FIELDS[key].default)
     }
     left = [
-        one for one in file.unread if "steps" not in values or one.partition(" ")[0] != file.framework.steps
+        text
+        for key, text in zip(file.unread_keys, file.unread, strict=True)
+        if "steps" not in values or key != file.framework.steps
     ]
     unread = (f"{name}: not read: {', '.join(left)}",) if left else ()
     said = tuple(f"{name}: {note}" for note in notes)

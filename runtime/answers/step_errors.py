@@ -76,11 +76,10 @@ class CarriedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepErrors:
-    """Errors of several sources, and of stacks that were carried to other devices; `software` is the asked step's."""
+    """Errors of several sources, and of stacks that were carried to other devices."""
 
     sources: tuple[ErrorsOfSource, ...] = ()
     carried: tuple[CarriedError, ...] = ()
-    software: str = ""
 
     def of(self, timeline: str) -> Self:
         """Errors of one timeline."""
@@ -97,16 +96,16 @@ class StepErrors:
             carried=tuple(one for one in self.carried if one.name not in left),
         )
 
-    def quantiles(self, levels: Sequence[float], kind: str = "") -> NDArray[np.float64]:
+    def quantiles(self, levels: Sequence[float], kind: str = "", software: str = "") -> NDArray[np.float64]:
         """Quantiles of log(measured / predicted), float64 [levels].
 
-        All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`),
-        and other software where steps of the asked one are known (`OTHER_SOFTWARE`). Of a kind that no step is of, all
-        are equally weighted.
+        All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`), and
+        other `software` where steps of it are known (`OTHER_SOFTWARE`). Of a kind that no step is of, all are equally
+        weighted.
         """
         if kind not in {one.kind for one in self.sources}:
             kind = ""
-        is_known = kind and self.software in {one.software for one in self.sources} - {""}
+        is_known = kind and software in {one.software for one in self.sources} - {""}
         machines: dict[tuple[str, str], int] = {}
         for one in self.sources:
             key = (one.name, one.kind)
@@ -117,7 +116,7 @@ class StepErrors:
                 np.full(
                     len(one.log_errors),
                     (1.0 if kind in ("", one.kind) else OTHER_KINDS)
-                    * (OTHER_SOFTWARE if is_known and one.software != self.software else 1.0)
+                    * (OTHER_SOFTWARE if is_known and one.software != software else 1.0)
                     / machines[one.name, one.kind],
                 )
                 for one in self.sources
@@ -128,18 +127,18 @@ class StepErrors:
         found: NDArray[np.float64] = np.interp(levels, (ends - weights[order] / 2) / ends[-1], values[order])
         return found
 
-    def quantiles_elsewhere(self, levels: Sequence[float], kind: str = "") -> NDArray[np.float64]:
+    def quantiles_elsewhere(
+        self, levels: Sequence[float], kind: str = "", software: str = ""
+    ) -> NDArray[np.float64]:
         """Quantiles for a step that none of these publishers measured; float64 [levels].
 
         Around the median they are wider by √(1 + 1/K): the error of a mean of K publishers adds to that of one more,
         where the K publishers are independent.
         """
         publishers = len({one.publisher for one in self.sources})
-        middle = self.quantiles([0.5], kind)
-        found: NDArray[np.float64] = middle + (self.quantiles(levels, kind) - middle) * math.sqrt(
-            1 + 1 / publishers
-        )
-        return found
+        middle, found = (self.quantiles(one, kind, software) for one in ([0.5], levels))
+        wider: NDArray[np.float64] = middle + (found - middle) * math.sqrt(1 + 1 / publishers)
+        return wider
 
     @property
     def carried_spread(self) -> float:

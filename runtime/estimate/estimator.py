@@ -85,8 +85,8 @@ class Estimator:
         self.bundle = bundle
         self.stack, self._is_carried = stack, is_carried(stack, bundle)
         # No source is a CPU.
-        errors = StepErrors() if on_cpu(bundle.manifest.compute) else shipped_step_errors()
-        self.step_errors = replace(errors, software="" if stack is None else stack.name)
+        self.step_errors = StepErrors() if on_cpu(bundle.manifest.compute) else shipped_step_errors()
+        self._software = "" if stack is None else stack.name
         answers = remembered_bytes // ANSWER_BYTES
         self.predictor = Predictor(bundle, remembered=answers, calibrated=calibrated, stack=stack)
         self._remembered_bytes = remembered_bytes
@@ -131,18 +131,19 @@ class Estimator:
         """The same bundle asked for another stack; shares the loaded regressors and their answers."""
         other = self._other()
         other.stack, other._is_carried = stack, is_carried(stack, self.bundle)
-        other.step_errors = replace(self.step_errors, software="" if stack is None else stack.name)
+        other._software = "" if stack is None else stack.name
         other.predictor = self.predictor.with_stack(stack)
         calibrated = self.predictor.calibrated
         other._provenance = {kind: provenance_of(self.bundle, kind, calibrated, stack) for kind in TIMELINES}
         return other
 
-    def leaving_out(self, publisher: str, model: str = "", *, software: str = "") -> Self:
-        """The same, with intervals that leave out the steps that `publisher` measured, or measured of one model, for
-        steps of `software`, the name of its stack.
+    def leaving_out(self, publisher: str, model: str = "", *, software: str | None = None) -> Self:
+        """The same, with intervals that leave out the steps that `publisher` measured, or measured of one model; for
+        steps of `software`, the name of its stack, by default of the stack that is asked.
         """
         other = self._other()
-        other.step_errors = replace(self.step_errors.without(publisher, model), software=software)
+        other.step_errors = self.step_errors.without(publisher, model)
+        other._software = self._software if software is None else software
         return other
 
     def _other(self) -> Self:
@@ -244,7 +245,7 @@ class Estimator:
             errors = self.step_errors.of(timeline)
             steps_s[1:] = around(step_time_s, steps_s[1:], factors, errors)
             kind = step_kind(model, parallelism)
-            spread = unexplained(factors, draws, errors, kind, is_carried=self._is_carried)
+            spread = unexplained(factors, draws, errors, kind, self._software, is_carried=self._is_carried)
             if self.stack is not None:
                 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 

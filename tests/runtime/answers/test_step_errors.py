@@ -73,14 +73,14 @@ def test_steps_of_another_kind_weigh_a_tenth_and_models_of_one_machine_share_its
 
 def test_steps_of_other_software_weigh_a_fifth_where_the_asked_one_is_known() -> None:
     own = replace(FEW, software="ours", log_errors=(0.0,))
-    errors = StepErrors(sources=(own, replace(MANY, log_errors=(1.0,))), software="ours")
+    errors = StepErrors(sources=(own, replace(MANY, log_errors=(1.0,))))
     # Weights of 1 and 0.2: the middles are at 0.5 and 1.1 of 1.2.
-    assert errors.quantiles([0.5 / 1.2, 1.1 / 1.2], "dense").tolist() == pytest.approx([0.0, 1.0])
-    plain = replace(errors, software="").quantiles([0.25, 0.75], "dense").tolist()
+    assert errors.quantiles([0.5 / 1.2, 1.1 / 1.2], "dense", "ours").tolist() == pytest.approx([0.0, 1.0])
+    plain = errors.quantiles([0.25, 0.75], "dense").tolist()
     assert plain == pytest.approx([0.0, 1.0])
     # Software that ran none of the steps is as if it were not stated, as it is for a kind that no step is of.
-    assert replace(errors, software="another").quantiles([0.25, 0.75], "dense").tolist() == plain
-    assert errors.quantiles([0.25, 0.75], "recurrent").tolist() == plain
+    assert errors.quantiles([0.25, 0.75], "dense", "another").tolist() == plain
+    assert errors.quantiles([0.25, 0.75], "recurrent", "ours").tolist() == plain
 
 
 def test_one_publisher_s_steps_are_left_out_with_what_was_carried_to_them() -> None:
