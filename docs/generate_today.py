@@ -5,6 +5,7 @@ python docs/generate_today.py --again    # predicts all steps, and keeps them
 """
 
 import csv
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -85,6 +86,32 @@ def error(row: Row) -> float:
     return float(row["predicted_s"]) / float(row["measured_s"]) - 1
 
 
+def span(every: Sequence[Row], words: str) -> str:
+    """The least and the largest error of some steps, in words: `gb200; CP4, CP8; -rowwise; in s`.
+
+    Steps have one of the texts between commas of each part, none after a minus. With `in s` errors are in seconds.
+    """
+    chosen = [row for row in every if row["predicted_s"] and not row["note"]]
+    parts = words.split("; ")
+    for part in parts:
+        if part != "in s":
+            texts = part.removeprefix("-").split(", ")
+            chosen = [
+                row
+                for row in chosen
+                if any(one in " ".join(row.values()) for one in texts) != (part[0] == "-")
+            ]
+    in_s = "in s" in parts
+    errors = [error(row) * (float(row["measured_s"]) if in_s else 100) for row in chosen]
+    unit = "s" if in_s else "%"
+    sides = ["too long" if one > 0 else "too short" for one in (min(errors), max(errors))]
+    least, most = (f"{abs(one):.0f}" for one in (min(errors), max(errors)))
+    if sides[0] != sides[1]:
+        return f"from {least} {unit} {sides[0]} to {most} {unit} {sides[1]}"
+    low, high = sorted((least, most), key=float)
+    return f"{low} {unit} {sides[0]}" if low == high else f"{low} to {high} {unit} {sides[0]}"
+
+
 def is_inside(row: Row) -> bool:
     """Whether the measured step lies in its interval."""
     return float(row["low_s"]) <= float(row["measured_s"]) <= float(row["high_s"])
@@ -148,6 +175,7 @@ def page(text: str, every: Sequence[Row]) -> str:
             ],
         ),
     }
+    text = re.sub(r"\{([^{}\n]+)\}", lambda found: span(every, found[1]), text)
     for name, lines in tables.items():
         text = text.replace(f"<!-- {name} -->\n", "\n".join(lines) + "\n")
     return text
