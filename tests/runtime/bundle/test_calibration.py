@@ -101,9 +101,9 @@ def test_factors_reach_operators_before_they_are_added_up(bundle: Path, make_bun
 @pytest.mark.parametrize("timeline", ["simulate", "closed-form"])
 def test_a_search_answers_with_the_same_factors(bundle: Path, timeline: Any) -> None:
     estimator = Estimator.load(calibrated(bundle, calibration(timeline=timeline)))
-    space = Space(model=MODEL, gpus=(4,), global_batch=4, gpus_per_node=4)
+    space = Space(model=MODEL, gpus=(8,), global_batch=4, gpus_per_node=4)
     every = search(estimator, Question(space=space, timeline=timeline, top=10_000, prune=False)).top
-    assert len(every) > 20
+    assert len(every) > 50
     result = search(estimator, Question(space=space, timeline=timeline))
     # What they were ranked by are the times of the estimates, which the factors reach.
     assert [answer.step_time_s for answer in every] == sorted(answer.step_time_s for answer in every)

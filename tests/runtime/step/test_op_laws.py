@@ -293,3 +293,17 @@ def test_checkpointing_never_takes_less_time(
     )
     assert none <= early * (1 + 1e-12)
     assert early <= whole * (1 + 1e-12)
+
+
+@given(questions())
+def test_an_op_of_a_repeated_part_differs_in_name_and_amounts_alone(
+    question: tuple[ModelConfig, Parallelism],
+) -> None:
+    for block in taken_apart(*question).blocks.values():
+        for one in block.ops:
+            of_part, once = one.times(3, "part_"), one.times(1, "")
+            assert once == one
+            assert of_part.name == f"part_{one.name}"
+            assert (of_part.parameters, of_part.saves) == (3 * one.parameters, 3 * one.saves)
+            changed = {"name", "call", "overlaps", "parameters", "weight", "saves"}
+            assert all(getattr(of_part, name) == getattr(one, name) for name in set(one._fields) - changed)

@@ -16,9 +16,7 @@ from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.models import find_model, load_model
 from kernelcast.runtime.request.models.families import families
 from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.attention_core import visible_keys
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
-from kernelcast.runtime.step.sizes import Sizes
 
 Values = dict[str, Any]
 
@@ -364,16 +362,6 @@ def test_layers_without_positions_are_every_nth(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, smol | {"no_rope_layers": [1] * 36})).unrotated_interval == 0
     with pytest.raises(UsageError, match="of 36 have no positions, expected every n-th"):
         load_model(written(tmp_path, smol | {"no_rope_layers": [0, *every_third[1:]]}))
-
-
-def test_chunks_of_attention() -> None:
-    scout = load_model("llama-4-scout", sequence_length=20_000)
-    local, other = (Sizes.alone(scout).of_kind(kind) for kind in kinds_of(scout).distinct)
-    assert (local.kind.window, other.kind.window) == (8192, 0)
-    # Chunks of 8,192, 8,192 and 3,616 tokens.
-    seen = (2 * 8192 * 8193 + 3616 * 3617) / 2
-    assert visible_keys(local) == pytest.approx(seen / 20_000)
-    assert visible_keys(other) == pytest.approx(20_001 / 2)
 
 
 _VALUES = st.recursive(

@@ -15,7 +15,10 @@ from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.fields import MODEL
 from kernelcast.runtime.request.models import built_in_name, built_in_names, load_model
 from kernelcast.runtime.shipped import MODELS
+from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.layers.attention_core import visible_keys
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
+from kernelcast.runtime.step.sizes import Sizes
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -366,3 +369,13 @@ def test_the_documentation_has_every_name_and_field() -> None:
     page = Path(__file__).parents[4].joinpath("docs", "models.md").read_text()
     for name in (*built_in_names(), *(f.name for f in fields(ModelConfig))):
         assert f"`{name}`" in page, name
+
+
+def test_chunks_of_attention() -> None:
+    scout = load_model("llama-4-scout", sequence_length=20_000)
+    local, other = (Sizes.alone(scout).of_kind(kind) for kind in kinds_of(scout).distinct)
+    assert (local.kind.window, other.kind.window) == (8192, 0)
+    # Chunks of 8,192, 8,192 and 3,616 tokens.
+    seen = (2 * 8192 * 8193 + 3616 * 3617) / 2
+    assert visible_keys(local) == pytest.approx(seen / 20_000)
+    assert visible_keys(other) == pytest.approx(20_001 / 2)
