@@ -218,10 +218,19 @@ def test_models_by_name(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         match=r"^--model: model 'mine' is unknown, known are .*, starcoder2-15b, ours; the path of",
     ):
         ask(model="mine", site=site)
+    (tmp_path / "models" / "ours.json").write_text("{}")
+    assert ask(model="ours", site=site).estimate.model.hidden_size == 8
     # The site's own sizes of a built-in model go before.
     (tmp_path / "models" / "llama-2-7b.toml").write_text(SIZES)
     assert ask(model="llama-2-7b", site=site).estimate.model.hidden_size == 8
     assert ask(model="llama-2-7b").estimate.model.hidden_size == 4_096
+
+
+def test_at_most_ten_years(ask: Ask) -> None:
+    step_s = ask().estimate.step_time_s
+    assert ask(steps=int(3_600 * 86_400 / step_s)).walltime.steps > 0
+    with pytest.raises(UsageError, match=r"^the job would take .* on 2 GPUs\), expected at most 3,653 days$"):
+        ask(steps=int(3_700 * 86_400 / step_s))
 
 
 def test_json(ask: Ask) -> None:
