@@ -84,5 +84,5 @@ def test_counts_of_pods(spec: dict[str, object], message: str) -> None:
 
 
 def test_a_number_of_gpus_is_whole() -> None:
-    with pytest.raises(UsageError, match="limit nvidia.com/gpu is '1.5', expected a whole number"):
+    with pytest.raises(UsageError, match=r"limit nvidia.com/gpu is '1.5', expected a whole number"):
         pods({"nvidia.com/gpu": "1.5"}).allocation()
