@@ -42,6 +42,7 @@ def test_an_annotation_is_a_text() -> None:
 
 def test_limits() -> None:
     assert job().asked_s() is None
+    assert job(**{DEADLINE: 1}).limits() == [1]
     assert job(labels={LABEL: "1"}).limits() == [1]
     assert job(labels={LABEL: str(MAX_S)}, **{DEADLINE: 60}).limits() == [60, 2_147_483_647]
     assert job(labels={LABEL: "30"}, **{DEADLINE: 60}).asked_s() == 30
