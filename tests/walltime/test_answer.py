@@ -80,6 +80,20 @@ def test_the_time_of_the_steps_and_the_margin(ask: Ask, tmp_path: Path) -> None:
     assert found.warnings == ()
 
 
+def test_steps_scatter_and_a_framework_brings_its_stack(ask: Ask) -> None:
+    shipped = {"without": "bundle", "model": "llama-3-8b", "hardware": "h100-sxm", "pp": 1, "dp": 8}
+    found = ask(**shipped, steps=1_000)
+    spread, interval_s = found.estimate.spread, found.estimate.interval_s
+    assert spread is not None
+    assert interval_s is not None
+    middle, most = spread.of_steps(1_000, 0.5), spread.of_steps(1_000, 0.99)
+    assert 1 < middle < most
+    step = found.walltime.step
+    assert step.expected_s == pytest.approx(found.estimate.step_time_s * middle)
+    assert (step.low_s, step.high_s) == pytest.approx((interval_s[0] * middle, interval_s[1] * most))
+    assert ask(**shipped, framework="torchtitan").estimate.step_time_s > found.estimate.step_time_s
+
+
 def test_tokens_are_rounded_up_to_steps(ask: Ask) -> None:
     # 3 micro-batches of 1 sample of 4 tokens are 12 per step, twice that with dp 2.
     assert ask(tokens=12).walltime.steps == 1
@@ -104,6 +118,7 @@ def test_what_the_job_gets_decides(ask: Ask) -> None:
     assert ask(gpus_per_node=4).estimate.cluster.gpus_per_node == 4
     assert ask(gpus_per_node=4, allocation=Allocation(gpus_per_node=1)).estimate.cluster.gpus_per_node == 1
     assert ask(gpus_per_node=1, allocation=Allocation(nodes=2)).nodes == 2
+    assert ask(gpus_per_node=2, allocation=Allocation(nodes=1)).nodes == 1
 
 
 def test_nodes_that_the_layout_does_not_fill_are_refused(ask: Ask) -> None:
@@ -233,10 +248,19 @@ def test_models_by_name(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         match=r"^--model: model 'mine' is unknown, known are .*, starcoder2-15b, ours; the path of",
     ):
         ask(model="mine", site=site)
+    (tmp_path / "models" / "ours.json").write_text("{}")
+    assert ask(model="ours", site=site).estimate.model.hidden_size == 8
     # The site's own sizes of a built-in model go before.
     (tmp_path / "models" / "llama-2-7b.toml").write_text(SIZES)
     assert ask(model="llama-2-7b", site=site).estimate.model.hidden_size == 8
     assert ask(model="llama-2-7b").estimate.model.hidden_size == 4_096
+
+
+def test_at_most_ten_years(ask: Ask) -> None:
+    step_s = ask().estimate.step_time_s
+    assert ask(steps=int(3_600 * 86_400 / step_s)).walltime.steps > 0
+    with pytest.raises(UsageError, match=r"^the job would take .* on 2 GPUs\), expected at most 3,653 days$"):
+        ask(steps=int(3_700 * 86_400 / step_s))
 
 
 def test_json(ask: Ask) -> None:
