@@ -38,7 +38,8 @@ class Wish:
         Raises:
             UsageError: they do not go together.
         """
-        found = cls(**{name: values.get(name) for name in DATA})
+        given: dict[str, Any] = {name: values.get(name) for name in DATA}
+        found = cls(**given)
         found._check_data()
         return found
 
@@ -83,7 +84,8 @@ class Wish:
         if (data := self.data(sequence_length)) is None:
             return None
         # The quotient of two products: an update is not begun for their rounding.
-        return ceil(data["tokens"] / data["useful"] / (samples_per_update * sequence_length) * (1 - 1e-12))
+        tokens: float = data["tokens"] / data["useful"]
+        return ceil(tokens / (samples_per_update * sequence_length) * (1 - 1e-12))
 
     def _check_data(self) -> None:
         if self.tokens is not None and self.samples is not None:
