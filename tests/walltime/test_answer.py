@@ -48,6 +48,18 @@ def ask(tmp_path: Path, make_bundle: Make) -> Ask:
     return Ask(tmp_path, make_bundle)
 
 
+def test_samples_and_epochs_are_steps(ask: Ask) -> None:
+    # Two samples of two tokens in a sequence of four, three sequences in an update; half of it padding, one sample.
+    of: dict[str, Any] = {"without": "steps", "samples": "600", "epochs": "2"}
+    assert ask(**of).walltime.steps == 400
+    assert ask(**of, sample_tokens="2").walltime.steps == 200
+    assert ask(**of, sample_tokens="2", packing_efficiency="0.5").walltime.steps == 400
+    with pytest.raises(UsageError, match=r"^--sample-tokens: sample_tokens is 5.0, expected at most .*\(4\)"):
+        ask(**of, sample_tokens="5")
+    with pytest.raises(UsageError, match=r"^epochs is given without samples"):
+        ask(epochs="2")
+
+
 def test_the_time_of_the_steps_and_the_margin(ask: Ask, tmp_path: Path) -> None:
     found = ask(timeline="closed-form")
     times = found.walltime
@@ -165,7 +177,10 @@ def test_a_layout_that_does_not_fit_is_told(ask: Ask) -> None:
 def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
     with pytest.raises(UsageError) as raised:
         ask(without=f"{field} =")
-    either = {"steps": "neither steps nor tokens is given", "bundle": "neither bundle nor hardware is given"}
+    either = {
+        "steps": "neither steps, tokens nor samples is given",
+        "bundle": "neither bundle nor hardware is given",
+    }
     what = either.get(field, f"{field} is not given")
     option = "--" + field.replace("_", "-")
     places = f"{field}=… in a #KERNELCAST line of the batch script, or {field} in kernelcast.toml or "
