@@ -46,13 +46,14 @@ def render(
     """
     if is_brief:
         return headline(estimate, at_front=at_front, is_brief=True)
+    operators = text_table(*table_texts(operator_rows(estimate)[:TOP_OPERATORS]), indent="  ")
     sections = [
         headline(estimate, at_front=at_front, further=further),
         *sections_after,
         title("Components", _components(estimate)),
         title("Stages, per micro-batch (forward, backward) and per update", _stages(estimate)),
         title(f"Memory per device, {_room(estimate)}", _memory(estimate)),
-        title("Longest operators, summed over the stages", _operators(estimate)),
+        title("Longest operators, summed over the stages", operators),
     ]
     if lines := warnings_text(estimate, each=lists_warnings):
         sections.append(lines)
@@ -283,7 +284,3 @@ def _by_stage(columns: dict[str, list[str]], optional: Sequence[str] = ()) -> st
 def _size(size_bytes: int) -> str:
     """A size in GiB or MiB; a dash for zero."""
     return gibibytes(size_bytes) if size_bytes else "-"
-
-
-def _operators(estimate: Estimate) -> str:
-    return text_table(*table_texts(operator_rows(estimate)[:TOP_OPERATORS]), indent="  ")

@@ -52,7 +52,8 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
     in_script = _script(values)
     by_request, inline = _given(values)
     described = values.get("fabric") if isinstance(values.get("fabric"), dict) else None
-    settings = merge(by_request, in_script.settings.given if in_script else {}, _site(warm))
+    site = {**warm.site, "bundle": Given(value=warm.name, origin="server")}
+    settings = merge(by_request, in_script.settings.given if in_script else {}, site)
 
     def model_of(settings: Settings) -> FoundModel:
         asked = inline if inline is not None else settings.text("model")
@@ -85,10 +86,6 @@ def for_slurm(found: Answer) -> str:
     """
     warnings = (f"kernelcast: warning: {one_line(warning)}" for warning in found.warnings)
     return "\n".join([format_slurm(found.walltime.walltime_s), *warnings]) + "\n"
-
-
-def _site(warm: Warm) -> dict[str, Given]:
-    return {**warm.site, "bundle": Given(value=warm.name, origin="server")}
 
 
 def _script(values: dict[str, Any]) -> Job | None:
