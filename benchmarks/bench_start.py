@@ -60,7 +60,9 @@ def measured(code: str, tree: Path, folder: Path) -> Measured:
     begin = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *words],
-        env=os.environ | {"PYTHONPATH": str(tree), "XDG_CONFIG_HOME": str(folder)},
+        # Compiled modules are kept: a new worktree has none.
+        env=os.environ
+        | {"PYTHONPATH": str(tree), "XDG_CONFIG_HOME": str(folder), "PYTHONDONTWRITEBYTECODE": ""},
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

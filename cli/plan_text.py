@@ -80,13 +80,13 @@ def step_text(step_s: float, spread: StepSpread) -> str:
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
     run, restart, checkpoint, layout = plan.run, plan.restart, plan.checkpoint, plan.estimate.parallelism
-    middle, late, later = plan.days
+    middle, late, later = (days(one * _S_PER_DAY) for one in plan.days)
     low, high = plan.goodput_interval
     tokens = run.steps * layout.samples_per_update * plan.estimate.model.sequence_length
     rows = [
         (
             "calendar",
-            f"{middle:,.1f} days at 50 %, {late:,.1f} at 90 %, {later:,.1f} at 95 % of "
+            f"{middle} at 50 %, {late} at 90 %, {later} at 95 % of "
             f"{len(plan.draws.step):,} simulated runs; goodput {percent(low)} to {percent(high)} (90 %)",
         ),
         (

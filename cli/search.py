@@ -1,6 +1,7 @@
 """`kernelcast search`: the fastest layouts of a model on a number of devices."""
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, get_args
 
@@ -41,14 +42,15 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import needs_extra, shown
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
+from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.field_types import option_name
 from kernelcast.runtime.request.fields import (
+    DATA,
     DEGREES,
     EXPERT_DEGREES,
     REQUEST,
     SEARCH,
     SHARED,
-    TOKENS,
     RankBy,
 )
 from kernelcast.runtime.request.models import find_model
@@ -121,7 +123,7 @@ def _limit_options(function: F) -> F:
 @memory_options(any_size=True)
 @field_options(REQUEST["timeline"])
 @rank_by_option(get_args(RankBy), SEARCH["rank_by"].help)
-@field_options(TOKENS)
+@field_options(*DATA.values())
 @_limit_options
 @field_options(*SHARED.values(), REQUEST["bucket_entries"], SEARCH["top"], SEARCH["fit_probability"])
 @no_calibration_option
@@ -141,7 +143,6 @@ def search_(
     printed_as: str | None,
     lists_warnings: bool,
     scheduler: str | None,
-    tokens: int | None,
     **options: Any,
 ) -> Shown:
     """Find the fastest layouts: evaluate all valid layouts, and drop layouts that exceed the memory.
@@ -152,11 +153,13 @@ def search_(
     check_alone("as_json", "pareto")
     path = chosen_bundle(bundle, hardware)
     given = given_fields(options, any_size=True)
+    wish = Wish.of_data({name: given.pop(name, None) for name in DATA})
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
     chosen = choose_for(given, printed_as, hardware=hardware_names(hardware), is_open=True)
     given, software = chosen.values, chosen.stack
     found = find_model(model_name, sequence_length=sequence_length).require_length()
     print_notes(found)
+    data = wish.data(found.model.sequence_length)
     estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
     question = read_question(given, model=found.model, bundle=estimator.bundle, fabric=fabric)
     if not (pareto or click.get_current_context().params["as_json"]):
@@ -176,7 +179,14 @@ def search_(
             print_layout(printed_as, best.estimate)
             return
         click.echo(
-            render(result, pareto=pareto, tokens=tokens, is_brief=is_quiet(), lists_warnings=lists_warnings)
+            render(
+                result,
+                pareto=pareto,
+                data=data,
+                in_samples=wish.samples is not None,
+                is_brief=is_quiet(),
+                lists_warnings=lists_warnings,
+            )
         )
         layout = layout_words(best.parallelism, also=() if software is None else software.options)
         print_next(
@@ -185,7 +195,7 @@ def search_(
         )
 
     return Shown(
-        lambda: found.with_notes(result.to_dict(tokens=tokens)),
+        lambda: found.with_notes(result.to_dict(**(data or {}))),
         show,
         error=None if best is not None else DataError(result.why_nothing()),
     )
@@ -220,7 +230,8 @@ def render(
     result: SearchResult,
     *,
     pareto: bool,
-    tokens: int | None = None,
+    data: Mapping[str, Any] | None = None,
+    in_samples: bool = False,
     is_brief: bool = False,
     lists_warnings: bool = False,
 ) -> str:
@@ -234,14 +245,15 @@ def render(
         ("searched", _searched(result)),
     ]
     at_front = []
-    if tokens is not None:
-        at_front.append(("training", training_text(training(best.estimate, tokens))))
+    if data is not None:
+        run = training(best.estimate, **data)
+        at_front.append(("training", training_text(run, in_samples=in_samples)))
     sections = [
         headline(best.estimate, at_front=at_front, further=() if is_brief else further, is_brief=is_brief),
-        title("Best layouts", _table(result.top, tokens)),
+        title("Best layouts", _table(result.top, data)),
     ]
     if pareto:
-        sections.append(title("Pareto front of time and memory", _table(result.front, tokens)))
+        sections.append(title("Pareto front of time and memory", _table(result.front, data)))
     if result.counts.unanswered:
         problems = "; ".join(result.problems)
         sections.append(warning(f"{result.counts.unanswered:,} layouts could not be predicted: {problems}"))
@@ -256,9 +268,9 @@ _ALWAYS = ("pp", "tp", "dp")
 _OPTIONAL = ("TFLOP/s per device", "layers", "doubtful", "tokens/s per device", "MFU", "seq.", "ZeRO")
 
 
-def _table(answers: tuple[Answer, ...], tokens: int | None) -> str:
+def _table(answers: tuple[Answer, ...], data: Mapping[str, Any] | None) -> str:
     """A row per layout. Values that all layouts share stand above the table; degrees that are always 1 are left out."""
-    columns = _columns(answers, tokens)
+    columns = _columns(answers, data)
     common = [
         name for name in ("recompute", "ZeRO", "seq.") if len(answers) > 1 and len(set(columns[name])) == 1
     ]
@@ -270,10 +282,10 @@ def _table(answers: tuple[Answer, ...], tokens: int | None) -> str:
     return f"all with {line}\n{table}" if line else table
 
 
-def _columns(answers: tuple[Answer, ...], tokens: int | None) -> dict[str, list[str]]:
+def _columns(answers: tuple[Answer, ...], data: Mapping[str, Any] | None) -> dict[str, list[str]]:
     layouts, estimates = [one.parallelism for one in answers], [one.estimate for one in answers]
     like = min(one.step_time_s for one in answers)
-    days = {} if tokens is None else {"training": [in_days(training(one, tokens).days) for one in estimates]}
+    days = {} if data is None else {"training": [in_days(training(one, **data).days) for one in estimates]}
     return {
         "": [str(rank) for rank, _ in enumerate(answers, start=1)],
         "step": [seconds(one.step_time_s, like=like) for one in answers],

@@ -13,7 +13,7 @@ from kernelcast.runtime.request.field_types import (
     table,
     whole,
 )
-from kernelcast.runtime.request.fields import TOKENS
+from kernelcast.runtime.request.fields import DATA
 from kernelcast.walltime.fields import SHARE, duration
 
 MODES = ("async", "sync", "memory")
@@ -53,8 +53,8 @@ _PRICE = number(0, 1e9, "a number from 0 to 1e+09")
 
 # fmt: off
 PLAN = table(
-    TOKENS,
-    Field("steps", whole(1, 10**12), "Steps (updates), instead of tokens.", otherwise="from the tokens"),
+    *DATA.values(),
+    Field("steps", whole(1, 10**12), "Steps (updates), instead of tokens.", otherwise="from the tokens or samples"),
     Field("failure_rate", number(0, 1e6, "failures per 1,000 days of a node, from 0 to 1e+06"),
         "Failures per 1,000 node-days.", otherwise="from published sites and --db"),
     Field("detection", _TIME, "Time from a failure to its detection.",

@@ -46,7 +46,7 @@ def plan(
     spread: StepSpread | None = None,
     **fields: Any,
 ) -> Plan:
-    """Plan a run of `tokens` or `steps`; `fields` as in `kernelcast.runtime.predict`, and of `PLAN`.
+    """Plan a run of `tokens`, `samples` or `steps`; `fields` as in `kernelcast.runtime.predict`, and of `PLAN`.
 
     With `deadline_s` the fewest devices whose calendar time is within it in 90 % of simulated runs; else the layout of
     `gpus` or of the fields. `rate` is how often nodes fail, and `spread` how steps scatter; None for values of
@@ -75,16 +75,14 @@ def plan(
 
     if deadline_s is None:
         return plan_of(estimator, estimated(Wish(gpus=gpus)), own, rate=rate, spread=spread, fabric=fabric)
-    tokens = own.get("tokens")
-    if gpus is not None or tokens is None:
+    data = Wish.of_data(own)
+    if gpus is not None or not data.has_data:
         given = "gpus" if gpus is not None else "no tokens"
-        raise UsageError(f"deadline is given with {given}, expected tokens, and no gpus")
+        raise UsageError(f"deadline is given with {given}, expected tokens or samples, and no gpus")
     days = deadline_s / _S_PER_DAY
     target = days
     for _ in range(_MOST_ROUNDS):
-        planned = plan_of(
-            estimator, estimated(Wish(tokens=tokens, days=target)), own, rate=rate, fabric=fabric
-        )
+        planned = plan_of(estimator, estimated(replace(data, days=target)), own, rate=rate, fabric=fabric)
         if planned.days[1] <= days:
             return planned
         # What all but steps takes, and uncertainty, comes off the time that steps may take.
@@ -98,15 +96,17 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `PLAN`, read from numbers or texts.
 
     Raises:
-        UsageError: a field is unknown or wrong, or not exactly one of tokens and steps is given.
+        UsageError: a field is unknown or wrong, or not exactly one of tokens, samples and steps is given.
     """
     for name in values:
         if name not in PLAN:
             raise unknown_field(name, PLAN)
     own = {name: PLAN[name].kind.parse(name, value) for name, value in values.items() if value is not None}
-    if ("tokens" in own) == ("steps" in own):
-        found = "both" if "tokens" in own else "neither"
-        raise UsageError(f"{found} of tokens and steps given, expected one of them")
+    given = [name for name in ("tokens", "samples", "steps") if name in own]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are" if given else "nothing is"
+        raise UsageError(f"{found} given, expected one of tokens, samples and steps")
+    Wish.of_data(own)
     if own.get("elastic") and "spares" not in own:
         raise UsageError("elastic is given without spares, expected both")
     return own
@@ -127,9 +127,8 @@ def plan_of(
         UsageError: the run makes no progress, more spares than nodes, or as `Run.check`.
     """
     layout = estimate.parallelism
-    steps = own.get("steps") or math.ceil(
-        own["tokens"] / (layout.samples_per_update * estimate.model.sequence_length)
-    )
+    data = Wish.of_data(own)
+    steps = own.get("steps") or data.steps(layout.samples_per_update, estimate.model.sequence_length) or 1
     per_node = min(estimate.cluster.gpus_per_node, layout.world_size)
     nodes = math.ceil(layout.world_size / per_node)
     spares = own.get("spares", 0)

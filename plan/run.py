@@ -85,7 +85,7 @@ class Run:
                 f"a checkpoint takes {seconds(self.write_s)} to write and the next is due after {seconds(every_s)}, "
                 "expected storage that is faster, or a longer checkpoint_every"
             )
-        if self.walltime_limit_s <= self.job_overhead_s + self.interval_steps * self.step_s * 0:
+        if self.walltime_limit_s <= self.job_overhead_s:
             raise UsageError(
                 f"walltime_limit is {seconds(self.walltime_limit_s)}, expected more than start-up and one checkpoint, "
                 f"{seconds(self.job_overhead_s)}"

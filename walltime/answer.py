@@ -17,7 +17,9 @@ from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.frameworks.allocation import Allocation
 from kernelcast.runtime.frameworks.software import choose_software
+from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.request.fields import DATA
 from kernelcast.runtime.request.models import (
     FoundModel,
     built_in_name,
@@ -222,15 +224,16 @@ def _check_nodes(given: Allocation, estimate: Estimate) -> None:
 
 
 def _check_complete(settings: Settings, *, needs_model: bool) -> None:
-    for name, other in (
+    for name, *others in (
         ("bundle", "hardware"),
-        ("model", ""),
-        ("micro_batch", ""),
+        ("model",),
+        ("micro_batch",),
         ("micro_batches", "global_batch"),
-        ("steps", "tokens"),
+        ("steps", "tokens", "samples"),
     ):
-        if name not in settings and other not in settings and (needs_model or name != "model"):
-            missing = f"neither {name} nor {other} is given" if other else f"{name} is not given"
+        if not any(one in settings for one in (name, *others)) and (needs_model or name != "model"):
+            either = f"neither {', '.join((name, *others[:-1]))} nor {others[-1]} is given" if others else ""
+            missing = either or f"{name} is not given"
             raise UsageError(f"{missing}, expected {_places(name)}")
 
 
@@ -289,10 +292,8 @@ def _overheads(settings: Settings) -> Overheads:
 
 
 def _steps(settings: Settings, layout: Parallelism, model: ModelConfig) -> int:
-    tokens = settings.whole("tokens")
-    if tokens is None:
-        return settings.whole("steps") or 1
-    return -(-tokens // (layout.samples_per_update * model.sequence_length))
+    data = Wish.of_data({name: settings.value(name) for name in DATA})
+    return data.steps(layout.samples_per_update, model.sequence_length) or settings.whole("steps") or 1
 
 
 def _step_time(estimate: Estimate, steps: int) -> StepTime:

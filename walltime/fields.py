@@ -4,7 +4,7 @@ The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the o
 """
 
 from kernelcast.runtime.request.field_types import Field, FieldType, number, read_decimal, table, text, whole
-from kernelcast.runtime.request.fields import REQUEST, STEPS, TOKENS
+from kernelcast.runtime.request.fields import DATA, REQUEST, STEPS
 from kernelcast.walltime.durations import read_duration
 
 DEFAULT_MARGIN = 0.1
@@ -52,8 +52,8 @@ FIELDS = table(
     Field("hardware", text("a name of `kernelcast hardware`"), "Device by name instead of a bundle."),
     Field("model", text("a model's name or a file's path"), "Model: its name, or its file."),
     *REQUEST.values(),
-    Field("steps", STEPS, "Steps (updates) of the job."),
-    Field("tokens", TOKENS.kind, "Tokens to train on, instead of steps."),
+    Field("steps", STEPS, "Steps (updates) of the job, instead of tokens or samples."),
+    *DATA.values(),
     Field("startup", duration(), "Time from the start of the job to its first step.", 0),
     Field("checkpoint_every", STEPS, "Steps between checkpoints.", unit="steps"),
     Field("checkpoint_cost", duration(), "Time that one checkpoint pauses training."),

@@ -64,7 +64,7 @@ def script_layout(
     fields, notes, sources = file.request(found.model, of_request)
     lines = {one.field: one.line for one in reversed(sources)}
     values = fields if file.name is None else {"framework": file.name, **fields}
-    if not {"steps", "tokens"} & settings.given.keys() and (steps := file.steps()) is not None:
+    if not {"steps", "tokens", "samples"} & settings.given.keys() and (steps := file.steps()) is not None:
         values["steps"], lines["steps"] = steps, line_of(file.framework.steps, text)
     title = file.framework.title
     given = {

@@ -8,11 +8,12 @@ from types import MappingProxyType
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.runtime.request.field_types import Value
+from kernelcast.runtime.request.fields import DATA
 from kernelcast.runtime.spelling import unknown_field
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
-# Pairs of fields: one determines the other.
-_EITHER = (("bundle", "hardware"), ("steps", "tokens"), ("micro_batches", "global_batch"))
+# Groups of fields: one determines the others.
+_EITHER = (("bundle", "hardware"), ("steps", "tokens", "samples"), ("micro_batches", "global_batch"))
 _SUFFIXES = {"model": (".toml", ".json"), "fabric": (".toml", ".kcast"), "stack": (".toml",)}
 _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
 
@@ -109,23 +110,26 @@ def is_path(value: str, field: str = "model") -> bool:
 def merge(*sources: Mapping[str, Given]) -> Settings:
     """One value per field: the first source that gives it wins.
 
-    `steps` and `tokens` exclude each other, and so do `micro_batches` and `global_batch`: the first source with either
-    decides.
+    `steps`, `tokens` and `samples` exclude each other, and so do `micro_batches` and `global_batch`: the first source
+    with one decides. Of a source whose tokens or samples give way, epochs, lengths and packing do too.
 
     Raises:
-        UsageError: one source gives both.
+        UsageError: one source gives two of them.
     """
     merged: dict[str, Given] = {}
     for source in sources:
         settled = set(merged)
-        for one, other in _EITHER:
-            if one in source and other in source:
+        for group in _EITHER:
+            if len(here := [name for name in group if name in source]) > 1:
+                one, other, *_ = here
                 places = dict.fromkeys((source[one].origin, source[other].origin))
                 raise UsageError(
                     f"{', '.join(places)}: {one} and {other} are both given, expected one of them"
                 )
-            if one in merged or other in merged:
-                settled |= {one, other}
+            if merged.keys() & set(group):
+                settled |= set(group)
+        if (settled - merged.keys()) & source.keys() & {"tokens", "samples"}:
+            settled |= DATA.keys()
         merged |= {name: given for name, given in source.items() if name not in settled}
     return Settings(given=MappingProxyType(merged))
 

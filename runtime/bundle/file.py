@@ -5,12 +5,10 @@ same bytes with every Python version; reading requires exactly those bytes, so t
 goes unnoticed.
 """
 
-import io
 import json
 import math
 import os
 import struct
-import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
@@ -19,7 +17,7 @@ from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 from kernelcast.runtime.dataclass import dataclass, field, replace
-from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, error_context
+from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.small_file import open_regular
 
@@ -42,6 +40,7 @@ MAX_MANIFEST_BYTES = 1 << 24
 # 1980-01-01 00:00, the earliest moment that a zip can say, in MS-DOS form: time 0, date 1 January of year 0.
 _DOS_TIME, _DOS_DATE = 0, (1 << 5) | 1
 _UNIX_FILE_0644 = 0o100644 << 16
+_MEMBER = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
@@ -185,7 +184,7 @@ def _zip_bytes(members: list[tuple[str, bytes]], comment: bytes) -> bytes:
         # Made by version 2.0 on Unix (3), so that unpacking gives readable files.
         tail = (0, 0, 0, _UNIX_FILE_0644, size)
         directory += _CENTRAL.pack(b"PK\x01\x02", 0x0314, *common, *tail) + raw
-        parts += (_LOCAL.pack(b"PK\x03\x04", *common), raw, data)
+        parts += (_LOCAL.pack(_MEMBER, *common), raw, data)
         size += sum(map(len, parts[-3:]))
     end = _END.pack(b"PK\x05\x06", 0, 0, len(members), len(members), len(directory), size, len(comment))
     return b"".join([*parts, directory, end, comment])
@@ -210,23 +209,22 @@ def read_content(source: Path) -> bytes:
 
 
 def _members(source: Path, content: bytes) -> dict[str, bytes]:
-    """Members by name; compressed ones are refused unread, so nothing can unfold into more than the file."""
-    if not content.startswith(b"PK\x03\x04"):
+    """Members by name up to the zip's directory, which is compared afterwards; compressed ones are refused unread."""
+    if not content.startswith(_MEMBER):
         raise DataError(f"bundle {source}: not a bundle (expected a zip file, {len(content)} bytes found)")
-    members: dict[str, bytes] = {}
+    members, position = dict[str, bytes](), 0
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            listed = archive.infolist()
-            if sum(info.file_size for info in listed) > len(content):
-                raise DataError(f"bundle {source}: its members claim to be larger than the file")
-            for info in listed:
-                if info.compress_type != zipfile.ZIP_STORED or info.filename in members:
-                    raise DataError(f"bundle {source}: {info.filename} is compressed or there twice")
-                members[info.filename] = archive.read(info)
-    except KernelcastError:
-        raise
-    except Exception as error:
-        # zipfile answers damage with a dozen exception types, differing between Python versions.
+        while content.startswith(_MEMBER, position):
+            _, _, _, method, *_, size, _, name_size, extra_size = _LOCAL.unpack_from(content, position)
+            name_end = position + _LOCAL.size + name_size
+            name = content[position + _LOCAL.size : name_end].decode("ascii")
+            if method or name in members:
+                raise DataError(f"bundle {source}: {name[:80]!r} is compressed or there twice")
+            begin, position = name_end + extra_size, name_end + extra_size + size
+            if position > len(content):
+                raise ValueError(f"{name[:80]!r} ends at byte {position} of {len(content)}")
+            members[name] = content[begin:position]
+    except (struct.error, ValueError) as error:
         raise DataError(f"bundle {source}: cut or damaged ({error})") from error
     return members
 

@@ -18,6 +18,7 @@ from kernelcast.runtime.bundle.protobuf import (
     ONE_FLOAT,
     TEXT,
     TEXTS,
+    WORDS,
     read_message,
 )
 from kernelcast.runtime.bundle.trees import checked_trees
@@ -69,7 +70,7 @@ _ATTRIBUTE = {
     4: ("s", TEXT),
     7: ("floats", FLOATS),
     8: ("ints", NUMBERS),
-    9: ("strings", TEXTS),
+    9: ("strings", WORDS),
     20: ("type", NUMBER),
 }
 _ATTRIBUTE_TYPES = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}

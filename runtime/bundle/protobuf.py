@@ -6,7 +6,7 @@ message than ONNX Runtime does. So every field has to be known, and one that hol
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +15,27 @@ from kernelcast.runtime.errors import DataError
 
 _VARINT, _BYTES, _FLOAT = 0, 2, 5
 _MOST_VARINT_BYTES = 10
-_MANY_TEXTS, _MOST_DISTINCT = 128, 16
+_MOST_WORDS = 16
 
 NUMBER, TEXT, NUMBERS, FLOATS, TEXTS, ONE_FLOAT = "number", "text", "numbers", "floats", "texts", "float"
-"""Kinds of field: one integer, one text or message, many of them, one float32."""
+WORDS = "words"
+"""Kinds of field: one integer, one text or message, many of them, one float32, many texts of few kinds."""
 
-_WIRE = {NUMBER: _VARINT, NUMBERS: _VARINT, TEXT: _BYTES, TEXTS: _BYTES, FLOATS: _FLOAT, ONE_FLOAT: _FLOAT}
+_WIRE = {NUMBER: _VARINT, NUMBERS: _VARINT, FLOATS: _FLOAT, ONE_FLOAT: _FLOAT}
+_WIRE |= dict.fromkeys((TEXT, TEXTS, WORDS), _BYTES)
+
+
+class Words(NamedTuple):
+    """Many texts, each by its place among the distinct ones: uint8 [n]."""
+
+    places: NDArray[np.uint8]
+    texts: list[bytes]
 
 
 def read_message(message: bytes, known: Mapping[int, tuple[str, str]], where: str) -> dict[str, Any]:
     """The fields of a message by name; `known` maps field numbers to (name, kind). Absent fields are left out.
 
-    Integers are int64; NUMBERS are int64 [n], FLOATS float32 [n], TEXTS lists of bytes.
+    Integers are int64; NUMBERS are int64 [n], FLOATS float32 [n], TEXTS lists of bytes, WORDS `Words`.
 
     Raises:
         DataError: the message is cut, or has another field or type than `known`; begins with `where`.
@@ -52,6 +61,8 @@ def read_message(message: bytes, known: Mapping[int, tuple[str, str]], where: st
             found[name], position = _text(message, position, where)
         elif kind == NUMBERS:
             found[name], position = _numbers(message, start, tag, where)
+        elif kind == WORDS:
+            found[name], position = _words(message, start, tag, where)
         else:
             found[name], position = _floats(message, start, tag, where)
             if kind == ONE_FLOAT and len(found[name]) != 1:
@@ -78,29 +89,33 @@ def _text(message: bytes, position: int, where: str) -> tuple[bytes, int]:
 
 
 def _texts(message: bytes, position: int, tag: int, where: str) -> tuple[list[bytes], int]:
-    """A text, and those that follow it after tags of one byte: trees have ten thousands of short ones."""
+    """A text, and those that follow it after tags of one byte."""
     first, position = _text(message, position, where)
-    found, end = [first], len(message)
-    if tag >= 0x80:
-        return found, position
-    while position + 1 < end and message[position] == tag:
-        if len(found) == _MANY_TEXTS and len(set(found)) <= _MOST_DISTINCT:
-            # Many are a few over and over: those seen so far are found at once, as far as they go.
-            seen = {bytes([tag, len(one)]) + one: one for one in found if len(one) < 0x80}
-            records = b"|".join(map(re.escape, seen))
-            run = re.compile(b"(?:%b)*" % records).match(message, position)
-            if run is not None and run[0]:
-                found.extend(map(seen.__getitem__, re.findall(records, run[0])))
-                position = run.end()
-                continue
-        size, position = message[position + 1], position + 2
-        if size >= 0x80:
-            size, position = _varint(message, position - 1, where)
-        if size > end - position:
-            raise DataError(f"{where} is cut or damaged at byte {position}")
-        found.append(message[position : position + size])
-        position += size
+    found = [first]
+    while tag < 0x80 and position + 1 < len(message) and message[position] == tag:
+        one, position = _text(message, position + 1, where)
+        found.append(one)
     return found, position
+
+
+def _words(message: bytes, start: int, tag: int, where: str) -> tuple[Words, int]:
+    """All texts of a field that stand one after the other: trees have ten thousands of them, of three kinds."""
+    texts, records, end = list[bytes](), list[bytes](), start
+    while end < len(message) and message[end] == tag:
+        text, after = _text(message, end + 1, where)
+        texts.append(text)
+        records.append(message[end:after])
+        if tag in records[-1][1:] or len(records) > _MOST_WORDS:
+            raise DataError(f"{where} has texts that no bundle needs, {text[:40]!r} among them")
+        run = re.compile(b"(?:%b)*" % b"|".join(map(re.escape, records))).match(message, end)
+        end = after if run is None else run.end()
+    if not records:
+        raise DataError(f"{where} is cut or damaged at byte {start}")
+    # Only a record's first byte is the tag, so that a record is found nowhere else.
+    places = message[start:end]
+    for place, record in enumerate(records):
+        places = places.replace(record, bytes([place]))
+    return Words(np.frombuffer(places, np.uint8), texts), end
 
 
 def _numbers(message: bytes, start: int, tag: int, where: str) -> tuple[NDArray[np.int64], int]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.bundle.protobuf import Words
 from kernelcast.runtime.errors import DataError
 
 MAX_TREES = 2_000
@@ -81,13 +82,12 @@ def checked_trees(attributes: Mapping[str, Any], columns: int) -> Trees:
     first = np.repeat(roots, sizes)
     if (attributes["nodes_nodeids"] != np.arange(len(trees)) - first).any():
         raise DataError(f"{_KIND} has a tree whose nodes are not numbered from 0")
-    modes = attributes["nodes_modes"]
-    found = set(modes)
-    if unknown := found - _MODES:
+    modes: Words = attributes["nodes_modes"]
+    if unknown := set(modes.texts) - _MODES:
         raise DataError(
             f"{_KIND} has a node of mode {min(unknown)[:40]!r}, expected LEAF, BRANCH_LT or BRANCH_LEQ"
         )
-    is_branch = np.fromiter(map(_LEAF.__ne__, modes), bool, len(modes))
+    is_branch = np.array([one != _LEAF for one in modes.texts])[modes.places]
     features = attributes["nodes_featureids"]
     if features.min() < 0 or features.max() >= columns:
         raise DataError(
@@ -99,8 +99,8 @@ def checked_trees(attributes: Mapping[str, Any], columns: int) -> Trees:
     levels = _depth(roots, children + first, is_branch)
     _check_targets(attributes, roots, sizes, np.flatnonzero(~is_branch))
     limits = attributes["nodes_values"]
-    if _AT_MOST in found:  # at most a limit is below the next number
-        at_most = np.fromiter(map(_AT_MOST.__eq__, modes), bool, len(modes))
+    if _AT_MOST in modes.texts:  # at most a limit is below the next number
+        at_most = np.array([one == _AT_MOST for one in modes.texts])[modes.places]
         limits = np.where(at_most, np.nextafter(limits, np.float32(np.inf)), limits)
     weights = np.zeros(len(trees), np.float32)
     weights[roots[attributes["target_treeids"]] + attributes["target_nodeids"]] = attributes["target_weights"]
@@ -130,14 +130,15 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
     for name in (*_NODES, *_TARGETS, "base_values"):
         value = base if name == "base_values" else given[name]
         is_float = name.endswith(("_values", "_weights"))
-        expected_type: Any = list if name == "nodes_modes" else np.ndarray
+        expected_type: Any = Words if name == "nodes_modes" else np.ndarray
         if not isinstance(value, expected_type) or (
             isinstance(value, np.ndarray) and value.dtype != (np.float32 if is_float else np.int64)
         ):
             raise DataError(f"{_KIND} has {name} of another type")
         if is_float and not np.isfinite(value).all():
             raise DataError(f"{_KIND} has {name} that are not finite")
-    if len(base) != 1 or any(len({len(given[name]) for name in names}) != 1 for names in (_NODES, _TARGETS)):
+    lists = {**given, "nodes_modes": given["nodes_modes"].places}
+    if len(base) != 1 or any(len({len(lists[name]) for name in names}) != 1 for names in (_NODES, _TARGETS)):
         raise DataError(f"{_KIND} has lists of different lengths")
 
 

@@ -1,10 +1,12 @@
 """Goals in addition to a layout, and which of them go together."""
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, Literal, get_args
 
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.fields import DATA
 from kernelcast.runtime.request.reading import read_request
 
 RankBy = Literal["time", "days", "cost", "energy"]
@@ -28,6 +30,18 @@ class Wish:
     largest: str | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
     rank_by: RankBy | None = None
+
+    @classmethod
+    def of_data(cls, values: Mapping[str, Any]) -> "Wish":
+        """How much is trained on, of the fields of `DATA` among `values`.
+
+        Raises:
+            UsageError: they do not go together.
+        """
+        given: dict[str, Any] = {name: values.get(name) for name in DATA}
+        found = cls(**given)
+        found._check_data()
+        return found
 
     @property
     def is_open(self) -> bool:
@@ -60,6 +74,18 @@ class Wish:
             raise UsageError(field="sample_tokens", found=self.sample_tokens, expected=longest)
         tokens = max(1, round(self.samples * (self.epochs or 1.0) * own))
         return {"tokens": tokens, "useful": useful, "sample_tokens": own}
+
+    def steps(self, samples_per_update: int, sequence_length: int) -> int | None:
+        """Whole updates, padding counted; None where it is not given how much is trained on.
+
+        Raises:
+            UsageError: as `data`.
+        """
+        if (data := self.data(sequence_length)) is None:
+            return None
+        # The quotient of two products: an update is not begun for their rounding.
+        tokens: float = data["tokens"] / data["useful"]
+        return ceil(tokens / (samples_per_update * sequence_length) * (1 - 1e-12))
 
     def _check_data(self) -> None:
         if self.tokens is not None and self.samples is not None:

@@ -343,9 +343,8 @@ SEARCH = table(
 """Fields that only a search has."""
 
 STEPS = whole(1, 10**12)
-TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T; adds the days of training.")
-WISHES = table(
-    Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),
+TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T.")
+DATA = table(
     TOKENS,
     Field("samples", counted(1, 10**15), "Samples of a fine-tuning data set, instead of --tokens."),
     Field("epochs", number(0, 1e6, "a number above 0 and at most 1e6", above=True),
@@ -354,6 +353,11 @@ WISHES = table(
         "Mean tokens of a sample without padding.", otherwise="one sample fills a sequence"),
     Field("packing_efficiency", number(0, 1, "a number above 0 and at most 1", above=True),
         "Fraction of a sequence's tokens that are not padding.", otherwise="1"),
+)
+"""How much is trained on."""
+WISHES = table(
+    Field("gpus", _SIZE, "Number of devices, all of them used; layout options that are not given are searched."),
+    *DATA.values(),
     Field("days", number(0, 36_600, "days, a number above 0 and at most 36600", above=True),
         "Find the fewest devices that train on --tokens or --samples within this number of days."),
     Field("largest", choice(("global-batch", "sequence-length")),

@@ -42,8 +42,8 @@ class Answer:
         """Tokens per second and device."""
         return self.estimate.tokens_per_s / self.parallelism.world_size
 
-    def to_dict(self, *, tokens: int | None = None) -> dict[str, Any]:
-        """Plain values; with `tokens` also the days of training on them."""
+    def to_dict(self, *, tokens: int | None = None, **data: float) -> dict[str, Any]:
+        """Plain values; with `tokens` also the days of training on them; `data` as `training` has."""
         interval = self.estimate.interval_s
         return {
             "parallelism": plain_layout(self.parallelism),
@@ -54,7 +54,7 @@ class Answer:
             "tflops_per_device": self.estimate.flops_per_s_per_device / 1e12,
             "mfu": self.estimate.mfu,
             "memory_bytes": self.memory_bytes,
-            **({} if tokens is None else training(self.estimate, tokens).to_dict()),
+            **({} if tokens is None else training(self.estimate, tokens, **data).to_dict()),
             **self.estimate.warning_values(),
         }
 
@@ -145,8 +145,8 @@ class SearchResult:
 
         return search_html(self)
 
-    def to_dict(self, *, tokens: int | None = None) -> dict[str, Any]:
-        """Plain values for JSON, form `kernelcast.search/2` (docs/json.md); with `tokens` also how long they take."""
+    def to_dict(self, *, tokens: int | None = None, **data: float) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.search/2` (docs/json.md); arguments of `training` add its days."""
         space = self.question.space
         return {
             "format": SEARCH_FORMAT,
@@ -157,13 +157,13 @@ class SearchResult:
                 for name, refusal in self.refusals.by_field.items()
             },
             "problems": list(self.problems),
-            "best": None if self.best is None else self.best.to_dict(tokens=tokens),
-            "top": [answer.to_dict(tokens=tokens) for answer in self.top],
+            "best": None if self.best is None else self.best.to_dict(tokens=tokens, **data),
+            "top": [answer.to_dict(tokens=tokens, **data) for answer in self.top],
             "provenance": None if self.best is None else self.best.estimate.provenance.to_dict(),
             "peak": None
             if self.best is None or self.best.estimate.peak is None
             else self.best.estimate.peak.to_dict(),
-            "front": [answer.to_dict(tokens=tokens) for answer in self.front],
+            "front": [answer.to_dict(tokens=tokens, **data) for answer in self.front],
             "smallest": None if self.smallest is None else self.smallest.to_dict(),
             "asked": {
                 "model": space.model.name,

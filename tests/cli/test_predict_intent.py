@@ -156,6 +156,15 @@ def test_a_search_takes_tokens_too() -> None:
     assert "days" in " ".join(lines[at : at + 5]).split()
     [first, _] = json.loads(CliRunner().invoke(search_, [*arguments, "--json"]).stdout)["top"]
     assert first["days"] == pytest.approx(3e11 / first["tokens_per_s"] / 86_400)
+    of = ("--samples", "10k", "--epochs", "3", "--packing-efficiency", "0.8")
+    [best] = json.loads(CliRunner().invoke(search_, [*A100, *BATCH, *of, "--top", "1", "--json"]).stdout)[
+        "top"
+    ]
+    same = values(*A100, *BATCH, *of)
+    assert best["days"] == pytest.approx(same["days"] * best["step_time_s"] / same["step_time_s"])
+    assert best["steps"] == same["steps"]
+    shown = CliRunner().invoke(search_, [*A100, *BATCH, *of, "--top", "1"]).stdout
+    assert f"{same['steps']:,} steps of" in " ".join(shown.split())
 
 
 def test_the_rate_between_nodes_is_named() -> None:

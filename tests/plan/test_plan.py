@@ -92,6 +92,17 @@ def test_equal_seeds_give_equal_answers(h100: Estimator, usual: Plan) -> None:
     assert plan(h100, "llama-3-8b", tokens="500B", **LAYOUT).to_dict() == usual.to_dict()
 
 
+def test_samples_and_epochs_are_tokens_and_padding_takes_steps(h100: Estimator, usual: Plan) -> None:
+    length = usual.estimate.model.sequence_length
+    count = round(500e9 / length / 2)
+    found, padded = (
+        plan(h100, "llama-3-8b", samples=count, epochs=2, **more, **LAYOUT)
+        for more in ({}, {"packing_efficiency": 0.8, "sample_tokens": length / 2})
+    )
+    assert found.run.steps == pytest.approx(usual.run.steps, abs=1)
+    assert padded.run.steps == pytest.approx(usual.run.steps / 2 / 0.8, abs=1)
+
+
 @pytest.mark.slow
 def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
     found = plan(h100, "llama-3-8b", tokens="1T", global_batch=512, deadline_s=40 * 86_400)
@@ -101,8 +112,11 @@ def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "neither of tokens and steps given, expected one of them"),
-        ({"tokens": 1, "steps": 1}, "both of tokens and steps given"),
+        ({}, "nothing is given, expected one of tokens, samples and steps"),
+        ({"tokens": 1, "steps": 1}, "tokens and steps are given"),
+        ({"steps": 1, "epochs": 2}, "epochs is given without samples"),
+        ({"samples": 0}, "samples is 0, expected a whole number from 1"),
+        ({"samples": 9, "sample_tokens": 10**6}, "sample_tokens is 1000000.0, expected at most the sequence"),
         ({"steps": 100, "failure_rate": -1}, "failure_rate is -1, expected failures per 1,000 days"),
         ({"steps": 100, "spares": 9}, "spares is 9, expected at most the 8 nodes"),
         ({"steps": 100, "elastic": True}, "elastic is given without spares"),

@@ -54,7 +54,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/search", {**SEARCHED, "top": 101}, "top is 101, expected a whole number from 1 to 100"),
     ("/search", {**SEARCHED, "rank_by": "price"}, "rank_by is 'price', expected"),
     ("/search", {**SEARCHED, "gpu_memory_bytes": "80GB"}, "gpu_memory_bytes is '80GB', expected"),
-    ("/walltime", ASKED, "neither steps nor tokens is given"),
+    ("/walltime", ASKED, "neither steps, tokens nor samples is given"),
     ("/walltime", {**ASKED, "steps": 0}, "request: steps is 0, expected a whole number from 1 to"),
     ("/walltime", {**ASKED, "steps": 1, "tokens": 1}, "request: steps and tokens are both given"),
     ("/walltime", {**ASKED, "steps": 1, "tp": 5}, "request: tp is 5, expected a divisor"),

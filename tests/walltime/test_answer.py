@@ -48,6 +48,18 @@ def ask(tmp_path: Path, make_bundle: Make) -> Ask:
     return Ask(tmp_path, make_bundle)
 
 
+def test_samples_and_epochs_are_steps(ask: Ask) -> None:
+    # Two samples of two tokens in a sequence of four, three sequences in an update; half of it padding, one sample.
+    of: dict[str, Any] = {"without": "steps", "samples": "600", "epochs": "2"}
+    assert ask(**of).walltime.steps == 400
+    assert ask(**of, sample_tokens="2").walltime.steps == 200
+    assert ask(**of, sample_tokens="2", packing_efficiency="0.5").walltime.steps == 400
+    with pytest.raises(UsageError, match=r"^--sample-tokens: sample_tokens is 5.0, expected at most .*\(4\)"):
+        ask(**of, sample_tokens="5")
+    with pytest.raises(UsageError, match=r"^epochs is given without samples"):
+        ask(epochs="2")
+
+
 def test_the_time_of_the_steps_and_the_margin(ask: Ask, tmp_path: Path) -> None:
     found = ask(timeline="closed-form")
     times = found.walltime
@@ -66,6 +78,20 @@ def test_the_time_of_the_steps_and_the_margin(ask: Ask, tmp_path: Path) -> None:
     assert found.walltime.step.expected_s == estimate.step_time_s
     assert (found.walltime.step.low_s, found.walltime.step.high_s) == estimate.interval_s
     assert found.warnings == ()
+
+
+def test_steps_scatter_and_a_framework_brings_its_stack(ask: Ask) -> None:
+    shipped = {"without": "bundle", "model": "llama-3-8b", "hardware": "h100-sxm", "pp": 1, "dp": 8}
+    found = ask(**shipped, steps=1_000)
+    spread, interval_s = found.estimate.spread, found.estimate.interval_s
+    assert spread is not None
+    assert interval_s is not None
+    middle, most = spread.of_steps(1_000, 0.5), spread.of_steps(1_000, 0.99)
+    assert 1 < middle < most
+    step = found.walltime.step
+    assert step.expected_s == pytest.approx(found.estimate.step_time_s * middle)
+    assert (step.low_s, step.high_s) == pytest.approx((interval_s[0] * middle, interval_s[1] * most))
+    assert ask(**shipped, framework="torchtitan").estimate.step_time_s > found.estimate.step_time_s
 
 
 def test_tokens_are_rounded_up_to_steps(ask: Ask) -> None:
@@ -92,6 +118,7 @@ def test_what_the_job_gets_decides(ask: Ask) -> None:
     assert ask(gpus_per_node=4).estimate.cluster.gpus_per_node == 4
     assert ask(gpus_per_node=4, allocation=Allocation(gpus_per_node=1)).estimate.cluster.gpus_per_node == 1
     assert ask(gpus_per_node=1, allocation=Allocation(nodes=2)).nodes == 2
+    assert ask(gpus_per_node=2, allocation=Allocation(nodes=1)).nodes == 1
 
 
 def test_nodes_that_the_layout_does_not_fill_are_refused(ask: Ask) -> None:
@@ -150,7 +177,10 @@ def test_a_layout_that_does_not_fit_is_told(ask: Ask) -> None:
 def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
     with pytest.raises(UsageError) as raised:
         ask(without=f"{field} =")
-    either = {"steps": "neither steps nor tokens is given", "bundle": "neither bundle nor hardware is given"}
+    either = {
+        "steps": "neither steps, tokens nor samples is given",
+        "bundle": "neither bundle nor hardware is given",
+    }
     what = either.get(field, f"{field} is not given")
     option = "--" + field.replace("_", "-")
     places = f"{field}=… in a #KERNELCAST line of the batch script, or {field} in kernelcast.toml or "
@@ -218,10 +248,19 @@ def test_models_by_name(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         match=r"^--model: model 'mine' is unknown, known are .*, starcoder2-15b, ours; the path of",
     ):
         ask(model="mine", site=site)
+    (tmp_path / "models" / "ours.json").write_text("{}")
+    assert ask(model="ours", site=site).estimate.model.hidden_size == 8
     # The site's own sizes of a built-in model go before.
     (tmp_path / "models" / "llama-2-7b.toml").write_text(SIZES)
     assert ask(model="llama-2-7b", site=site).estimate.model.hidden_size == 8
     assert ask(model="llama-2-7b").estimate.model.hidden_size == 4_096
+
+
+def test_at_most_ten_years(ask: Ask) -> None:
+    step_s = ask().estimate.step_time_s
+    assert ask(steps=int(3_600 * 86_400 / step_s)).walltime.steps > 0
+    with pytest.raises(UsageError, match=r"^the job would take .* on 2 GPUs\), expected at most 3,653 days$"):
+        ask(steps=int(3_700 * 86_400 / step_s))
 
 
 def test_json(ask: Ask) -> None:

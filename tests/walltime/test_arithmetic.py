@@ -28,6 +28,12 @@ def test_everything() -> None:
     assert found.high_s == 60 + 300 + 15 + 2 * (90 + 30 * 3)
 
 
+def test_without_checkpoints_none_is_written() -> None:
+    assert walltime(steps=100, step=STEP, overheads=Overheads(startup_s=60), margin=0.0).expected_s == 260
+    with_cost = Overheads(checkpoint_every=101, checkpoint_s=5)
+    assert walltime(steps=100, step=STEP, overheads=with_cost, margin=0.0).expected_s == 200
+
+
 def test_no_more_steps_are_lost_than_there_are() -> None:
     overheads = Overheads(checkpoint_every=1_000, restarts=1)
     assert walltime(steps=10, step=STEP, overheads=overheads, margin=0).high_s == 60

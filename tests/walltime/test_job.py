@@ -54,7 +54,7 @@ def test_steps_and_tokens_are_one_question(places: dict[str, str]) -> None:
     assert "tokens" in find_job(Path("job.sh"), environment=places).settings
     job = find_job(Path("job.sh"), options={"global_batch": "8"}, environment=places)
     assert (job.settings.value("global_batch"), job.settings.value("micro_batches")) == (8, None)
-    for pair in (("steps", "tokens"), ("micro_batches", "global_batch")):
+    for pair in (("steps", "tokens"), ("tokens", "samples"), ("micro_batches", "global_batch")):
         with pytest.raises(
             UsageError, match=f"^--{pair[0].replace('_', '-')}, .*{pair[0]} and {pair[1]} are both given"
         ):
@@ -64,6 +64,15 @@ def test_steps_and_tokens_are_one_question(places: dict[str, str]) -> None:
         UsageError, match=r"^job file kernelcast.toml: steps and tokens are both given, expected one"
     ):
         find_job(None, environment=NOBODY)
+
+
+def test_of_samples_that_give_way_epochs_do_too(places: dict[str, str]) -> None:
+    Path("job.sh").write_text("#KERNELCAST samples=9 epochs=3 packing_efficiency=0.5\n")
+    for options, epochs in (({"steps": "7"}, None), ({"tokens": "7"}, None), ({"samples": "7"}, 3)):
+        settings = find_job(Path("job.sh"), options=options, environment=places).settings
+        assert {name: settings.value(name) for name in options} == dict.fromkeys(options, 7)
+        assert settings.value("epochs") == epochs
+        assert ("packing_efficiency" in settings) == (epochs is not None)
 
 
 def test_targets(places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

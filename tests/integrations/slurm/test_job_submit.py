@@ -112,7 +112,7 @@ def test_scripts_name_no_files_to_slurmctld(slurm: Slurm, site: Path, folder: Pa
 def test_no_job_file_is_read(slurm: Slurm, site: Path, folder: Path) -> None:
     (folder / "kernelcast.toml").write_text("steps = 1\n")
     submitted = submit(slurm, folder, LINES.replace(" steps=1e6", ""))
-    assert submitted.server[0].startswith("error: neither steps nor tokens is given")
+    assert submitted.server[0].startswith("error: neither steps, tokens nor samples is given")
 
 
 @pytest.mark.parametrize(

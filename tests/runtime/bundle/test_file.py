@@ -118,11 +118,10 @@ def test_files_that_are_no_bundles(content: bytes, tmp_path: Path) -> None:
         read_bundle(path)
     # Compressed members, and so zip bombs, are refused unread.
     path.write_bytes(rezipped(content, {"manifest.json": b" " * 10**7}, zipfile.ZIP_DEFLATED))
-    with pytest.raises(DataError, match=r": its members claim to be larger than the file$"):
+    with pytest.raises(DataError, match=r": 'manifest\.json' is compressed or there twice$"):
         read_bundle(path)
-    noise = bytes(range(256)) * 8
-    path.write_bytes(rezipped(content, {"manifest.json": noise[::-1], "z": noise}, zipfile.ZIP_DEFLATED))
-    with pytest.raises(DataError, match=r": its members|manifest\.json is compressed or there twice$"):
+    path.write_bytes(content[: content.index(b"PK\x01\x02")] + content)
+    with pytest.raises(DataError, match=r": 'manifest\.json' is compressed or there twice$"):
         read_bundle(path)
 
 

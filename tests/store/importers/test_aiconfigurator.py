@@ -35,6 +35,16 @@ MOE = COMMON | {
     "inter_size": 32, "topk": 2, "num_experts": 8, "moe_tp_size": 2, "moe_ep_size": 4, "distribution": "balanced",
 }  # fmt: skip
 
+RECURRENT = COMMON | {"phase": "context", "batch_size": 2, "seq_len": 64}
+MAMBA = RECURRENT | {
+    "op_name": "mamba2", "kernel_source": "causal_conv1d_fn", "n_groups": 8, "d_state": 128, "nheads": 64,
+    "head_dim": 32,
+}  # fmt: skip
+DELTA = RECURRENT | {
+    "op_name": "gdn", "kernel_source": "chunk_gated_delta_rule", "num_k_heads": 4, "num_v_heads": 8, "head_k_dim": 32,
+    "head_v_dim": 16,
+}  # fmt: skip
+
 
 def write(path: Path, *rows: Mapping[str, Any], without: Sequence[str] = ()) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +83,13 @@ def samples(parsed: Parsed) -> list[tuple[str, str, str, tuple[int, ...], float 
             MOE | {"distribution": "power_law_1.2", "moe_ep_size": 1},
             ("moe", "bfloat16", "vllm_fused_moe, power law 1.2", (96, 192, 64, 16, 8)),
         ),
+        # The convolution runs over keys and queries of all groups (2 · 8 · 128) and all heads' columns (64 · 32).
+        (MAMBA, ("causal_convolution", "bfloat16", "causal_conv1d_fn", (2, 64, 4096))),
+        (DELTA, ("gated_delta_rule", "bfloat16", "chunk_gated_delta_rule", (2, 64, 4, 8, 32, 16))),
+        (
+            DELTA | {"kernel_source": "a_convolution"},
+            ("causal_convolution", "bfloat16", "a_convolution", (2, 64, 2 * 4 * 32 + 8 * 16)),
+        ),
     ],
 )
 def test_workloads_by_hand(row: dict[str, Any], expected: tuple[object, ...], tmp_path: Path) -> None:
@@ -86,6 +103,21 @@ def test_workloads_by_hand(row: dict[str, Any], expected: tuple[object, ...], tm
     assert (batch.fabric is not None) == is_nccl
     assert batch.software.nccl == ("2.27.3" if is_nccl else "")
     assert sample.load == ("" if is_nccl else "burst")
+
+
+@pytest.mark.parametrize(
+    ("row", "count"),
+    [
+        (GEMM, 6),
+        (MOE, 6),
+        (MOE | {"distribution": "power_law_1.2", "moe_ep_size": 1}, 1),
+        (NCCL | {"message_size": 8 * 2**20}, 100),  # halves: 16 MiB, the largest of 100 repetitions
+        (NCCL | {"message_size": 8 * 2**20 + 4}, 60),
+    ],
+)
+def test_repetitions(row: dict[str, Any], count: int, tmp_path: Path) -> None:
+    [batch] = read_aiconfigurator([write(tmp_path / "a.parquet", row)], strict=True).runs
+    assert [sample.repetition_count for sample in batch.samples] == [count]
 
 
 def test_where_rows_come_from(tmp_path: Path) -> None:

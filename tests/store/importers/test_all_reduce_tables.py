@@ -54,6 +54,10 @@ def test_vtrain_by_hand(tmp_path: Path) -> None:
             "1048576,262144,half,52429,30.00,52000,30.25",
             "size(B) is 1048576, which differs from count 262144 of 'half'",
         ),
+        (
+            "1048576,262145,float,52429,30.00,52000,30.25",
+            "size(B) is 1048576, which differs from count 262145 of 'float'",
+        ),
         ("1048576,262144,float,52429,30.00", "found 5 cells, expected 7 columns"),
         ("1048576,262144,float,-1,30.00,52000,30.25", "time(ns): found '-1', expected a number above 0"),
     ],

@@ -66,6 +66,13 @@ def test_raw_parameters_vectors_repetitions_and_collectives(made: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("more", "value", "kv_heads"), [("", "", 8), (",kv_heads", ",2", 2)])
+def test_kv_heads_are_heads_unless_stated(tmp_path: Path, more: str, value: str, kv_heads: int) -> None:
+    head = f"operator,direction,dtype,b,l,heads,head_size,time_us{more}\n"
+    parsed = read(tmp_path, head + f"flash_attention,forward,float16,2,64,8,32,10.5{value}\n", strict=True)
+    assert parsed.runs[0].samples[0].vector == (2, 64, 8, kv_heads, 32)
+
+
 def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
     with Database.open(tmp_path / "a.db", create=True) as database:
         first = store_parsed(database, read_csv_files([made / "times.csv"]))

@@ -48,11 +48,13 @@ def test_csv_of_starts_and_ends(tmp_path: Path) -> None:
         "start,end,nodes,outcome,cause\n"
         "2026-01-01T00:00,2026-01-02T00:00,2,failed,switch\n"
         "2026-01-02T00:00,2026-01-03T00:00,2,ok,\n"
+        "2026-01-02T00:00:00,2026-01-02T00:00:00.5,2,failed,\n"
         "2026-01-02,yesterday,2,ok,\n"
         "2026-01-03T00:00,2026-01-02T00:00,2,ok,\n"
     )
     found = read_failure_log(path, gpus_per_node=4)
-    assert (found.kind, found.node_days, found.causes, found.unreadable) == ("csv", 4, {"switch": 1}, 2)
+    assert (found.kind, found.causes, found.unreadable) == ("csv", {"switch": 1, "failed": 1}, 2)
+    assert found.node_days == pytest.approx(4 + 2 * 0.5 / 86_400, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,19 @@ def test_steps_of_public_logs(tmp_path: Path) -> None:
         read_failure_log(plain)
     log = read_failure_log(plain, nodes=1024)
     assert (log.kind, log.failures, len(log.ended_s)) == ("mlperf", 0, 1)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(3, (1.0, 1.0, 1.0)), (7, (2.0, 2.0))])
+def test_the_first_five_steps_count_where_there_are_no_more(
+    tmp_path: Path, count: int, expected: tuple[float, ...]
+) -> None:
+    path = tmp_path / "log.txt"
+    lines = [
+        {"key": "tracked_stats", "time_ms": 1_000 * n, "value": {"train_step_time": 1.0 if n < 5 else 2.0}}
+        for n in range(count)
+    ]
+    path.write_text("".join(f":::MLLOG {json.dumps(line)}\n" for line in lines))
+    assert read_mlperf_steps(path, gpus=8).times_s == expected
 
 
 def test_mlperf_logs_without_steps_are_refused(tmp_path: Path) -> None:

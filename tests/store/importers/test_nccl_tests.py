@@ -105,6 +105,10 @@ def test_as_another_dtype(tmp_path: Path) -> None:
 def test_variants(tmp_path: Path) -> None:
     (batch,) = read_nccl_tests([log(tmp_path, collective="sendrecv")]).runs
     assert {s.variant for s in batch.samples} == {"out-of-place, ring", "in-place, ring"}
+    for processes, variant in ((2, "out-of-place"), (3, "out-of-place, ring")):
+        ranks = "\n".join(RANKS.splitlines()[:processes]).replace("node1 device  0", "node0 device  2")
+        (batch,) = read_nccl_tests([log(tmp_path, collective="sendrecv", ranks=ranks)]).runs
+        assert batch.samples[0].variant == variant
     (batch,) = read_nccl_tests([log(tmp_path, ROW.replace("sum", "max"))]).runs
     assert {s.variant for s in batch.samples} == {"out-of-place, max", "in-place, max"}
 
