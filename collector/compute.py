@@ -7,7 +7,6 @@ from itertools import count
 import torch
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.interrupts import interrupts_held
 from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.companions import check_processes
 from kernelcast.collector.measuring.disturbance import WORTH_AGAIN
@@ -20,7 +19,7 @@ from kernelcast.collector.settings import Again, Settings
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Operator
-from kernelcast.runtime.terminations import terminations_interrupt
+from kernelcast.runtime.terminations import interrupts_held, terminations_interrupt
 from kernelcast.store import Database, PointKey, Run, Sample, Status
 from kernelcast.store.doubts import flagged
 

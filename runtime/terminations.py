@@ -1,9 +1,10 @@
-"""SIGTERM, which a scheduler sends at the end of a job's time, ends work in the same way as Ctrl-C."""
+"""SIGTERM, which a scheduler sends at the end of a job's time, ends work in the same way as Ctrl-C; both can wait."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
@@ -19,3 +20,35 @@ def terminations_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Delay KeyboardInterrupt to the end of the block; a second signal raises it at once.
+
+    Interrupting the profiler while it collects may crash the process, so a measurement ends first.
+
+    Raises:
+        KeyboardInterrupt: SIGINT arrived during the block, or SIGTERM within `terminations_interrupt`.
+    """
+    held = []
+    if threading.current_thread() is threading.main_thread():
+        raising = signal.default_int_handler
+        held = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is raising]
+    came = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if came:
+            signal.default_int_handler(number, frame)
+        came = True
+
+    for number in held:
+        signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        for number in held:
+            signal.signal(number, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt

@@ -7,7 +7,6 @@ from functools import cache
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.shipped import MEMORY_ERRORS
 
-INTERVAL_SHARE = 0.9
 _Z_95 = 1.6448536269514722
 """Standard deviations from the middle of a normal distribution to its 95 % quantile."""
 

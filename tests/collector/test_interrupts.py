@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernelcast.collector.interrupts import interrupts_held
-from kernelcast.runtime.terminations import terminations_interrupt
+from kernelcast.runtime.terminations import interrupts_held, terminations_interrupt
 
 
 def interrupt() -> None:
