@@ -47,6 +47,7 @@ function shared(state, catalogue, model) {
     ...(state.framework ? { framework: state.framework } : {}),
     ...(state.fp8 ? { fp8_recipe: state.fp8 } : {}),
     ...(state.lora ? { lora_rank: whole(state.lora, "LoRA rank") } : {}),
+    ...(state.frozen ? { frozen_weights: state.frozen } : {}),
     ...OPTIMIZERS[state.optimizer]?.fields,
     global_batch: whole(state.batch, "global batch"),
   };

@@ -102,6 +102,21 @@ def test_numbers_change_the_answer(tab: Tab, explorer: Explorer, control: str, v
     assert f"{control}={value}" in tab.page.url
 
 
+def test_frozen_weights_of_adapters(tab: Tab, explorer: Explorer) -> None:
+    tab.open(explorer.home + SMALL + "&lora=16")
+    usual = step(tab)
+    tab.page.select_option("#frozen", "nf4")
+    tab.settle()
+    assert step(tab) != usual
+    assert "frozen=nf4" in tab.page.url
+    # Weights are frozen with adapters alone.
+    tab.expected = ("status of 422",)
+    tab.page.fill("#lora", "")
+    tab.page.press("#lora", "Enter")
+    tab.page.locator("#problem:not([hidden])").wait_for()
+    assert "frozen_weights" in tab.text("#problem")
+
+
 def test_what_if(tab: Tab, explorer: Explorer) -> None:
     tab.open(
         explorer.home
