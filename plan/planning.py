@@ -104,8 +104,8 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: PLAN[name].kind.parse(name, value) for name, value in values.items() if value is not None}
     given = [name for name in ("tokens", "samples", "steps") if name in own]
     if len(given) != 1:
-        found = f"{' and '.join(given)} are" if given else "nothing is"
-        raise UsageError(f"{found} given, expected one of tokens, samples and steps")
+        found = f"{' and '.join(given)} are" if given else "none of tokens, samples and steps is"
+        raise UsageError(f"{found} given, expected one of them")
     Wish.of_data(own)
     if own.get("elastic") and "spares" not in own:
         raise UsageError("elastic is given without spares, expected both")

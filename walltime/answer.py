@@ -161,9 +161,10 @@ def answer(
     with settings.blamed():
         estimator = load(bundle) if chosen.stack is None else load(bundle).with_stack(chosen.stack)
         estimate = estimator.predict(model=model, fabric=fabric, **asked)
+        steps = _steps(settings, layout, model)
         found = walltime(
-            steps=_steps(settings, layout, model),
-            step=_step_time(estimate, _steps(settings, layout, model)),
+            steps=steps,
+            step=_step_time(estimate, steps),
             overheads=overheads,
             margin=settings.number("margin", DEFAULT_MARGIN),
             max_time_s=settings.number("max_time", 0.0) or None,

@@ -112,7 +112,7 @@ def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "nothing is given, expected one of tokens, samples and steps"),
+        ({}, "none of tokens, samples and steps is given, expected one of them"),
         ({"tokens": 1, "steps": 1}, "tokens and steps are given"),
         ({"steps": 1, "epochs": 2}, "epochs is given without samples"),
         ({"samples": 0}, "samples is 0, expected a whole number from 1"),
