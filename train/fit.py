@@ -9,10 +9,9 @@ from typing import Self, Unpack
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
-from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, Peak, RegressorEntry
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.errors import error_context
-from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.output_file import check_writable
 from kernelcast.runtime.workers import available_cores, each
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest

@@ -17,12 +17,12 @@ from kernelcast.runtime.bundle.correction import LIKENESS, Correction, Likeness,
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, content_digest
 from kernelcast.runtime.bundle.interval import LEVEL
+from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.hardware.roofline import Rates
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.train.dataset import Array, Table

@@ -7,7 +7,7 @@ from typing import Protocol, Self, TypedDict, TypeVar
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.hardware.peak import Peak
+from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store import Database, FabricRow, SampleRow
 from kernelcast.train.dataset import Table

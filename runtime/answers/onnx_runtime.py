@@ -12,7 +12,12 @@ def onnx_runtime() -> Any:
     user who sets the variable decides.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
+    from kernelcast.runtime.terminations import interrupts_held
+
+    with (
+        interrupts_held()
+    ):  # its compiled module drops exceptions that are raised while it initialises itself
+        import onnxruntime
 
     return onnxruntime
 

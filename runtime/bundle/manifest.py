@@ -14,11 +14,19 @@ from kernelcast.runtime.bundle.regressor_entry import STATISTICS, RegressorEntry
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.hardware.load import loads_in_words
-from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.record import HEX, MOMENT, NAME, Record, one_of, read_record, record_values
+from kernelcast.runtime.record import HEX, MOMENT, NAME, Record, above, one_of, read_record, record_values
 
-__all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
+__all__ = [
+    "FORMAT",
+    "STATISTICS",
+    "UNKNOWN_MOMENT",
+    "Key",
+    "Manifest",
+    "Peak",
+    "RegressorEntry",
+    "model_file",
+]
 
 FORMAT = "kernelcast.bundle/3"
 
@@ -31,6 +39,19 @@ _FINGERPRINTS: dict[str, type[_Fingerprint]] = {
     "fabric": FabricFingerprint,
     "software": SoftwareFingerprint,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak(Record):
+    """Highest rate of matrix products of a device in an element type; `source` says who published or measured it."""
+
+    device: str
+    dtype: str
+    flops_per_s: Annotated[float, above(0)]
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.flops_per_s / 1e9:.4g} GFLOP/s in {self.dtype} ({self.source})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

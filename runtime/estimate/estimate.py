@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.warnings import AnswerWarning
+from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.catalogue.hardware import power_laws
 from kernelcast.runtime.dataclass import asdict, dataclass, field
 from kernelcast.runtime.estimate.device_memory import Memory
@@ -24,7 +25,6 @@ from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.step_spread import StepSpread, spread_of
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.operators.float8 import FLOAT8
 from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT

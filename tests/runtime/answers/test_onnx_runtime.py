@@ -1,10 +1,12 @@
-"""ONNX Runtime is used without its telemetry: no identifier is left in the user's home."""
+"""ONNX Runtime is used without its telemetry, and an interrupt during its import is not lost."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 PROGRAM = """
 import sys
@@ -29,3 +31,33 @@ def test_nothing_is_left_in_the_home(make_bundle: Callable[..., Path], tmp_path:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert list(home.rglob("*")) == []
+
+
+# Its compiled module drops exceptions that are raised while it initialises itself, or makes them an ImportError.
+IMPORT = """
+import os, signal, sys, time
+import numpy
+from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
+
+class Found:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.endswith("onnxruntime_pybind11_state"):
+            signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
+
+sys.meta_path.insert(0, Found)
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+try:
+    onnx_runtime()
+    time.sleep(1)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("delay_s", [0.002, 0.005, 0.01, 0.03])
+def test_an_interrupt_during_the_import_arrives(delay_s: float) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, str(delay_s)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

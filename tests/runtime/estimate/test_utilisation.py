@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, load_model
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.estimate.utilisation import model_flops
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.runtime.step.parameters import active_parameters
