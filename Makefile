@@ -27,6 +27,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tests.lint.banned_words
+	@for patch in tests/contributing/*.patch; do git apply --check $$patch || exit 1; done
 
 # mypy cannot follow the editable install, so it finds the package through a link that is named like it.
 types: $(INSTALLED)
@@ -268,7 +269,8 @@ bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 
 bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_traces.py
-	$(BIN)/python benchmarks/bench_traces.py --ranks 1 --steps 4000
+	$(BIN)/python benchmarks/bench_traces.py --ranks 1 --steps 28000
+	$(BIN)/python benchmarks/bench_traces.py --of $(wildcard $(TRACES)/*/control.json.gz)
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
 	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/trace-figures.md
 

@@ -270,7 +270,7 @@ CREATE TABLE event_kind ( -- Properties of events, each combination once. Empty 
     class TEXT NOT NULL CHECK (class IN ('compute', 'communication', 'memory')), -- memory: copies and fills
     host_operator TEXT NOT NULL, -- framework operator on the host that launched it
     shapes TEXT NOT NULL, -- shapes of that operator's inputs, JSON list
-    direction TEXT NOT NULL, -- forward, backward or once
+    direction TEXT NOT NULL, -- forward, backward (or a gradient), recomputation (of a forward pass) or once
     operator TEXT NOT NULL, -- operator that it belongs to
     role TEXT NOT NULL, -- role, if the trace determines it
     dtype TEXT NOT NULL, -- element type, torch's name
@@ -336,7 +336,7 @@ CREATE TABLE matched_collective ( -- An event that is one rank's part of a colle
     PRIMARY KEY (timeline_number, sequence)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE host_time ( -- Calls of the host of a trace, summed by step and name.
+CREATE TABLE host_time ( -- Calls of the host of a trace, summed by step and name; runtime calls that may wait, from 50 µs on, one by one.
     timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
     step INTEGER, -- step that they start in; NULL outside of steps
     kind TEXT NOT NULL CHECK (kind IN ('operator', 'annotation', 'runtime')), -- operator: inside no other; runtime: of the device
@@ -1171,7 +1171,7 @@ FROM trace_event
 WHERE launch_us IS NOT NULL
 GROUP BY run_id, trace_id, rank, step_index, step;
 
-CREATE VIEW host_call AS -- What does the host do? Per trace and step, by name.
+CREATE VIEW host_call AS -- What does the host do? Per trace and step, by name; long calls that may wait for the device one by one.
 SELECT
     trace.rank,
     traced_step.name AS step,

@@ -1,7 +1,5 @@
 """Small operators with torch's own code kept in a CPU's caches, as in a step, and evicted with the data.
 
-    python benchmarks/bench_caches.py [--repeat 5]
-
 Both ways take turns in one run, on one core. Prints Markdown: medians of the quiet times, µs. What is kept:
 collector/measuring/cache_state.py.
 """
@@ -12,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from kernelcast.benchmarks.harness import Bench, in_turn
+from kernelcast.benchmarks.harness import Bench, in_turn, script
 from kernelcast.collector.benches import BENCHES, Place, Point
 from kernelcast.collector.measuring import cache_state
 from kernelcast.collector.measuring.core_binding import bind, own_cores
@@ -38,10 +36,8 @@ def time_us(
         return quiet_us([one.time_us for one in measure(bench, place, (direction,), Effort())[direction]])
 
 
-def main() -> None:
-    """Measure and print."""
-    bench = Bench(__file__, __doc__, repeat=5)
-    bench.arguments()
+@script(repeat=5)
+def main(bench: Bench) -> None:
     bind(own_cores(0, 1, threads=1))
     torch.set_num_threads(1)
     place = Place(device=torch.device("cpu"), dtype=torch.float32)
@@ -57,7 +53,3 @@ def main() -> None:
             ratio = f"{evicted / kept:.2f}"
             rows.append((f"{operator} {list(vector)}", direction, f"{kept:.0f}", f"{evicted:.0f}", ratio))
     bench.publish("\n".join(table(("operator", "pass", "code kept, µs", "evicted, µs", "ratio"), rows)))
-
-
-if __name__ == "__main__":
-    main()

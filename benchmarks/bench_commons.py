@@ -1,7 +1,5 @@
 """How fast a commons is: publishing, publishing again, the indexes of 50 sources, and pulling a device over loopback.
 
-    python benchmarks/bench_commons.py [--sources 50] [--samples 1000000]
-
 One source is generated, of 20 devices with 5 operators each, and all its samples. The other sources have its index
 under names of their own: an index is asked for and verified without the parts. Each part runs in a process of its own,
 so that its peak memory is its own.
@@ -17,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from kernelcast.benchmarks.harness import Bench, seconds_of
+from kernelcast.benchmarks.harness import Bench, script, seconds_of
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators import OPERATORS, Direction
@@ -93,7 +91,6 @@ def published(database: str, folder: str) -> dict[str, float]:
 
 
 def refreshed(folder: str, sources: int) -> dict[str, float]:
-    """Fetch the indexes of all sources."""
     with served(Path(folder)) as address:
         asked = [Source(name=f"s{i}", address=f"{address}/s{i}") for i in range(sources)]
         return {"s": seconds_of(lambda: [refresh(one) for one in asked])}
@@ -113,40 +110,36 @@ def pulled(folder: str, into: str) -> dict[str, float]:
     }
 
 
-BENCH = Bench(
-    __file__,
-    __doc__,
+@script(
     page="sharing.md",
+    options={
+        "--sources": {"type": int, "default": 50, "metavar": "N", "help": "sources [50]"},
+        "--samples": {"type": int, "default": 10**6, "metavar": "N", "help": "samples of a source [1000000]"},
+    },
     measured=measured,
     published=published,
     refreshed=refreshed,
     pulled=pulled,
 )
-
-
-def main() -> None:
-    BENCH.parser.add_argument("--sources", type=int, default=50, metavar="N", help="sources [50]")
-    BENCH.parser.add_argument(
-        "--samples", type=int, default=1_000_000, metavar="N", help="samples of a source [1000000]"
-    )
-    given = BENCH.arguments()
+def main(bench: Bench) -> None:
+    given = bench.given
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ |= {"XDG_CONFIG_HOME": f"{name}/config", "XDG_CACHE_HOME": f"{name}/cache"}
         database, served_folder = folder / "bench.db", folder / "served"
-        BENCH.part("measured", path=database, count=given.samples, day=1, devices=DEVICES)
+        bench.part("measured", path=database, count=given.samples, day=1, devices=DEVICES)
         served_folder.mkdir()
-        first = BENCH.part("published", database=database, folder=served_folder / "s0")
+        first = bench.part("published", database=database, folder=served_folder / "s0")
         index = read_index((served_folder / "s0" / INDEX_FILE).read_bytes(), "index")
         for number in range(1, given.sources):
             other = replace(index, about=replace(index.about, site=f"Site {number}"))
             (served_folder / f"s{number}").mkdir()
             (served_folder / f"s{number}" / INDEX_FILE).write_bytes(other.text())
-        indexes = BENCH.part("refreshed", folder=served_folder, sources=given.sources)
-        pull_device = BENCH.part("pulled", folder=served_folder, into=folder / "own.db")
-        pull_again = BENCH.part("pulled", folder=served_folder, into=folder / "own.db")
-        BENCH.part("measured", path=database, count=int(given.samples * NEW), day=2, devices=1)
-        again = BENCH.part("published", database=database, folder=served_folder / "s0")
+        indexes = bench.part("refreshed", folder=served_folder, sources=given.sources)
+        pull_device = bench.part("pulled", folder=served_folder, into=folder / "own.db")
+        pull_again = bench.part("pulled", folder=served_folder, into=folder / "own.db")
+        bench.part("measured", path=database, count=int(given.samples * NEW), day=2, devices=1)
+        again = bench.part("published", database=database, folder=served_folder / "s0")
         rows = [
             (
                 f"publish {given.samples:,} samples of {DEVICES} devices",
@@ -166,8 +159,4 @@ def main() -> None:
         for what, one, more in rows:
             size = f"{one['bytes'] / 1e6:.2f} MB" if "bytes" in one else ""
             lines.append(f"| {what} | {one['s']:.1f} s | {one['peak_mb']:.0f} MB | {size} | {more} |")
-        BENCH.publish("\n".join([f"{BENCH.machine()}:", "", *lines]))
-
-
-if __name__ == "__main__":
-    main()
+        bench.publish("\n".join([f"{bench.machine()}:", "", *lines]))

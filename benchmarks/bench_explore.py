@@ -1,7 +1,5 @@
 """How soon the explorer answers, in a headless Chromium: after the page opens, and after a slider has moved.
 
-    python benchmarks/bench_explore.py [--repeat 15] [--write [PAGE]]
-
 Needs Playwright (extra `dev`) and Debian's chromium. Server and browser share this machine's cores. Prints a table;
 --write puts it into docs/explore.md.
 """
@@ -12,7 +10,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from kernelcast.benchmarks.harness import Bench
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.docs.headless_explorer import headless_explorer
 from kernelcast.docs.markdown import table
 
@@ -43,16 +41,13 @@ def moves(browser: Any, address: str) -> tuple[list[float], list[float]]:
 
 
 def row(name: str, times_ms: list[float]) -> tuple[str, ...]:
-    """A row of the table."""
     ordered = sorted(times_ms)
     high_ms = ordered[int(0.9 * (len(ordered) - 1))]
     return name, f"{statistics.median(ordered):,.0f} ms", f"{high_ms:,.0f} ms", f"{len(ordered)}"
 
 
-def main() -> None:
-    """Measure, print, and write where asked."""
-    bench = Bench(__file__, __doc__, page="explore.md", repeat=15)
-    bench.arguments()
+@script(page="explore.md", repeat=15)
+def main(bench: Bench) -> None:
     with headless_explorer() as (browser, address):
         very_first = first_answers(browser, address)
         opened = [first_answers(browser, f"{address}#batch={1024 + 64 * n}") for n in range(bench.repeat)]
@@ -68,7 +63,3 @@ def main() -> None:
     lines = table(("from", "median", "90th percentile", "times"), rows, is_padded=False)
     text = "\n".join([*lines, "", f"({bench.machine()}; server and browser share the cores.)"])
     bench.publish(text)
-
-
-if __name__ == "__main__":
-    main()

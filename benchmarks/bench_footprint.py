@@ -1,7 +1,5 @@
 """What `pip install kernelcast` alone puts on a disk, and how long its imports take.
 
-    python benchmarks/bench_footprint.py [--repeat 21] [--only sizes] [--write [PAGE]]
-
 Builds the wheel and installs it with its base dependencies into an empty environment. The size of a package adds up
 the files that pip lists, compiled modules included. Times are medians of new processes, taken in turn. `--only
 sizes` leaves out the times, which a busy machine falsifies.
@@ -17,7 +15,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import ROOT, Bench, in_turn
+from kernelcast.benchmarks.harness import ROOT, Bench, in_turn, script
 from kernelcast.docs.markdown import table
 
 # Sizes of all distributions of an environment, as JSON. A file may be listed twice.
@@ -85,7 +83,6 @@ def sizes(python: Path) -> list[str]:
 
 
 def times(python: Path, repeat: int) -> list[str]:
-    """The table of start times."""
     ways = {name: partial(run, str(python), *words) for name, words in TIMED.items()}
     medians = in_turn(ways, repeat, warm_up=1)  # the first fills the system's cache
     alone = medians["Python alone"]
@@ -93,11 +90,9 @@ def times(python: Path, repeat: int) -> list[str]:
     return list(table(("a process that does", "ms", "× Python alone"), cells, is_padded=False))
 
 
-def main() -> None:
-    """Build, install, measure, print."""
-    bench = Bench(__file__, __doc__, page="deploy.md", repeat=21)
-    bench.parser.add_argument("--only", choices=["sizes", "times"])
-    only = bench.arguments().only
+@script(page="deploy.md", repeat=21, options={"--only": {"choices": ["sizes", "times"]}})
+def main(bench: Bench) -> None:
+    only = bench.given.only
     with tempfile.TemporaryDirectory() as folder:
         python = install(Path(folder))
         if only != "times":
@@ -105,7 +100,3 @@ def main() -> None:
             bench.publish("\n".join([about, "", *sizes(python)]), "sizes")
         if only != "sizes":
             bench.publish("\n".join([f"{bench.machine()}.", "", *times(python, bench.repeat)]), "times")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """How long two processes with one core each take for small all-reduces over gloo, with and without a calm loop.
 
-    python benchmarks/bench_gloo.py [--repetitions 400] [--repeat 3] [--write [PAGE]]
-
 Both ways take turns in one run, in new processes. A repetition lasts until the later process has finished. What is
 calm: collector/measuring/gloo_threads.py.
 """
@@ -17,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as tp
 
-from kernelcast.benchmarks.harness import Bench
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.collector.measuring.core_binding import bind, own_cores
 from kernelcast.collector.measuring.gloo_threads import calm_gloo
 from kernelcast.docs.markdown import table
@@ -59,11 +57,9 @@ def times_us(*, calm: bool, repetitions: int) -> np.ndarray[Any, np.dtype[np.flo
         return np.minimum(*(np.load(Path(folder, f"{rank}.npy")) for rank in range(2)))
 
 
-def main() -> None:
-    """Measure and print."""
-    bench = Bench(__file__, __doc__, page="method.md", repeat=3)
-    bench.parser.add_argument("--repetitions", type=int, default=400)
-    repetitions = bench.arguments().repetitions
+@script(page="method.md", repeat=3, options={"--repetitions": {"type": int, "default": 400}})
+def main(bench: Bench) -> None:
+    repetitions = bench.given.repetitions
     rounds = [
         {calm: times_us(calm=calm, repetitions=repetitions) for calm in (False, True)}
         for _ in range(bench.repeat)
@@ -80,7 +76,3 @@ def main() -> None:
     heads = ("all-reduce of", "default loop: median", "mean", "stalls", "calm loop: median", "mean", "stalls")
     about = f"{bench.machine('torch')}; {bench.repeat} rounds of {repetitions} repetitions."
     bench.publish("\n".join([about, "", *table((*heads, "means' ratio"), rows, is_padded=False)]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """How well the matrix products of inference frameworks' tables carry over to shapes and passes that they lack.
 
-    python benchmarks/bench_hardware.py
-
 Prints, for each GEMM table of datasets/aiconfigurator, the mean error of its
 regressor on held-out rows, and on rows whose pair of [n, k] was held out whole; then how far both gradients of linears,
 answered by the A100's forward table, are off from those that Perlmutter measured. Minutes, no network, no GPU.
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import GroupKFold
 
-from kernelcast.benchmarks.harness import ROOT, Bench
+from kernelcast.benchmarks.harness import ROOT, Bench, script
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database
 from kernelcast.store.importers import read_aiconfigurator, read_estimate_train_time, store_parsed
@@ -34,9 +32,32 @@ TABLES = {
 _SPLITS = 5
 
 
-def main() -> None:
-    """Print both tables."""
-    Bench(__file__, __doc__).arguments()
+def gemm(parsed: object, dtype: str, direction: Direction) -> Table:
+    """The matrix products of some files in one direction."""
+    with (
+        tempfile.TemporaryDirectory(prefix="kernelcast-") as folder,
+        Database.open(Path(folder) / "source.db", create=True) as database,
+    ):
+        store_parsed(database, parsed)  # type: ignore[arg-type]
+        scope = Scope.choose(database, dtype=dtype, hardware="", software="", fabric="")
+    own = tuple(one for one in scope.samples if one.operator == "gemm")
+    rows = screen(own, statistic="middle_five", where="datasets", compute=scope.compute[0], fabric=None).rows
+    return next(one for one in tables(rows, statistic="middle_five") if one.direction is direction)
+
+
+def _error_of_pairs(table: Table, chosen: Regressor, pairs: np.ndarray) -> float:
+    """Mean error of rows by fits without any row of their pair."""
+    errors = np.empty(len(table))
+    for rest, held_out in GroupKFold(_SPLITS).split(table.workloads, groups=pairs):
+        one = fit(chosen.candidate, table.part(rest), DEFAULT_SEED)
+        errors[held_out] = relative_errors(
+            one.predict_us(table.workloads[held_out]), table.times_us[held_out]
+        )
+    return float(errors.mean())
+
+
+@script()
+def main(bench: Bench) -> None:
     print("table      rows    pairs [n, k]  held-out rows  held-out pairs  ratio")
     fitted: dict[str, Regressor] = {}
     for name, folder in TABLES.items():
@@ -67,31 +88,3 @@ def main() -> None:
     print(
         f"median {np.median(off):.1%}, mean {off.mean():.1%}, predicted / measured {ratio:.3f} in the median"
     )
-
-
-def gemm(parsed: object, dtype: str, direction: Direction) -> Table:
-    """The matrix products of some files in one direction."""
-    with (
-        tempfile.TemporaryDirectory(prefix="kernelcast-") as folder,
-        Database.open(Path(folder) / "source.db", create=True) as database,
-    ):
-        store_parsed(database, parsed)  # type: ignore[arg-type]
-        scope = Scope.choose(database, dtype=dtype, hardware="", software="", fabric="")
-    own = tuple(one for one in scope.samples if one.operator == "gemm")
-    rows = screen(own, statistic="middle_five", where="datasets", compute=scope.compute[0], fabric=None).rows
-    return next(one for one in tables(rows, statistic="middle_five") if one.direction is direction)
-
-
-def _error_of_pairs(table: Table, chosen: Regressor, pairs: np.ndarray) -> float:
-    """Mean error of rows by fits without any row of their pair."""
-    errors = np.empty(len(table))
-    for rest, held_out in GroupKFold(_SPLITS).split(table.workloads, groups=pairs):
-        one = fit(chosen.candidate, table.part(rest), DEFAULT_SEED)
-        errors[held_out] = relative_errors(
-            one.predict_us(table.workloads[held_out]), table.times_us[held_out]
-        )
-    return float(errors.mean())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """How fast traces are read, compared with HolisticTraceAnalysis (MIT, pip: HolisticTraceAnalysis).
 
-    python benchmarks/bench_parse.py FOLDER --hta-python .venv-hta/bin/python [--repeat 7] [--write [PAGE]]
-
 Both read every trace in FOLDER in turn, each in processes of its own that hold nothing else: kernelcast with
 `read_trace`, once as it is and once with the arguments of every event parsed too (it parses them when they are asked
 for), HolisticTraceAnalysis with `parse_trace_dataframe` and its default parser. Times are medians over the
@@ -13,7 +11,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from kernelcast.benchmarks.harness import Bench
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.docs.markdown import table
 
 AIM = 5.0
@@ -118,12 +116,16 @@ HEADS = (
 )  # fmt: skip
 
 
-def main() -> None:
-    """Read every trace with both, and print the table."""
-    bench = Bench(__file__, __doc__, page="ingesting.md", repeat=7)
-    bench.parser.add_argument("folder", type=Path)
-    bench.parser.add_argument("--hta-python", required=True, help="Python with HolisticTraceAnalysis")
-    given = bench.arguments()
+@script(
+    page="ingesting.md",
+    repeat=7,
+    options={
+        "folder": {"type": Path},
+        "--hta-python": {"required": True, "help": "Python with HolisticTraceAnalysis"},
+    },
+)
+def main(bench: Bench) -> None:
+    given = bench.given
     versions = "from importlib.metadata import version; print(version('HolisticTraceAnalysis'))"
     done = subprocess.run([given.hta_python, "-c", versions], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -147,7 +149,3 @@ def main() -> None:
         "\n",
     ]
     bench.publish("\n".join(lines))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """How fast the runtime is: a cold command, a warm estimator, searches, and how cost grows with work.
 
-    python benchmarks/bench_runtime.py [--bundle FILE] [--repeat 5] [--write [PAGE]] [--calculon FOLDER]
-
 Everything is measured in one run, every part in processes of its own, so that its peak memory is its own. Without
 --bundle the operators of a shipped device answer. With --calculon, the checkout of that program in
 FOLDER searches the same number of devices for comparison.
@@ -19,7 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import SHIPPED, Bench, in_turn, peak_mb, seconds_of, write_shipped_bundle
+from kernelcast.benchmarks.harness import (
+    SHIPPED,
+    Bench,
+    in_turn,
+    peak_mb,
+    script,
+    seconds_of,
+    write_shipped_bundle,
+)
 from kernelcast.docs.markdown import table
 from kernelcast.runtime import Cluster, Estimator, Parallelism, load_model
 
@@ -229,14 +235,18 @@ def measure_search(bundle: str, **asked: object) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Measure everything, or one part."""
-    bench = Bench(
-        __file__, __doc__, page="performance.md", repeat=5, warm=measure_warm, search=measure_search
-    )
-    bench.parser.add_argument("--bundle", type=Path, help="a bundle with every operator that a GPT calls")
-    bench.parser.add_argument("--calculon", type=Path, metavar="FOLDER")
-    given = bench.arguments()
+@script(
+    page="performance.md",
+    repeat=5,
+    options={
+        "--bundle": {"type": Path, "help": "a bundle with every operator that a GPT calls"},
+        "--calculon": {"type": Path, "metavar": "FOLDER"},
+    },
+    warm=measure_warm,
+    search=measure_search,
+)
+def main(bench: Bench) -> None:
+    given = bench.given
     with tempfile.TemporaryDirectory() as folder:
         bundle, name = given.bundle, "a bundle of a user"
         if bundle is None:
@@ -256,7 +266,3 @@ def main() -> None:
             print("\n".join(found), flush=True)
             lines += found
     bench.publish("\n".join(lines), is_printed=False)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from kernelcast.benchmarks.harness import Bench
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.docs import generate_sampling
-from kernelcast.sampling.committee import best_member
-from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads, subset
+from kernelcast.sampling.design import FIRST_ROWS, batch_size, best_member, next_workloads, subset
 from kernelcast.store import Database
 from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.dataset import Row, Table, tables
@@ -109,12 +108,9 @@ def compare(parts: list[Table], seeds: list[int]) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Run the comparison, and write the page again."""
-    bench = Bench(__file__, __doc__)
-    bench.parser.add_argument("folder", type=Path)
-    bench.parser.add_argument("--seeds", type=int, default=6)
-    given = bench.arguments()
+@script(options={"folder": {"type": Path}, "--seeds": {"type": int, "default": 6}})
+def main(bench: Bench) -> None:
+    given = bench.given
     # Seeds below 100 were looked at while the sampler was made.
     seeds = list(range(101, 101 + given.seeds))
     operators = {}
@@ -128,7 +124,3 @@ def main() -> None:
     document = {"seeds": seeds, "reached_half": half, "operators": operators}
     generate_sampling.RECORD.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     generate_sampling.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """How fast `kernelcast serve` answers, how much it takes at once, and whether its memory grows.
 
-    python benchmarks/bench_serve.py [--seconds 3] [--repeat 3] [--requests 100000] [--bundle FILE] [--write [PAGE]]
-
 The bundle of a shipped device, a server on a Unix socket, and a load generator in a process of its own: an
 asyncio client that keeps its connections open and asks again as soon as it is answered (wrk, which is faster, speaks
 no Unix sockets). Both share this machine's cores.
@@ -19,7 +17,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import ROOT, SHIPPED, Bench, in_turn, write_shipped_bundle
+from kernelcast.benchmarks.harness import ROOT, SHIPPED, Bench, in_turn, script, write_shipped_bundle
 from kernelcast.docs.markdown import table
 
 COMMAND = ("-m", "kernelcast.cli.main")
@@ -37,7 +35,6 @@ STARTS = 30
 
 
 def request(path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
-    """A whole request."""
     method = "POST" if body else "GET"
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: k\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -112,7 +109,6 @@ class Server:
         self.process.stdout.readline()
 
     def load(self, kind: str, clients: int, *, seconds: float = 1e9, most: int = 10**12) -> dict[str, float]:
-        """Load of one kind."""
         found = self.bench.part(
             "load",
             repeat=1,
@@ -172,13 +168,18 @@ def measure(server: Server, seconds: float, requests: int) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Measure and print."""
-    bench = Bench(__file__, __doc__, page="serve.md", repeat=3, load=load)
-    bench.parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
-    bench.parser.add_argument("--requests", type=int, default=100_000, help="of the memory's part")
-    bench.parser.add_argument("--bundle", type=Path, help="instead of a shipped device's")
-    given = bench.arguments()
+@script(
+    page="serve.md",
+    repeat=3,
+    options={
+        "--seconds": {"type": float, "default": 3.0, "help": "of each measurement"},
+        "--requests": {"type": int, "default": 100_000, "help": "of the memory's part"},
+        "--bundle": {"type": Path, "help": "instead of a shipped device's"},
+    },
+    load=load,
+)
+def main(bench: Bench) -> None:
+    given = bench.given
     with tempfile.TemporaryDirectory(prefix="kc") as name:
         bundle = given.bundle or Path(name, f"{SHIPPED}.kcast")
         if given.bundle is None:
@@ -190,7 +191,3 @@ def main() -> None:
             server.process.terminate()
             server.process.wait()
     bench.publish("\n".join([*lines, "", f"({bench.machine()}; the load generator shares the cores.)"]))
-
-
-if __name__ == "__main__":
-    main()

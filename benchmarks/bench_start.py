@@ -1,7 +1,5 @@
 """How long the command takes from its start, in multiples of `python -c 'import numpy, onnxruntime'` in the same run.
 
-    python benchmarks/bench_start.py [--repeat 5] [--base COMMIT] [--write [PAGE]]
-
 Every command is a new process; all take turns, so that other work on the machine slows all of them alike. Multiples
 are of wall time, and of CPU time in parentheses: numpy's threads spin while they start, which CPU
 time contains. `--base` runs the same commands in a worktree of another commit too.
@@ -15,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import ROOT, Bench
+from kernelcast.benchmarks.harness import ROOT, Bench, script
 from kernelcast.docs.markdown import table
 
 _LAYOUT = "--pp 4 --tp 8 --dp 64 --micro-batch 1 --micro-batches 16"
@@ -101,11 +99,13 @@ def rows(trees: list[Path], repeat: int, folder: Path) -> list[tuple[str, ...]]:
     ]
 
 
-def main() -> None:
-    """Measure and print."""
-    bench = Bench(__file__, __doc__, page="performance.md", repeat=5)
-    bench.parser.add_argument("--base", metavar="COMMIT", help="measure this commit as well")
-    base = bench.arguments().base
+@script(
+    page="performance.md",
+    repeat=5,
+    options={"--base": {"metavar": "COMMIT", "help": "measure this commit as well"}},
+)
+def main(bench: Bench) -> None:
+    base = bench.given.base
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "job.sh").write_text(_JOB)
@@ -130,7 +130,3 @@ def main() -> None:
         "peak memory",
     )
     bench.publish("\n".join([f"{bench.machine('numpy', 'onnxruntime')}.", "", *table(heads, cells)]))
-
-
-if __name__ == "__main__":
-    main()

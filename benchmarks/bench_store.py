@@ -1,7 +1,5 @@
 """How fast the store is: inserting kernels, merging two large databases, and the views. Prints medians.
 
-    python benchmarks/bench_store.py [--kernels 1000000] [--repeat 3]
-
 Each part runs in a process of its own, so that its peak memory is its own.
 """
 
@@ -9,7 +7,7 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import Bench, seconds_of
+from kernelcast.benchmarks.harness import Bench, script, seconds_of
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Kernel, Repetition, Run, Sample, merge_databases
@@ -83,7 +81,6 @@ def insert(path: str, plan: str, kernels: int) -> dict[str, float]:
 
 
 def merge(folder: str) -> dict[str, float]:
-    """Merges a.db and b.db into a new database."""
     target = Path(folder, "merged.db")
     target.unlink(missing_ok=True)
     sources = [Path(folder, "a.db"), Path(folder, "b.db")]
@@ -91,14 +88,12 @@ def merge(folder: str) -> dict[str, float]:
 
 
 def view(path: str, name: str) -> dict[str, float]:
-    """Reads all rows of a view."""
     with Database.open(Path(path), read_only=True) as database:
         rows = database.connection.execute(f"SELECT * FROM {name}")
         return {"seconds": seconds_of(lambda: deque(rows, maxlen=0))}
 
 
 def measure_inserts(bench: Bench, folder: str, kernels: int, repeat: int) -> list[float]:
-    """Seconds to fill a.db and b.db."""
     plans = {"a": "one", "b": "other"}
     return [
         bench.part("insert", repeat=repeat, path=f"{folder}/{name}.db", plan=plan, kernels=kernels)["seconds"]
@@ -106,11 +101,15 @@ def measure_inserts(bench: Bench, folder: str, kernels: int, repeat: int) -> lis
     ]
 
 
-def main() -> None:
-    """Measure everything, or one part."""
-    bench = Bench(__file__, __doc__, repeat=3, insert=insert, merge=merge, view=view)
-    bench.parser.add_argument("--kernels", type=int, default=1_000_000, help="kernel rows of each database")
-    kernels = bench.arguments().kernels
+@script(
+    repeat=3,
+    options={"--kernels": {"type": int, "default": 10**6, "help": "kernel rows of each database"}},
+    insert=insert,
+    merge=merge,
+    view=view,
+)
+def main(bench: Bench) -> None:
+    kernels = bench.given.kernels
 
     def show(what: str, found: dict[str, float]) -> None:
         print(f"{what:24} {found['seconds']:12.3f} s   peak memory {found['peak_mb']:,.0f} MB", flush=True)
@@ -127,7 +126,3 @@ def main() -> None:
         show("merge, a quarter of it", bench.part("merge", folder=smaller))
         for name in VIEWS:
             show(f"view {name}", bench.part("view", path=f"{folder}/a.db", name=name))
-
-
-if __name__ == "__main__":
-    main()

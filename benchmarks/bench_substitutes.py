@@ -1,7 +1,5 @@
 """How far off substitutes are: every operator of some bundles answered as if it had not been measured.
 
-    python benchmarks/bench_substitutes.py BUNDLE...
-
 Prints, per bundle, operator and direction, what would answer in its
 place and the quantiles of |log(substitute / own)| over its trained range; last, per kind of substitute, the quantile
 that the half-widths in runtime/answers/sources.py are made of. No network, no GPU, seconds.
@@ -13,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from kernelcast.benchmarks.harness import Bench
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
@@ -22,37 +20,6 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 
 _WORKLOADS = 200
 _LEVEL = 0.9
-
-
-def main() -> None:
-    """Print the tables of some bundles."""
-    bench = Bench(__file__, __doc__)
-    bench.parser.add_argument("bundles", nargs="+")
-    paths = bench.arguments().bundles
-    kinds: dict[str, list[float]] = defaultdict(list)
-    print(f"{'bundle':16} {'operator':34} {'answered by':40} {'kind':10} median  {_LEVEL:.0%}")
-    for path in paths:
-        bundle = read_bundle(path)
-        predictor = Predictor(bundle)
-        rows: list[tuple[Key, str, str, list[float]]] = []
-        for key in sorted(bundle.entries):
-            for source in _substitutes(key, bundle):
-                by = f"{source.answered_by[0]} ({source.answered_by[1]})"
-                rows.append((key, by, _kind(source), sorted(_errors(predictor, bundle, source))))
-        for key, parts in _sums(bundle):
-            errors = sorted(_errors_of_products(predictor, bundle.entries[key], parts))
-            rows.append((key, "forward products", "product", errors))
-        for (operator, direction), by, kind, errors in (row for row in rows if row[-1]):
-            kinds[kind].append(_quantile(errors, _LEVEL))
-            print(
-                f"{Path(path).stem:16.16} {f'{operator} ({direction})':34} {by:40} {kind:10} "
-                f"{_times(_quantile(errors, 0.5)):>6} {_times(_quantile(errors, _LEVEL)):>5}"
-            )
-    print("\nOver operators and bundles, the median and the largest of those 90 %:")
-    for kind, found in sorted(kinds.items()):
-        print(
-            f"  {kind:10} {_times(_quantile(sorted(found), 0.5)):>6} {_times(max(found)):>6}  ({len(found)} cases)"
-        )
 
 
 def _substitutes(key: tuple[str, object], bundle: Bundle) -> Iterator[Source]:
@@ -136,5 +103,29 @@ def _times(log_error: float) -> str:
     return f"{math.exp(log_error):.2f}×"
 
 
-if __name__ == "__main__":
-    main()
+@script(options={"bundles": {"nargs": "+"}})
+def main(bench: Bench) -> None:
+    kinds: dict[str, list[float]] = defaultdict(list)
+    print(f"{'bundle':16} {'operator':34} {'answered by':40} {'kind':10} median  {_LEVEL:.0%}")
+    for path in bench.given.bundles:
+        bundle = read_bundle(path)
+        predictor = Predictor(bundle)
+        rows: list[tuple[Key, str, str, list[float]]] = []
+        for key in sorted(bundle.entries):
+            for source in _substitutes(key, bundle):
+                by = f"{source.answered_by[0]} ({source.answered_by[1]})"
+                rows.append((key, by, _kind(source), sorted(_errors(predictor, bundle, source))))
+        for key, parts in _sums(bundle):
+            errors = sorted(_errors_of_products(predictor, bundle.entries[key], parts))
+            rows.append((key, "forward products", "product", errors))
+        for (operator, direction), by, kind, errors in (row for row in rows if row[-1]):
+            kinds[kind].append(_quantile(errors, _LEVEL))
+            print(
+                f"{Path(path).stem:16.16} {f'{operator} ({direction})':34} {by:40} {kind:10} "
+                f"{_times(_quantile(errors, 0.5)):>6} {_times(_quantile(errors, _LEVEL)):>5}"
+            )
+    print("\nOver operators and bundles, the median and the largest of those 90 %:")
+    for kind, found in sorted(kinds.items()):
+        print(
+            f"  {kind:10} {_times(_quantile(sorted(found), 0.5)):>6} {_times(max(found)):>6}  ({len(found)} cases)"
+        )

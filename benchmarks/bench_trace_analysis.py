@@ -1,7 +1,5 @@
 """The answers of the trace views compared with HolisticTraceAnalysis's (MIT, pip: HolisticTraceAnalysis).
 
-    python benchmarks/bench_trace_analysis.py TRACE... --hta-python .venv-hta/bin/python [--write [PAGE]]
-
 Compared per trace, where both define the same thing: the span of the device's events, idle time, compute (the union of
 the kernels' times), exposed communication (its union without compute), the idle time of each stream by cause, and the
 total time of every kernel. HolisticTraceAnalysis leaves out events that it cannot assign to a step and rounds times to
@@ -16,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernelcast.benchmarks.harness import Bench
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.docs.markdown import table
 
@@ -120,16 +118,15 @@ def rows(trace: Path, python: str) -> list[tuple[str, ...]]:
     return [*found, (trace.name, name, f"{sum(our_us):,.0f}", f"{sum(their_us):,.0f}", f"{worst:.2f}")]
 
 
-def main() -> None:
-    """Compare every trace, and print the table."""
-    bench = Bench(__file__, __doc__, page="trace-figures.md")
-    bench.parser.add_argument("traces", nargs="+", type=Path)
-    bench.parser.add_argument("--hta-python", required=True, help="Python with HolisticTraceAnalysis")
-    given = bench.arguments()
+@script(
+    page="trace-figures.md",
+    options={
+        "traces": {"nargs": "+", "type": Path},
+        "--hta-python": {"required": True, "help": "Python with HolisticTraceAnalysis"},
+    },
+)
+def main(bench: Bench) -> None:
+    given = bench.given
     found = [row for trace in given.traces for row in rows(trace, given.hta_python)]
     heads = ("trace", "figure", "kernelcast µs", "HTA µs", "difference %")
     bench.publish("\n".join(["", *table(heads, found, is_padded=False), "\n"]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,16 @@
 """Totals of traces as a plain count of their JSON gives them, and as the database has them after ingesting.
 
-    python benchmarks/bench_trace_totals.py TRACE...
-
 Counted are the device's complete events and the sum of their durations, by 20 lines that share nothing with the reader.
 Steps are those that the trace marks; what was launched before the recording is in none of them.
 """
 
 import gzip
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.collector.ingest import ingest_traces
 from kernelcast.docs.markdown import table
 from kernelcast.runtime.errors import DataError
@@ -51,11 +49,7 @@ def row(path: Path) -> tuple[str, ...]:
             f"{found['outside']:,}", found["steps_ms"] or "none marked")  # fmt: skip
 
 
-def main() -> None:
-    """Print the table."""
+@script(options={"traces": {"nargs": "+", "type": Path}})
+def main(bench: Bench) -> None:
     heads = ("trace", "events", "stored", "ms", "stored ms", "in no step", "steps, ms of the device")
-    print(*table(heads, [row(Path(path)) for path in sys.argv[1:]], is_padded=False), sep="\n")
-
-
-if __name__ == "__main__":
-    main()
+    print(*table(heads, [row(path) for path in bench.given.traces], is_padded=False), sep="\n")

@@ -1,7 +1,5 @@
 """How accurate and how large the regressors of the method's authors' own measurements are, compared with theirs.
 
-    python benchmarks/bench_train.py DIR [--seed 20] [--write [PAGE]]
-
 DIR is a site's folder of `estimate-train-time` (as `kernelcast import estimate-train-time` reads it). Imports it,
 trains, and prints per role and direction: our error on held-out rows, the error that the authors published, and that
 of a plain RandomForest on the role's rows alone, with the raw workload vector and the time as target, on five 80/20
@@ -19,7 +17,7 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold
 
-from kernelcast.benchmarks.harness import Bench
+from kernelcast.benchmarks.harness import Bench, script
 from kernelcast.docs.markdown import table
 from kernelcast.runtime.operators import role_name
 from kernelcast.store import Database
@@ -69,7 +67,6 @@ def train(directory: Path, folder: Path, seed: int) -> tuple[Trained, float, flo
 
 
 def progress(done: int, total: int, operator: str) -> None:
-    """One line that is written over."""
     print(f"\r{done} of {total} {operator:30}", end="" if done < total else "\n", file=sys.stderr, flush=True)
 
 
@@ -174,19 +171,16 @@ def report(bench: Bench, directory: Path, seed: int) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Train, compare, print."""
-    bench = Bench(__file__, __doc__, page="accuracy.md", load=load)
-    bench.parser.add_argument("directory", type=Path)
-    bench.parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
-    given = bench.arguments()
+@script(
+    page="accuracy.md",
+    options={"directory": {"type": Path}, "--seed": {"type": int, "default": DEFAULT_SEED}},
+    load=load,
+)
+def main(bench: Bench) -> None:
+    given = bench.given
     if not given.directory.is_dir():
         print(
             f"{given.directory}: no such folder, nothing measured; expected a site's estimate-train-time data"
         )
         return
     bench.publish("\n".join(report(bench, given.directory, given.seed)))
-
-
-if __name__ == "__main__":
-    main()

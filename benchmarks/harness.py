@@ -26,48 +26,64 @@ SHIPPED = "a100-sxm"
 Part = Callable[..., Mapping[str, float]]
 
 
-class Bench:
-    """One script: its arguments, its parts, and the page with its table.
+def script(
+    *,
+    page: str = "",
+    repeat: int = 0,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    **parts: Part,
+) -> Callable[[Callable[["Bench"], None]], Callable[["Bench"], None]]:
+    """Decorates the last function of a script, which runs where the script is the program.
 
     `repeat` is the default of `--repeat`, 0: no such option. With `page`, a file in docs/, `--write [FILE]` puts what
-    is published between the marks named like the script. `parts` run alone in a process.
+    is published between the marks named like the script. `options` are other arguments and their settings, as argparse
+    takes them. `parts` run alone in a process.
+    """
+    known: dict[str, Mapping[str, Any]] = dict(options or {})
+    if repeat:
+        known["--repeat"] = {
+            "type": int,
+            "default": repeat,
+            "metavar": "N",
+            "help": f"repetitions [{repeat}]",
+        }
+    if page:
+        about = f"put the result between the marks of a page [docs/{page}]"
+        known["--write"] = {
+            "type": Path, "nargs": "?", "const": DOCS / page, "metavar": "PAGE", "help": about
+        }  # fmt: skip
+
+    def run(main: Callable[["Bench"], None]) -> Callable[["Bench"], None]:
+        if main.__module__ == "__main__":
+            main(Bench(main.__globals__["__file__"], main.__globals__["__doc__"], known, parts))
+        return main
+
+    return run
+
+
+class Bench:
+    """A script that runs: its arguments, `given`, its parts, and the page with its table.
+
+    A process that was started for a part runs it, prints its numbers and ends here.
     """
 
     def __init__(
-        self, script: str, doc: str | None, *, page: str = "", repeat: int = 0, **parts: Part
+        self, script: str, doc: str, options: Mapping[str, Mapping[str, Any]], parts: Mapping[str, Part]
     ) -> None:
-        self._script, self._parts = Path(script), parts
-        self._load = os.getloadavg()[0]
-        self._page: Path | None = None
-        self.repeat = repeat
-        self.parser = argparse.ArgumentParser(
-            description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        if repeat:
-            self.parser.add_argument(
-                "--repeat", type=int, default=repeat, metavar="N", help=f"repetitions [{repeat}]"
-            )
-        if page:
-            self.parser.add_argument(
-                "--write",
-                type=Path,
-                nargs="?",
-                const=DOCS / page,
-                metavar="PAGE",
-                help=f"put the result between the marks of a page [docs/{page}]",
-            )
-
-    def arguments(self) -> argparse.Namespace:
-        """The arguments; a process that was started for a part runs it, prints its numbers and ends here."""
         if sys.argv[1:2] == ["--part"]:
             name, values = sys.argv[2:]
-            found = dict(self._parts[name](**json.loads(values)))
+            found = dict(parts[name](**json.loads(values)))
             print(json.dumps(found | {"peak_mb": peak_mb()}))
             sys.exit()
-        given = self.parser.parse_args()
-        self._page = getattr(given, "write", None)
-        self.repeat = getattr(given, "repeat", 1)
-        return given
+        self._script, self._load = Path(script), os.getloadavg()[0]
+        parser = argparse.ArgumentParser(
+            description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        for name, settings in options.items():
+            parser.add_argument(name, **settings)
+        self.given = parser.parse_args()
+        self.repeat: int = getattr(self.given, "repeat", 1)
+        self._page: Path | None = getattr(self.given, "write", None)
 
     def part(self, name: str, /, *, repeat: int | None = None, **arguments: object) -> dict[str, float]:
         """Medians of the numbers that a part answers in `repeat` new processes; `peak_mb` (MiB) is the largest."""
@@ -105,7 +121,6 @@ def write_shipped_bundle(path: Path) -> None:
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Seconds that some work takes."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import FILE, Shown, json_option
+from kernelcast.cli import option
 from kernelcast.cli.tables import print_table, text_table
-from kernelcast.cli.terminal import facts, say
+from kernelcast.cli.terminal import Shown, facts, say
 from kernelcast.runtime.bundle.difference import BundleDifference, RegressorChange, compare_bundles
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
@@ -21,7 +21,7 @@ FORMAT = "kernelcast.bundle_info/1"
 CHECK_FORMAT = "kernelcast.bundle_check/1"
 DIFFERENCE_FORMAT = "kernelcast.bundle_difference/1"
 
-bundle_argument = click.argument("path", metavar="FILE", type=FILE)
+bundle_argument = click.argument("path", metavar="FILE", type=option.FILE)
 
 
 @click.group()
@@ -39,7 +39,7 @@ def bundle() -> None:
 
 @bundle.command(short_help="Show the contents of a bundle.")
 @bundle_argument
-@json_option
+@option.json
 def info(path: Path) -> Shown:
     """Show the contents of a bundle: hardware, software, date, statistic and regressors.
 
@@ -69,25 +69,24 @@ def _show(read: Bundle) -> None:
         f"{one_line(str(read.path))}: kernelcast bundle, {len(manifest.regressors)} regressors, "
         f"{size_bytes / 1e6:,.1f} MB"
     )
-    lines = [
-        ("digest", read.digest),
-        *(
-            (name, f.description)
+    lines: dict[str, list[object]] = {
+        "digest": [read.digest],
+        **{
+            name: [one.description for one in getattr(manifest, name)]
             for name in ("compute", "fabric", "software")
-            for f in getattr(manifest, name)
-        ),
-        ("newest measurement", "unknown" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at),
-        ("dtype", manifest.dtype),
-        ("statistic", manifest.statistic),
-        ("load", manifest.loads),
-        ("seed", str(manifest.seed)),
-        ("dataset digest", manifest.dataset_digest),
-        ("kernelcast", manifest.kernelcast_version),
-        *(("peak", str(peak)) for peak in manifest.peaks),
-    ]
-    if manifest.calibration is not None:
-        lines.append(("calibration", str(manifest.calibration)))
-    click.echo(facts((name, one_line(value)) for name, value in lines) + "\n")
+        },
+        "newest measurement": ["unknown" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at],
+        "dtype": [manifest.dtype],
+        "statistic": [manifest.statistic],
+        "load": [manifest.loads],
+        "seed": [manifest.seed],
+        "dataset digest": [manifest.dataset_digest],
+        "kernelcast": [manifest.kernelcast_version],
+        "peak": [*manifest.peaks],
+        "calibration": [] if manifest.calibration is None else [manifest.calibration],
+    }
+    texts = {name: [one_line(str(value)) for value in values] for name, values in lines.items()}
+    click.echo(facts({**texts}) + "\n")
     _print_regressors(manifest)
     if rows := list(_transferred(manifest)):
         heads = ("operator", "direction", "measured on", "points here")
@@ -148,13 +147,11 @@ def _roles(manifest: Manifest) -> Iterator[tuple[str, ...]]:
 
 @bundle.command(short_help="Verify a bundle and, if asked, its signature.")
 @bundle_argument
-@click.option(
-    "--allowed-signers",
-    type=FILE,
-    help="Verify FILE.sig against this list of signers, in the format of ssh-keygen(1).",
+@option.file(
+    "--allowed-signers", "Verify FILE.sig against this list of signers, in the format of ssh-keygen(1)."
 )
-@click.option("--signer", default="", help="Accept only this one of the allowed signers.")
-@json_option
+@option.text("--signer", "Accept only this one of the allowed signers.", default="")
+@option.json
 def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
     """Verify a bundle: check every digest and byte, load every model, evaluate it at the corners of its training range.
 
@@ -203,11 +200,8 @@ def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
 
 @bundle.command(short_help="Sign a bundle with an SSH key.")
 @bundle_argument
-@click.option(
-    "--key",
-    required=True,
-    type=FILE,
-    help="Private SSH key, or a public key whose private half is held by an SSH agent.",
+@option.file(
+    "--key", "Private SSH key, or a public key whose private half is held by an SSH agent.", required=True
 )
 def sign(path: Path, key: Path) -> None:
     """Sign a sound bundle with an SSH key; the signature is written to FILE.sig.
@@ -221,10 +215,10 @@ def sign(path: Path, key: Path) -> None:
 
 
 @bundle.command(short_help="Compare two bundles.")
-@click.argument("a", type=FILE)
-@click.argument("b", type=FILE)
-@click.option("--exit-code", is_flag=True, help="Exit with status 1 if the bundles differ.")
-@json_option
+@click.argument("a", type=option.FILE)
+@click.argument("b", type=option.FILE)
+@option.flag("--exit-code", "Exit with status 1 if the bundles differ.")
+@option.json
 def diff(a: Path, b: Path, exit_code: bool) -> Shown:
     """Show the differences between two bundles: hardware, software, dataset, settings and regressors.
 

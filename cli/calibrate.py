@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import FILE, Shown, bundle_path_option, check_one, json_option
+from kernelcast.cli import option
+from kernelcast.cli.fields import check_one
 from kernelcast.cli.tables import table_of
-from kernelcast.cli.terminal import is_quiet, note, say
+from kernelcast.cli.terminal import Shown, is_quiet, note, say
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
@@ -26,29 +27,26 @@ FORMAT = "kernelcast.calibration/1"
 
 
 @click.command("calibrate")
-@bundle_path_option
-@click.option("--runs", "runs_path", type=FILE, help="File of measured steps (TOML, docs/validation.md).")
-@click.option(
-    "--db",
-    "database_path",
-    type=FILE,
-    help="Database with measured steps (of validate run or demo) instead of a file.",
+@option.bundle_path
+@option.file("--runs", "runs_path", "File of measured steps (TOML, docs/validation.md).")
+@option.file(
+    "--db", "database_path", "Database with measured steps (of validate run or demo) instead of a file."
 )
-@click.option("--output", "-o", type=FILE, help="Write the corrected bundle.  [default: only report]")
-@click.option(
+@option.file("--output", "-o", "Write the corrected bundle.  [default: only report]")
+@option.choice(
+    ["simulate", "closed-form"],
     "--timeline",
-    type=click.Choice(["simulate", "closed-form"]),
+    "Timeline that the correction is fitted for and applied to.",
     default="simulate",
-    help="Timeline that the correction is fitted for and applied to.",
 )
-@click.option(
+@option.text(
     "--parameters",
-    type=click.IntRange(1, len(CLASSES)),
-    help="Number of factors, from 1 (one for all operators) to 4 (one per class).  "
+    "Number of factors, from 1 (one for all operators) to 4 (one per class).  "
     "[default: one for every two configurations]",
+    type=click.IntRange(1, len(CLASSES)),
 )
-@click.option("--force", is_flag=True, help="Write the bundle even if cross-validation shows no improvement.")
-@json_option
+@option.flag("--force", "Write the bundle even if cross-validation shows no improvement.")
+@option.json
 def calibrate(
     *,
     bundle_path: Path,

@@ -9,28 +9,16 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.collect_chosen import (
+from kernelcast.cli import option
+from kernelcast.cli.collect_plan import (
     budget_option,
-    few_points,
     measure_by_prior,
     measure_within,
     points_option,
+    prior_of,
     target_option,
 )
 from kernelcast.cli.collect_plan import plan as plan_command
-from kernelcast.cli.measuring_options import (
-    again_option,
-    device_option,
-    dtype_option,
-    load_option,
-    operators_option,
-    plan_option,
-    prior_option,
-    processes_option,
-    site_option,
-    threads_option,
-)
-from kernelcast.cli.options import database_option, time_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.terminal import command_line, is_quiet, note, print_next, say, typed_words
 from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
@@ -56,20 +44,15 @@ def collect() -> None:
 
 
 @collect.command(short_help="Measure every compute operator on one device.")
-@database_option("Database to write; created if missing.")
-@plan_option
-@device_option
-@dtype_option
-@threads_option
-@processes_option
-@load_option
-@operators_option
-@again_option
+@option.database("Database to write; created if missing.")
+@option.plan
+@option.measured
+@option.again
 @budget_option
 @target_option
-@prior_option
+@option.prior
 @points_option
-@site_option
+@option.site
 def compute(
     database_path: Path,
     plan: str,
@@ -90,10 +73,10 @@ def compute(
     """
     chosen, settings = load_plan(plan), Settings(**asked)
     is_alone = settings.processes == (1,)
-    if few := few_points(prior, points):
+    if (bundle := prior_of(prior, points)) is not None:
         if budget_s is not None or target is not None or not is_alone:
             raise UsageError("--points goes with neither --budget, --target nor --procs-per-node")
-        done = measure_by_prior(database_path, chosen, few, settings)
+        done = measure_by_prior(database_path, chosen, bundle, points or 0, settings)
     elif budget_s is not None or target is not None:
         if settings.again != "no" or not is_alone:
             raise UsageError("--budget and --target go with neither --again nor --procs-per-node")
@@ -121,28 +104,30 @@ collect.add_command(plan_command)
 
 
 @collect.command(short_help="Measure collectives between processes of one or more nodes.")
-@database_option("Database to write; created if missing.")
-@plan_option
-@click.option(
+@option.database("Database to write; created if missing.")
+@option.plan
+@option.text(
     "--procs",
+    "Number of processes to start on this node. Omit it under torchrun, srun or mpirun.",
     type=click.IntRange(min=2, max=1024),
-    help="Number of processes to start on this node. Omit it under torchrun, srun or mpirun.",
 )
-@click.option(
+@option.text(
     "--layouts",
     "layout_names",
+    "Process groups to measure: NODESxPROCESSES such as 1x2,2x4, or the groups of a parallel degree such as "
+    "tp2,dp4,pp2.  [default: all powers of two]",
     default="",
     metavar="LAYOUT[,LAYOUT...]",
-    help="Process groups to measure: NODESxPROCESSES such as 1x2,2x4, or the groups of a parallel degree such as "
-    "tp2,dp4,pp2.  [default: all powers of two]",
 )
-@device_option
-@dtype_option
-@threads_option
-@operators_option
-@again_option
-@time_option("--timeout", "timeout_s", TIMEOUT_S, "Time a process waits for the others before it aborts.")
-@site_option
+@option.device
+@option.dtype
+@option.threads
+@option.operators
+@option.again
+@option.time(
+    "--timeout", "timeout_s", "Time a process waits for the others before it aborts.", default_s=TIMEOUT_S
+)
+@option.site
 def comm(
     database_path: Path,
     plan: str,
@@ -166,7 +151,10 @@ def comm(
             raise UsageError("--procs starts processes itself, found a launcher; expected one of the two")
         here = World(rank=0, local_rank=0, size=procs, local_size=procs)
         what_to_exchange(load_plan(plan), here, settings, layout_names)  # wrong use starts no processes
-        status = _start(procs, settings.threads)
+        sys.stdout.flush()
+        # This command in worker processes, as typed but without --procs.
+        words = typed_words(without=("--procs",))
+        status = show_workers("kernelcast.cli.main", words, processes=procs, threads=settings.threads)
         if status == 0:
             _print_next_of_comm(database_path)
         sys.exit(status)
@@ -192,13 +180,6 @@ def _print_next_of_comm(database_path: Path) -> None:
 
 def _training(database_path: Path) -> str:
     return command_line("train", "--db", database_path, "-o", "here.kcast")
-
-
-def _start(procs: int, threads: int) -> int:
-    """Run this command in worker processes, as typed but without --procs; returns their exit status."""
-    sys.stdout.flush()
-    words = typed_words(without=("--procs",))
-    return show_workers("kernelcast.cli.main", words, processes=procs, threads=threads)
 
 
 @contextmanager

@@ -1,91 +1,192 @@
-"""`kernelcast collect plan`: the points of a plan and their estimated time."""
+"""`kernelcast collect plan`, and `collect compute` with `--budget`, `--target` or `--prior`: chosen points first."""
 
+import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelcast.cli import completion
-from kernelcast.cli.collect_chosen import few_points, points_option
-from kernelcast.cli.measuring_options import (
-    device_option,
-    dtype_option,
-    load_option,
-    operators_option,
-    plan_option,
-    prior_option,
-    processes_option,
-    threads_option,
-)
-from kernelcast.cli.options import FILE, PATH, Shown, json_option, parse_size
-from kernelcast.cli.progress import span
+from kernelcast.cli import completion, option
+from kernelcast.cli.fields import read_prior
+from kernelcast.cli.progress import progress, span
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import say
+from kernelcast.cli.terminal import Shown, note, say
+from kernelcast.collector.compute import Collected, what_to_measure
+from kernelcast.collector.plans.plan import planned_operators
+from kernelcast.collector.plans.plan_ranges import Plan
+from kernelcast.collector.settings import Settings
+from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.output_file import check_target, write_pieces
+from kernelcast.runtime.views.formatting import percent
+from kernelcast.store import Database
 
 if TYPE_CHECKING:
     from kernelcast.sampling.preview import Preview
+
+
+def share(text: str) -> float:
+    """A fraction of a percentage such as `5%`, or of a number such as `0.05`.
+
+    Raises:
+        UsageError: something else, or not between 0 and 1.
+    """
+    found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})(%?)", text.strip(), re.ASCII)
+    value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+    if not 0 < value < 1:
+        raise UsageError(f"--target is {text!r:.40}, expected an error below 100 % such as 5% or 0.05")
+    return value
+
+
+budget_option = option.time(
+    "--budget",
+    "budget_s",
+    "Measure the most informative shapes of the plan's ranges first, for this time: 90s, 10m, 1h30m.",
+    most="30d",
+)
+target_option = option.text(
+    "--target",
+    "The same, until every operator's estimated error is below this, such as 5%; alone or with --budget.",
+    metavar="ERROR",
+    callback=lambda context, parameter, value: None if value is None else share(value),
+)
+
+
+def measure_within(
+    database_path: Path,
+    plan: Plan,
+    settings: Settings,
+    *,
+    budget_s: float | None,
+    target: float | None,
+) -> Collected:
+    """Measure within the budget; show progress and the errors reached.
+
+    Raises:
+        UsageError, DataError: a package of `kernelcast[train]` is missing; or raised by `collect_within`.
+    """
+    with needs_extra("collect compute --budget", "collector,train"):
+        from kernelcast.sampling.collect import BudgetProgress, collect_within
+    # Wrong use makes no database.
+    settings.place()
+    planned_operators(plan, settings.operators)
+    given_s = math.inf if budget_s is None else budget_s
+    with Database.open(database_path, create=True) as database, progress("seconds") as report:
+
+        def show(now: BudgetProgress) -> None:
+            shown = percent(now.error)
+            what = f"{now.operator}: error {shown}, mean of all {percent(now.mean_error)}"
+            # Without a budget the end is not known.
+            total = now.elapsed_s + 1 if budget_s is None else budget_s
+            report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
+
+        def short(needed_s: float) -> None:
+            note(
+                f"note: {given_s:.0f} s is too short to measure every operator: operators are measured one after the "
+                f"other; training all of them needs about {math.ceil(needed_s)} s",
+                err=True,
+            )
+
+        def too_large(left_out: tuple[str, ...], memory_bytes: int) -> None:
+            note(f"note: no shape of {', '.join(left_out)} fits in {memory_bytes / 2**30:.1f} GiB", err=True)
+
+        reached = collect_within(
+            database,
+            plan,
+            settings,
+            budget_s=given_s,
+            target=target or 0.0,
+            on_progress=show,
+            on_short=short,
+            on_too_large=too_large,
+        )
+    rows = [(name, str(known), percent(error)) for name, error, known in reached.errors]
+    click.echo(text_table(["operator", "workloads", "estimated error"], rows))
+    say(f"mean estimated error {percent(reached.mean_error)} after {reached.elapsed_s:.0f} s")
+    return reached.collected
+
+
+MOST_POINTS = 160
+
+points_option = option.text(
+    "--points",
+    "Measure only the N most informative workloads of each operator, given --prior.",
+    type=click.IntRange(1, MOST_POINTS),
+    metavar="N",
+)
+
+
+def prior_of(prior: str | None, points: int | None) -> Bundle | None:
+    """The bundle of `--prior`, which `--points` correct; None without them.
+
+    Raises:
+        UsageError: one is given without the other, or the hardware is unknown.
+        DataError: the prior cannot be read.
+    """
+    if prior is None and points is None:
+        return None
+    if prior is None or points is None:
+        given, lacking = ("--points", "--prior") if prior is None else ("--prior", "--points")
+        raise UsageError(f"{given} is given without {lacking}, expected both or neither")
+    return read_prior(prior)
+
+
+def measure_by_prior(
+    database_path: Path, plan: Plan, prior: Bundle, points: int, settings: Settings
+) -> Collected:
+    """Measure the most informative points of each operator, `points` of each.
+
+    Raises:
+        UsageError, DataError: a package of `kernelcast[train]` is missing; or raised by `collect_by_prior`.
+    """
+    with needs_extra("collect compute --prior", "collector,train"):
+        from kernelcast.sampling.by_prior import collect_by_prior
+    what_to_measure(plan, settings)  # wrong use makes no database
+    with Database.open(database_path, create=True) as database, progress("operators") as report:
+        done, chosen = collect_by_prior(database, plan, prior, points, settings, report)
+    if chosen.apart:
+        note(f"note: the prior lacks {', '.join(chosen.apart)}; measured as without a prior", err=True)
+    return done
+
 
 _NUMBERS = ("points", "fitting", "measured", "to_measure")
 
 
 @click.command(short_help="Show the points of a plan and their estimated time.")
-@plan_option
-@click.option(
+@option.plan
+@option.several(
     "--for",
     "models",
-    multiple=True,
+    "Plan for this model (name or file, as for predict --model) instead of --plan; repeatable.",
     metavar="NAME|FILE",
     shell_complete=completion.model_names,
-    help="Plan for this model (name or file, as for predict --model) instead of --plan; repeatable.",
 )
-@click.option(
+@option.text(
     "--layouts",
+    "Parallel degrees to plan for in addition to 1, with --for: tp2,tp4,cp2,ep8,pp4.",
     metavar="DEGREE[,DEGREE...]",
-    help="Parallel degrees to plan for in addition to 1, with --for: tp2,tp4,cp2,ep8,pp4.",
 )
-@click.option(
-    "--sequence-length",
-    type=click.IntRange(min=1),
-    metavar="TOKENS",
-    help="Sequence length, with --for.  [default: the model's]",
-)
-@click.option(
+@option.count("--sequence-length", "Sequence length, with --for.  [default: the model's]", metavar="TOKENS")
+@option.text(
     "--hardware",
+    "Estimate the time on another device: h100-sxm, … (kernelcast hardware).",
     metavar="NAME",
     shell_complete=completion.hardware_names,
-    help="Estimate the time on another device: h100-sxm, … (kernelcast hardware).",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    metavar="FILE",
-    help="Write the plan of --for to a file for --plan.",
-)
-@click.option(
-    "--db",
-    "database_path",
-    type=FILE,
-    help="Skip points that this database holds; it is only read.",
-)
-@device_option
-@dtype_option
-@threads_option
-@processes_option
-@load_option
-@operators_option
-@click.option(
+@option.path("-o", "--output", "Write the plan of --for to a file for --plan.")
+@option.file("--db", "database_path", "Skip points that this database holds; it is only read.")
+@option.measured
+@option.text(
     "--gpu-memory",
     "memory",
+    "Memory of the device, such as 80GB or 40GiB.  [default: this device's]",
     metavar="SIZE",
-    help="Memory of the device, such as 80GB or 40GiB.  [default: this device's]",
 )
-@prior_option
+@option.prior
 @points_option
-@json_option
+@option.json
 def plan(
     plan: str,
     models: tuple[str, ...],
@@ -119,7 +220,7 @@ def plan(
         raise UsageError("--hardware goes with neither --db, --prior nor --procs-per-node")
     if output is not None:
         check_target(output, "--output")
-    few = few_points(prior, points)
+    bundle = prior_of(prior, points)
     with needs_extra("collect plan", "collector,train"):
         from kernelcast.collector.plans.plan_file import load_plan
         from kernelcast.collector.plans.plan_for import plan_for, plan_text
@@ -130,9 +231,9 @@ def plan(
         chosen,
         Settings(**asked),
         database_path=database_path,
-        memory_bytes=0 if memory is None else parse_size(memory, name="memory"),
-        prior=few.bundle if few else None,
-        points_each=few.points if few else 0,
+        memory_bytes=0 if memory is None else option.parse_size(memory, name="memory"),
+        prior=bundle,
+        points_each=points or 0,
         hardware=None if hardware is None else hardware_bundle(hardware),
     )
     if output is not None:

@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from kernelcast.cli.commons_routine import routine
-from kernelcast.cli.commons_trust import distrust, report
-from kernelcast.cli.options import FILE, PATH, database_argument, max_size_option
+from kernelcast.cli import option
+from kernelcast.cli.commons_sites import distrust, report, routine
 from kernelcast.cli.tables import print_table
 from kernelcast.cli.terminal import command_line, print_next, say
 from kernelcast.runtime.errors import KernelcastError, UsageError, needs_extra, one_line, shown_size
@@ -25,9 +24,7 @@ from kernelcast.store.commons.sources import (
     write_sources,
 )
 
-_sources_option = click.option(
-    "--source", "names", metavar="NAME", multiple=True, help="Only this source; repeatable."
-)
+_sources_option = option.several("--source", "names", "Only this source; repeatable.", metavar="NAME")
 
 
 @click.group()
@@ -43,38 +40,23 @@ def commons() -> None:
 
 
 @commons.command("publish", short_help="Publish a database as a folder of static files.")
-@database_argument
-@click.argument("folder", metavar="FOLDER", type=PATH)
-@click.option("--key", type=FILE, help="Sign the index with this SSH key.")
-@click.option("--site", help="Public name of the site.  [default: as before, or none]")
-@click.option("--contact", help="Address for questions.  [default: as before, or none]")
-@click.option("--licence", help="Licence of the rows, SPDX.  [default: as before, or none]")
-@click.option("--bundle", "bundles", type=FILE, multiple=True, help="Publish this bundle too; repeatable.")
-@click.option(
-    "--fabric",
-    "fabrics",
-    metavar="NAME|FILE",
-    multiple=True,
-    help="Publish this described fabric too; repeatable.",
-)
-@click.option(
-    "--stack",
-    "stacks",
-    metavar="NAME|FILE",
-    multiple=True,
-    help="Publish this software stack too; repeatable.",
-)
-@click.option("--notes", "with_notes", is_flag=True, help="Publish site names and notes of runs.")
-@click.option(
+@option.database_argument
+@click.argument("folder", metavar="FOLDER", type=option.PATH)
+@option.file("--key", "Sign the index with this SSH key.")
+@option.text("--site", "Public name of the site.  [default: as before, or none]")
+@option.text("--contact", "Address for questions.  [default: as before, or none]")
+@option.text("--licence", "Licence of the rows, SPDX.  [default: as before, or none]")
+@option.file("--bundle", "bundles", "Publish this bundle too; repeatable.", multiple=True)
+@option.several("--fabric", "fabrics", "Publish this described fabric too; repeatable.", metavar="NAME|FILE")
+@option.several("--stack", "stacks", "Publish this software stack too; repeatable.", metavar="NAME|FILE")
+@option.flag("--notes", "with_notes", "Publish site names and notes of runs.")
+@option.flag(
     "--parquet",
     "with_parquet",
-    is_flag=True,
-    help="Publish samples as Parquet files too, for DuckDB, Spark or Dask.  [default: as before, or not]",
+    "Publish samples as Parquet files too, for DuckDB, Spark or Dask.  [default: as before, or not]",
 )
-@click.option(
-    "--dry-run", "is_dry_run", is_flag=True, help="Show what would be published, and write nothing."
-)
-@max_size_option
+@option.flag("--dry-run", "is_dry_run", "Show what would be published, and write nothing.")
+@option.max_size
 def publish_(
     database_path: Path,
     folder: Path,
@@ -123,15 +105,14 @@ def _files(files: Sequence[PublishedFile]) -> str:
 
 @commons.command(short_help="Add a source.")
 @click.argument("address", metavar="URL|FOLDER")
-@click.option("--name", default="", metavar="NAME", help="Name of the source.  [default: from the address]")
-@click.option("--signer", default="", help="Accept only an index signed by this one of the allowed signers.")
-@click.option(
+@option.text("--name", "Name of the source.  [default: from the address]", default="", metavar="NAME")
+@option.text("--signer", "Accept only an index signed by this one of the allowed signers.", default="")
+@option.file(
     "--allowed-signers",
-    type=FILE,
-    help="List of signers, in the format of ssh-keygen(1).  [default with --signer:"
+    "List of signers, in the format of ssh-keygen(1).  [default with --signer:"
     " ~/.config/kernelcast/allowed_signers]",
 )
-@click.option("--other-hosts", is_flag=True, help="Follow redirects to other hosts.")
+@option.flag("--other-hosts", "Follow redirects to other hosts.")
 def add(address: str, name: str, signer: str, allowed_signers: Path | None, other_hosts: bool) -> None:
     """Add a source, and fetch its index, which needs no signature without --signer or --allowed-signers.
 
@@ -249,9 +230,9 @@ def remove(name: str) -> None:
 
 @commons.command("pull", short_help="Merge measurements of sources into a database.")
 @click.argument("words", metavar="[WORD]...", nargs=-1)
-@click.option("--into", required=True, type=FILE, help="Database to merge into; created if missing.")
+@option.file("--into", "Database to merge into; created if missing.", required=True)
 @_sources_option
-@max_size_option
+@option.max_size
 def pull_(words: tuple[str, ...], into: Path, names: tuple[str, ...], max_size_bytes: int) -> None:
     """Merge published rows that a database lacks: all rows, or parts that have every WORD in hardware,
     software, operator or type.

@@ -3,32 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from kernelcast.cli import option
+from kernelcast.cli.fields import chosen_bundle, field_options, given_fields, hardware_names, memory_options
 from kernelcast.cli.frameworks import choose_for, layout_option, model_of, read_fields
-from kernelcast.cli.intent_options import hardware_names
-from kernelcast.cli.options import (
-    PATH,
-    Shown,
-    bundle_option,
-    chosen_bundle,
-    count_option,
-    field_options,
-    given_fields,
-    json_option,
-    memory_options,
-    model_option,
-    no_calibration_option,
-)
 from kernelcast.cli.tables import print_table, text_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
+from kernelcast.cli.terminal import Shown, command_line, is_quiet, print_next, say
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.output_file import check_target
-from kernelcast.runtime.request.fields import REQUEST
+from kernelcast.runtime.request.fields import REQUEST, FrameworkName
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.views.formatting import percent, rate, seconds
 from kernelcast.validate.compare.compared_step import (
@@ -55,54 +43,36 @@ _PART_TITLES = {
 
 
 @click.command("compare")
-@click.argument("traces", metavar="[DB|TRACE]...", nargs=-1, type=PATH)
-@click.option(
-    "--log",
-    "log_path",
-    metavar="FILE",
-    type=PATH,
-    help="Read step times from a training log instead of traces.",
-)
-@click.option(
-    "--step-time", "step_s", metavar="SECONDS", type=float, help="Take this step time instead of traces."
-)
-@click.option(
+@click.argument("traces", metavar="[DB|TRACE]...", nargs=-1, type=option.PATH)
+@option.path("--log", "log_path", "Read step times from a training log instead of traces.")
+@option.text("--step-time", "step_s", "Take this step time instead of traces.", metavar="SECONDS", type=float)
+@option.text(
     "--tokens-per-second",
     "tokens_per_s_per_gpu",
+    "Tokens per second per GPU, as torchtitan prints them.",
     metavar="NUMBER",
     type=float,
-    help="Tokens per second per GPU, as torchtitan prints them.",
 )
-@click.option(
-    "--mfu", "mfu_percent", metavar="PERCENT", type=float, help="Model FLOPs utilization, such as 43."
-)
-@click.option("--gpus", type=click.IntRange(min=1), help="Number of devices; determines dp.")
-@bundle_option
-@model_option
+@option.text("--mfu", "mfu_percent", "Model FLOPs utilization, such as 43.", metavar="PERCENT", type=float)
+@option.count("--gpus", "Number of devices; determines dp.")
+@option.bundle
+@option.model
 @field_options(*REQUEST.values())
 @layout_option
 @memory_options()
-@no_calibration_option
-@click.option(
+@option.no_calibration
+@option.text(
     "--run",
     "run_id",
+    "First characters of the run's id, if a database has several.",
     default="",
     metavar="ID",
-    help="First characters of the run's id, if a database has several.",
 )
-@count_option("--top", 12, "Number of operators to list.")
-@click.option(
-    "--keep", "runs_path", metavar="FILE", type=PATH, help="Write the step to a runs file, for validate add."
-)
-@click.option("--site", default="own runs", help="Site name in the file of --keep.")
-@click.option(
-    "--db",
-    "database_path",
-    metavar="FILE",
-    type=PATH,
-    help="Store traces, step and prediction in this database.",
-)
-@json_option
+@option.count("--top", "Number of operators to list.", default=12)
+@option.path("--keep", "runs_path", "Write the step to a runs file, for validate add.")
+@option.text("--site", "Site name in the file of --keep.", default="own runs")
+@option.path("--db", "database_path", "Store traces, step and prediction in this database.")
+@option.json
 def compare(
     *,
     traces: tuple[Path, ...],
@@ -224,6 +194,12 @@ def _show(compared: ComparedStep, top: int) -> None:
         say(f"           slower than {percent(compared.slower_than, digits=0)} of the predicted distribution")
     for one in compared.published:
         say(f"published  {one.line(compared.tokens_per_s_per_gpu)}")
+        low, high = one.tokens_per_s_per_gpu
+        is_usual = compared.verdict == "slow" and low <= compared.tokens_per_s_per_gpu <= high
+        if is_usual and estimate.provenance.stack is None and one.software in get_args(FrameworkName):
+            say(
+                f"           no software is assumed: --framework {one.software} takes its defaults and its stack"
+            )
     if compared.traced is not None:
         _show_causes(compared)
     if is_quiet():

@@ -43,7 +43,6 @@ def names(known: Callable[[], Iterable[str]]) -> Complete:
 
 
 def values(known: Sequence[str]) -> Complete:
-    """The values of a choice."""
     return names(lambda: known)
 
 

@@ -8,36 +8,19 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.measuring_options import operators_option
-from kernelcast.cli.options import (
-    FILE,
-    PATH,
-    Shown,
-    database_argument,
-    id_option,
-    json_option,
-    max_size_option,
-    time_option,
-)
+from kernelcast.cli import option
 from kernelcast.cli.tables import table_lines, text_table
-from kernelcast.cli.terminal import command_line, data_width, print_next, say
+from kernelcast.cli.terminal import Shown, command_line, data_width, print_next, say
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError, needs_extra, one_line
 from kernelcast.runtime.json_text import json_text
-from kernelcast.store import (
-    Database,
-    FabricRow,
-    HardwareRow,
-    SoftwareRow,
-    check_database,
-    merge_databases,
-)
+from kernelcast.store import Database, FabricRow, HardwareRow, SoftwareRow, check_database, merge_databases
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, diff_databases
 from kernelcast.store.doubts import DoubtfulSamples, doubtful_samples
 from kernelcast.store.export import Subset, export_database
 from kernelcast.store.merges import Reverted, revert_merge, stored_merges
-from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer
+from kernelcast.store.schema import SCHEMA_VERSION
 
 FORMAT = "kernelcast.database/1"
 CHECK_FORMAT = "kernelcast.check/1"
@@ -61,9 +44,9 @@ def db() -> None:
 
 
 @db.command(short_help="Show the contents of a database.")
-@database_argument
-@json_option
-@max_size_option
+@option.database_argument
+@option.json
+@option.max_size
 def info(database_path: Path, max_size_bytes: int) -> Shown:
     """Show the contents of a database: content digest, row counts, hardware, fabrics and software.
 
@@ -125,9 +108,9 @@ def info(database_path: Path, max_size_bytes: int) -> Shown:
 
 
 @db.command(short_help="Verify a database.")
-@database_argument
-@json_option
-@max_size_option
+@option.database_argument
+@option.json
+@option.max_size
 def check(database_path: Path, max_size_bytes: int) -> Shown:
     """Verify a database: version, tables and views, SQLite's integrity check, and every row against its id.
 
@@ -157,15 +140,13 @@ def check(database_path: Path, max_size_bytes: int) -> Shown:
 
 
 @db.command(short_help="Merge databases into one: the union of their rows.")
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--into", required=True, type=FILE, help="Database to merge into; created if missing.")
-@click.option(
-    "--allowed-signers",
-    type=FILE,
-    help="Verify each FILE.sig against this list of signers, in the format of ssh-keygen(1).",
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=option.FILE)
+@option.file("--into", "Database to merge into; created if missing.", required=True)
+@option.file(
+    "--allowed-signers", "Verify each FILE.sig against this list of signers, in the format of ssh-keygen(1)."
 )
-@click.option("--signed-by", "signer", default="", help="Accept only this one of the allowed signers.")
-@max_size_option
+@option.text("--signed-by", "signer", "Accept only this one of the allowed signers.", default="")
+@option.max_size
 def merge(
     sources: tuple[Path, ...], into: Path, allowed_signers: Path | None, signer: str, max_size_bytes: int
 ) -> None:
@@ -194,7 +175,7 @@ def merge(
 
 
 @db.command(short_help="Take a merge back.")
-@database_argument
+@option.database_argument
 @click.argument("merge_id", metavar="MERGE")
 def revert(database_path: Path, merge_id: str) -> None:
     """Take a merge back, by the start of its id (see db info): rows that only this merge brought are removed.
@@ -221,10 +202,10 @@ def show_reverted(database_path: Path, reverted: Reverted) -> None:
 
 
 @db.command(short_help="Compare two databases, and list stale samples.")
-@click.argument("a", type=FILE)
-@click.argument("b", type=FILE)
-@json_option
-@max_size_option
+@click.argument("a", type=option.FILE)
+@click.argument("b", type=option.FILE)
+@option.json
+@option.max_size
 def diff(a: Path, b: Path, max_size_bytes: int) -> Shown:
     """Show rows of only one database, new fingerprints with the fields that differ, and stale samples.
 
@@ -274,23 +255,21 @@ def _value(value: object) -> str:
 
 
 @db.command(short_help="Export a part of a database.")
-@database_argument
-@click.argument("target", metavar="OUT", type=PATH)
-@operators_option
-@id_option("hardware", "Only this hardware, by the start of its id (see db info).")
-@click.option(
-    "--since", default="", help="Only samples measured on or after this UTC date, such as 2026-01-31."
-)
-@click.option("--until", default="", help="Only samples measured before this UTC date.")
-@click.option("--anonymous", is_flag=True, help="Leave out site names and notes.")
-@click.option(
+@option.database_argument
+@click.argument("target", metavar="OUT", type=option.PATH)
+@option.operators
+@option.fingerprint("hardware", "Only this hardware, by the start of its id (see db info).")
+@option.text("--since", "Only samples measured on or after this UTC date, such as 2026-01-31.", default="")
+@option.text("--until", "Only samples measured before this UTC date.", default="")
+@option.flag("--anonymous", "Leave out site names and notes.")
+@option.choice(
+    ("sqlite", "parquet"),
     "--format",
     "form",
-    type=click.Choice(("sqlite", "parquet")),
+    "SQLite database, or folder of Parquet files for DuckDB, Spark or Dask.",
     default="sqlite",
-    help="SQLite database, or folder of Parquet files for DuckDB, Spark or Dask.",
 )
-@max_size_option
+@option.max_size
 def export(
     database_path: Path, target: Path, anonymous: bool, form: str, max_size_bytes: int, **limits: Any
 ) -> None:
@@ -322,17 +301,13 @@ def export(
 
 
 @db.command(short_help="Query a database in SQL.")
-@database_argument
+@option.database_argument
 @click.argument("sql")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("table", "csv", "json")),
-    default="table",
-    help="Output format.",
+@option.choice(("table", "csv", "json"), "--format", "form", "Output format.", default="table")
+@option.time(
+    "--time-limit", "time_limit_s", "Stop a query that takes longer.", default_s=DEFAULT_TIME_LIMIT_S
 )
-@time_option("--time-limit", "time_limit_s", DEFAULT_TIME_LIMIT_S, "Stop a query that takes longer.")
-@max_size_option
+@option.max_size
 def query(database_path: Path, sql: str, form: str, time_limit_s: float, max_size_bytes: int) -> None:
     """Query a database in SQL. Statements that write are refused.
 
@@ -376,11 +351,9 @@ def _json_value(value: object) -> object:
 
 
 @db.command(short_help="Browse a database on this machine.")
-@database_argument
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8001, help="Port of 127.0.0.1; 0 for a free one."
-)
-@max_size_option
+@option.database_argument
+@option.text("--port", "Port of 127.0.0.1; 0 for a free one.", type=click.IntRange(0, 65535), default=8001)
+@option.max_size
 def serve(database_path: Path, port: int, max_size_bytes: int) -> None:
     """Browse a database with Datasette and the queries of docs/sql.md; only this machine can connect. Ctrl-C ends it.
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli import option
 from kernelcast.cli.collect import measure_compute, show_collected
-from kernelcast.cli.measuring_options import again_option
-from kernelcast.cli.options import FILE
 from kernelcast.cli.progress import progress
 from kernelcast.cli.terminal import command_line, heading, is_quiet, print_next
 from kernelcast.cli.train import show_training
@@ -29,16 +28,10 @@ THREADS = 1
 
 
 @click.command()
-@click.option(
-    "--db",
-    "database_path",
-    type=FILE,
-    default=Path("bench.db"),
-    help="Database to write; created if missing.",
-)
-@click.option("-o", "--output", type=FILE, default=Path("here.kcast"), help="Bundle to write.")
-@click.option("--config", type=FILE, help="A TOML file like demo/demo.toml.")
-@again_option
+@option.file("--db", "database_path", "Database to write; created if missing.", default=Path("bench.db"))
+@option.file("-o", "--output", "Bundle to write.", default=Path("here.kcast"))
+@option.file("--config", "A TOML file like demo/demo.toml.")
+@option.again
 def demo(database_path: Path, output: Path, config: Path | None, again: Again) -> None:
     """Measure this machine's CPU, train a bundle, predict the step time of a small GPT, train it for real and compare.
 
@@ -71,7 +64,7 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
                 jobs=0,
                 on_progress=report,
             )
-        show_training(trained, is_brief=is_quiet())
+        show_training(trained)
         models = dict.fromkeys(job.model.name for job in chosen.runs.jobs)
         _title(5, f"predict {', '.join(models)}, then train it for real")
         options = RunOptions(repetitions=1, steps=chosen.steps, threads=THREADS, again=again != "no")

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TypeAlias
 
 from kernelcast.cli.printable import RED, styled
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
+from kernelcast.cli.terminal import Facts, facts, heading, is_quiet, title, warning, wrapped
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.attention_kernel import KERNEL
 from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.estimate.doubts import origins, warning_lines
-from kernelcast.runtime.request.fields import AS_MEASURED
+from kernelcast.runtime.request.fields import AS_MEASURED, FIT_PROBABILITY
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
     amount,
@@ -22,29 +21,27 @@ from kernelcast.runtime.views.formatting import (
     percent,
     rate,
     seconds,
+    sizes_text,
     table_texts,
 )
 from kernelcast.runtime.views.step_breakdown import operator_rows
 
 TOP_OPERATORS = 12
-Fact: TypeAlias = tuple[str, str]
-"""A label and its text."""
 
 
 def render(
     estimate: Estimate,
     *,
-    at_front: Sequence[Fact] = (),
-    further: Sequence[Fact] = (),
+    at_front: Facts | None = None,
+    further: Facts | None = None,
     sections_after: Sequence[str] = (),
-    is_brief: bool = False,
     lists_warnings: bool = False,
 ) -> str:
-    """Headline and facts; unless `is_brief` also components, stages, memory, the longest operators and warnings.
+    """Headline and facts; without --quiet also components, stages, memory, the longest operators and warnings.
 
     Facts `at_front` follow the step's own, `further` facts come last; `sections_after` follow the facts.
     """
-    if is_brief:
+    if is_quiet():
         return headline(estimate, at_front=at_front, is_brief=True)
     operators = text_table(*table_texts(operator_rows(estimate)[:TOP_OPERATORS]), indent="  ")
     sections = [
@@ -75,90 +72,78 @@ def warnings_text(estimate: Estimate, *, each: bool = False) -> str:
 def headline(
     estimate: Estimate,
     *,
-    at_front: Sequence[Fact] = (),
-    further: Sequence[Fact] = (),
+    at_front: Facts | None = None,
+    further: Facts | None = None,
     is_brief: bool = False,
 ) -> str:
     """Step time and rate, memory, hardware, sources, model and layout; unless `is_brief` also layers and timeline."""
     layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
     used, calibration = source.collectives, source.calibration
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
-    rows = [
-        *([] if (grade := estimate.grade) is None else [("grade", str(grade))]),
-        *_interval(estimate),
-        *_spread(estimate),
-        ("compute", _utilisation(estimate)),
-        ("memory", _fullest(estimate)),
-        *at_front,
-        (
-            "hardware",
-            f"{layout.world_size:,} × {'; '.join(source.compute) or 'not recorded'}, "
-            f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
-        ),
-        ("fabric", ("; ".join(source.fabric) or "not recorded") if used is None else _fabric(used)),
-        *_known(estimate),
-        *(("data", text) for text in source.data if not is_brief),
-        (
-            "bundle",
-            f"{source.bundle} ({STATISTICS[source.statistic]}, {source.dtype}, {measured(source.created_at)})",
-        ),
-        *([] if source.stack is None else [("stack", str(source.stack))]),
-        *([] if calibration is None else [("calibration", calibration.summary)]),
-        *_attention(estimate),
-        *_energy(estimate),
-        (
-            "model",
-            f"{model.name}: {model.layers} layers, hidden {model.hidden_size}, "
-            f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
-        ),
-        (
-            "layout",
-            f"{layout.degrees} = {layout.world_size} device(s); "
-            f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
-            f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
-            f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
-        ),
-    ]
+    rows: Facts = {
+        "grade": None if estimate.grade is None else str(estimate.grade),
+        "interval": _interval(estimate),
+        "steps": _spread(estimate),
+        "compute": _utilisation(estimate),
+        "memory": _fullest(estimate),
+        **(at_front or {}),
+        "hardware": f"{layout.world_size:,} × {'; '.join(source.compute) or 'not recorded'}, "
+        f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
+        "fabric": ("; ".join(source.fabric) or "not recorded") if used is None else _fabric(used),
+        "known": _known(estimate),
+        "data": () if is_brief else source.data,
+        "bundle": f"{source.bundle} ({STATISTICS[source.statistic]}, {source.dtype}, {measured(source.created_at)})",
+        "stack": None if source.stack is None else str(source.stack),
+        "calibration": None if calibration is None else calibration.summary,
+        "attention": _attention(estimate),
+        "energy": _energy(estimate),
+        "model": f"{model.name}: {model.layers} layers, hidden {model.hidden_size}, "
+        f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
+        "layout": f"{layout.degrees} = {layout.world_size} device(s); "
+        f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
+        f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
+        f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
+    }
     if not is_brief:
         waiting = f"bubble {percent(estimate.bubble_share)} of the pipeline's time"
-        rows.append(("layers", counts_text(estimate.layer_counts)))
-        rows.append(("timeline", f"{estimate.timeline}, {layout.schedule}; {waiting}"))
-    rows += further
+        rows["layers"] = counts_text(estimate.layer_counts)
+        rows["timeline"] = f"{estimate.timeline}, {layout.schedule}; {waiting}"
+    rows |= further or {}
     # Fine-tuning counts in sequences, of one sample or of several that are packed.
     per_s = estimate.tokens_per_s / model.sequence_length
-    samples = f", {rate(per_s)} sequences/s" if layout.lora_rank else ""
+    is_tuning = layout.lora_rank or layout.sequences_per_sample > 1
+    samples = f", {rate(per_s)} sequences/s" if is_tuning else ""
     first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{samples}{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
 
 
-def _spread(estimate: Estimate) -> list[Fact]:
-    """Quantiles of single steps."""
+def _spread(estimate: Estimate) -> str | None:
     spread, step_s = estimate.spread, estimate.step_time_s
     if spread is None:
-        return []
+        return None
     low, high = (percent(one - 1) for one in spread.p99_range)
     p90, p99 = (seconds(step_s * one, like=step_s) for one in (spread.p90, spread.p99))
     of = f"spread as in {spread.publishers} publishers' runs of this size; their p99 is {low} to {high} above p50"
-    return [("steps", f"p50 {seconds(step_s)}, p90 {p90}, p99 {p99} ({of})")]
+    return f"p50 {seconds(step_s)}, p90 {p90}, p99 {p99} ({of})"
 
 
-def _attention(estimate: Estimate) -> list[Fact]:
+def _attention(estimate: Estimate) -> str | None:
     """The requested attention kernel, if it is not the measured one."""
     asked = estimate.parallelism.attention_kernel
     if asked == AS_MEASURED:
-        return []
+        return None
     changed = [one.values for one in estimate.concerned if one.kind == KERNEL]
     times = ", ".join(
         f"{one['direction']} {one['factor']:.2f} × {one['measured']}"
         for one in sorted(changed, key=lambda one: str(one["direction"]), reverse=True)
     )
     how = f": {times} (measured), by published ratios" if times else ", as measured"
-    return [("attention", asked + how)]
+    return asked + how
 
 
-def _interval(estimate: Estimate) -> list[Fact]:
+def _interval(estimate: Estimate) -> str | None:
     if estimate.interval_s is None:
-        return []
+        return None
     source, (low_s, high_s) = estimate.provenance, estimate.interval_s
     calibrated = source.calibration is not None and source.calibration.applied
     if source.stack is not None:
@@ -166,52 +151,51 @@ def _interval(estimate: Estimate) -> list[Fact]:
     else:
         rest = "the residual of the calibration" if calibrated else "the error of their sum"
     between_text = between(low_s, high_s, like=estimate.step_time_s)
-    return [("interval", f"{between_text} (90 %: the operators' errors and {rest})")]
+    return f"{between_text} (90 %: the operators' errors and {rest})"
 
 
 def _fullest(estimate: Estimate) -> str:
     memory = estimate.memory
     needed, device_bytes = gibibytes(memory.largest_bytes), memory.gpu_memory_bytes
+    if (interval := memory.interval_bytes) is not None:
+        low, high = map(gibibytes, interval)
+        needed += f" ({low.removesuffix(high[-4:])} to {high}, 90 %)"
     if device_bytes is None:
         return f"{needed} on the fullest device, whose memory size is not known (--gpu-memory)"
-    reserved = f" ({gibibytes(memory.reserved_bytes)} reserved)" if memory.reserved_bytes else ""
+    taken = f" ({taken})" if (taken := sizes_text(memory.taken_bytes)) else ""
     verdict = "fits" if memory.fits else styled("does NOT fit", RED)
-    if memory.fit_probability is not None:
-        verdict += f" (probability {memory.fit_probability:.2f})"
-    return f"{needed} of {gibibytes(device_bytes)} on the fullest device{reserved}: {verdict}"
+    if (probability := memory.fit_probability) is not None:
+        needed_probability = FIT_PROBABILITY.default
+        if 1 - needed_probability < probability < needed_probability:
+            verdict = "may fit"
+        verdict += f" (probability {probability:.2f})"
+    return f"{needed} of {gibibytes(device_bytes)} on the fullest device{taken}: {verdict}"
 
 
-def _energy(estimate: Estimate) -> list[Fact]:
+def _energy(estimate: Estimate) -> str | None:
     """Energy of a step, if the device's power was measured."""
     energy = estimate.energy
     if energy is None:
-        return []
-    return [
-        (
-            "energy",
-            f"{energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device on average "
-            "(devices only; power as in measured GEMMs)",
-        )
-    ]
+        return None
+    return (
+        f"{energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device on average "
+        "(devices only; power as in measured GEMMs)"
+    )
 
 
-def _known(estimate: Estimate) -> list[Fact]:
+def _known(estimate: Estimate) -> str | None:
     """How the operators are known, if some were not measured."""
     known, others = estimate.known, ", ".join(origins(estimate.concerned))
     if known.measured == 1:
-        return []
+        return None
     carried = f"transferred{f' from {others}' if others else ''}"
-    return [
-        (
-            "known",
-            f"{percent(known.measured)} of the operators' time measured on this device, "
-            f"{percent(known.transferred)} {carried}, {percent(known.assumed)} assumed",
-        )
-    ]
+    return (
+        f"{percent(known.measured)} of the operators' time measured on this device, "
+        f"{percent(known.transferred)} {carried}, {percent(known.assumed)} assumed"
+    )
 
 
 def _utilisation(estimate: Estimate) -> str:
-    """FLOP/s per device, against the device's peak."""
     rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
     if peak is None or estimate.mfu is None:
         return f"{rate_text}; the peak of the device is not known"
@@ -251,8 +235,8 @@ def _room(estimate: Estimate) -> str:
     if memory.gpu_memory_bytes is None:
         return "a device's size is not known (--gpu-memory)"
     verdict = "fits" if memory.fits else "does NOT fit"
-    reserved = f", {_size(memory.reserved_bytes)} of it reserved" if memory.reserved_bytes else ""
-    return f"{verdict} into {_size(memory.gpu_memory_bytes)} ({memory.source}){reserved}"
+    less = f" less {taken}" if (taken := sizes_text(memory.taken_bytes)) else ""
+    return f"{verdict} into {_size(memory.gpu_memory_bytes)} ({memory.source}){less}"
 
 
 def _memory(estimate: Estimate) -> str:

@@ -1,4 +1,4 @@
-"""`kernelcast predict --explain OPERATOR`: where an operator's times come from, and the nearest measured samples."""
+"""`kernelcast predict --explain`: where an operator's times come from, memory by op, and what would make a step fit."""
 
 import heapq
 import math
@@ -6,15 +6,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelcast.cli.tables import table_of, text_table
+from kernelcast.cli.tables import signed_percent, table_of, text_table
+from kernelcast.cli.terminal import title
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.manifest import Manifest
-from kernelcast.runtime.dataclass import asdict, dataclass
+from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import needs_extra
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
+from kernelcast.runtime.estimate.fitting_changes import FittingChange
+from kernelcast.runtime.json_text import plain_values
+from kernelcast.runtime.memory.breakdown import PARTS, StageBreakdown
+from kernelcast.runtime.memory.snapshot import Snapshot
 from kernelcast.runtime.operators import OPERATORS, role_name
-from kernelcast.runtime.views.formatting import between, seconds
+from kernelcast.runtime.views.formatting import between, gibibytes, percent, seconds
 
 NEAREST = 5
 
@@ -28,10 +34,6 @@ class NearSample:
     time_us: float
     hardware: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"vector": list(self.vector)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
@@ -41,11 +43,8 @@ class Explained:
     nearest: tuple[NearSample, ...] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         values = self.explanation.to_dict()
-        if self.nearest is not None:
-            values["nearest"] = [sample.to_dict() for sample in self.nearest]
-        return values
+        return values if self.nearest is None else values | plain_values(self, "nearest")
 
 
 def explain(
@@ -181,3 +180,87 @@ def _nearest(samples: Sequence[NearSample], features: Sequence[str]) -> str:
     return "  Nearest samples (distance between logarithms)\n" + text_table(
         (*features, "distance", "time", "hardware"), rows, indent="  "
     )
+
+
+_LEAST_SHARE = 0.001
+
+
+def render_breakdown(found: Sequence[StageBreakdown], memory: Memory) -> str:
+    fullest = max(found, key=lambda one: sum(op.size_bytes for op in one.ops))
+    sizes: dict[str, dict[str, int]] = {}
+    for op in fullest.ops:
+        sizes.setdefault(op.op, {})[op.part] = op.size_bytes
+    total = sum(op.size_bytes for op in fullest.ops)
+    parts = [part for part in PARTS if any(part in of_op for of_op in sizes.values())]
+    rows = sorted(sizes.items(), key=lambda one: -sum(one[1].values()))
+    shown = [(name, of_op) for name, of_op in rows if sum(of_op.values()) >= _LEAST_SHARE * total]
+    rest = {part: sum(of_op.get(part, 0) for _, of_op in rows[len(shown) :]) for part in parts}
+    sums = {part: sum(of_op.get(part, 0) for of_op in sizes.values()) for part in parts}
+    # Not of torch's allocator, so not in the total.
+    nccl, buffers = f"NCCL: {', '.join(memory.communicators)}", sum(memory.communicators.values())
+    table = text_table(
+        ("op", *parts, "sum", "share"),
+        [
+            (
+                name,
+                *(gibibytes(of_op[part]) if of_op.get(part) else "-" for part in parts),
+                gibibytes(sum(of_op.values())),
+                percent(sum(of_op.values()) / (total + buffers)),
+            )
+            for name, of_op in (
+                *shown,
+                *([("smaller ones", rest)] if any(rest.values()) else []),
+                ("total", sums),
+                *([(nccl, {nccl: buffers}), ("with NCCL", sums | {nccl: buffers})] if buffers else []),
+            )
+        ],
+        indent="  ",
+        optional=("share", "workspace", "logits", "working"),
+    )
+    chunk = "" if fullest.chunk == fullest.stage else f" through chunk {fullest.chunk}"
+    where = (
+        f"at the {fullest.moment} of the backward pass of micro-batch {fullest.micro_batch}{chunk}, "
+        f"micro-batches in flight: {fullest.in_flight:g}"
+    )
+    return title(f"Memory of a device of stage {fullest.stage} by op, at its fullest: {where}", table)
+
+
+def render_snapshot(snapshot: Snapshot, memory: Memory) -> str:
+    """Measured memory, and the parts of a framework's own formula, next to the prediction of the fullest stage."""
+    stage = max(memory.stages, key=lambda one: one.total_bytes)
+    reserved = stage.total_bytes + stage.fragments_bytes
+    states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+    parts = {"activation": stage.activations_bytes + stage.logits_bytes, "total": stage.total_bytes}
+    found = [
+        ("allocated at most", snapshot.largest_bytes, stage.total_bytes),
+        ("reserved", snapshot.reserved_bytes, reserved),
+        *((f"theory: {name}", size, parts.get(name, states)) for name, size in snapshot.theoretical.items()),
+    ]
+    rows = [
+        (name, gibibytes(size), gibibytes(predicted), signed_percent(predicted / max(1, size) - 1))
+        for name, size, predicted in found
+        if size is not None
+    ]
+    table = text_table(("", "snapshot", "predicted", "error"), rows, indent="  ")
+    of = "" if snapshot.device is None else f" of device {snapshot.device}"
+    return title(f"Snapshot{of} next to stage {stage.stage}, the fullest", table)
+
+
+_FIT = "What would make it fit"
+
+
+def render_changes(changes: Sequence[FittingChange], estimate: Estimate, *, of: str = _FIT) -> str:
+    if not changes:
+        return title(
+            of, "  no single change" + (", also not with full recomputation" if of == _FIT else " by 1 %")
+        )
+    rows = [
+        (
+            one.fields_text,
+            seconds(one.step_time_s, like=estimate.step_time_s),
+            signed_percent(one.step_time_s / estimate.step_time_s - 1),
+            gibibytes(one.memory_bytes),
+        )
+        for one in changes
+    ]
+    return title(of, text_table(("change", "step", "longer", "memory"), rows, indent="  "))

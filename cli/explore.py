@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import PATH, bundle_option, chosen_bundle
-from kernelcast.explore.files import asset_routes
-from kernelcast.explore.material import Material, open_material
+from kernelcast.cli import option
+from kernelcast.cli.fields import chosen_bundle
+from kernelcast.explore.material import Material, asset_routes, open_material
 from kernelcast.serve import Limits, Warm, run, tcp_listener
-from kernelcast.serve.limits import usual_workers
 
 _HARDWARE = "h100-sxm"
 # A page asks for one search at a time; mixtures of experts have many layouts.
@@ -20,12 +19,10 @@ _MOST_LAYOUTS, _LONGEST_S = 2_000_000, 120.0
 
 
 @click.command("explore")
-@click.argument("files", nargs=-1, metavar="[DB|TRACE...]", type=PATH)
-@bundle_option
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of 127.0.0.1; 0 for a free one."
-)
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.argument("files", nargs=-1, metavar="[DB|TRACE...]", type=option.PATH)
+@option.bundle
+@option.text("--port", "Port of 127.0.0.1; 0 for a free one.", type=click.IntRange(0, 65_535), default=0)
+@option.flag("--no-browser", "Only print the address.")
 def explore(
     *, files: tuple[Path, ...], bundle: str | None, hardware: str | None, port: int, no_browser: bool
 ) -> None:
@@ -57,7 +54,7 @@ def explore(
             path,
             warm,
             listener,
-            Limits(workers=usual_workers(), max_search_layouts=_MOST_LAYOUTS, time_s=_LONGEST_S),
+            Limits(max_search_layouts=_MOST_LAYOUTS, time_s=_LONGEST_S),
             environment=os.environ,
             started=started,
             pages=[*asset_routes(material.pages), *material.routes],

@@ -8,9 +8,9 @@ from typing import Any
 import click
 import numpy as np
 
-from kernelcast.cli import completion
-from kernelcast.cli.options import PATH, F, Shown, database_option, json_option, parse_size
+from kernelcast.cli import completion, option
 from kernelcast.cli.tables import print_table, text_table
+from kernelcast.cli.terminal import Shown
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.bundle.described_fabric import described_fabrics, fingerprint_of, with_description
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
@@ -55,7 +55,7 @@ def fabric() -> None:
 
 
 @fabric.command("list", short_help="List the descriptions that ship.")
-@json_option
+@option.json
 def list_() -> Shown:
     """List the descriptions that ship with kernelcast.
 
@@ -74,16 +74,10 @@ def list_() -> Shown:
 
 @fabric.command(short_help="Show a fabric and times of collectives on it.")
 @_fabric_argument
-@click.option(
-    "--operator",
-    "operators",
-    multiple=True,
-    type=click.Choice(_OPERATORS),
-    help="Only this collective; repeatable.",
-)
-@click.option("--layouts", default="", metavar="LIST", help="Nodes × devices per node, such as 1x8,10x8.")
-@click.option("--size", "sizes", default=_SIZES, metavar="LIST", help="Message sizes.")
-@json_option
+@option.choice(_OPERATORS, "--operator", "operators", "Only this collective; repeatable.", multiple=True)
+@option.text("--layouts", "Nodes × devices per node, such as 1x8,10x8.", default="", metavar="LIST")
+@option.text("--size", "sizes", "Message sizes.", default=_SIZES, metavar="LIST")
+@option.json
 def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str) -> Shown:
     """Show a fabric and times of collectives on it by layout and message size.
 
@@ -95,7 +89,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str) -> Sho
     kernelcast fabric show h100-3200g --layouts 1x8,10x8 --size 256MiB --operator all_reduce
     """
     fabric = _found(name)
-    messages = [parse_size(text, name="--size") for text in sizes.split(",")]
+    messages = [option.parse_size(text, name="--size") for text in sizes.split(",")]
     asked = [_setting(fabric, text) for text in layouts.split(",")] if layouts else _usual(fabric)
     wanted = operators or _OPERATORS
     rows = [_row(one, setting, size) for one in wanted for setting in asked for size in messages]
@@ -194,30 +188,28 @@ _LINK_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
 """Options of a description's tables `inside` and `between`; the option `between` is the field `kind` there."""
 
 
-def _link_options(function: F) -> F:
-    for option, (table, kind, text) in reversed(list(_LINK_OPTIONS.items())):
-        field = "kind" if option == table else option.removeprefix(f"{table}_")
-        name = f"--{option.replace('_', '-')}"
-        function = click.option(name, f"{table}__{field}", help=text, **kind)(function)
+def _link_options(function: option.F) -> option.F:
+    for name, (table, kind, help_text) in reversed(list(_LINK_OPTIONS.items())):
+        field = "kind" if name == table else name.removeprefix(f"{table}_")
+        words = (f"--{name.replace('_', '-')}", f"{table}__{field}", help_text)
+        function = option.text(*words, **kind)(function)
     return function
 
 
 @fabric.command(short_help="Write a description from options.")
 @click.argument("name")
-@click.option(
-    "--gpus-per-node", "devices_per_node", type=click.IntRange(min=1), required=True, help="Devices per node."
-)
-@click.option("--source", default="", help="Source of the numbers.")
-@click.option("--inside", "inside__kind", type=click.Choice(list(INSIDE_KINDS)), help="Links inside a node.")
-@click.option(
+@option.count("--gpus-per-node", "devices_per_node", "Devices per node.", required=True)
+@option.text("--source", "Source of the numbers.", default="")
+@option.choice(list(INSIDE_KINDS), "--inside", "inside__kind", "Links inside a node.")
+@option.text(
     "--hardware",
     "device_name",
+    "Use the published link rate of this device.",
     metavar="NAME",
     shell_complete=completion.hardware_names,
-    help="Use the published link rate of this device.",
 )
 @_link_options
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="File to write.  [default: print it]")
+@option.path("-o", "--output", "File to write.  [default: print it]")
 def new(
     *,
     name: str,
@@ -239,8 +231,8 @@ def new(
     if source:
         values["source"] = source
     tables: dict[str, dict[str, Any]] = {"inside": {}, "between": {}}
-    for option, value in given.items():
-        table, _, field = option.partition("__")
+    for name_given, value in given.items():
+        table, _, field = name_given.partition("__")
         if value is not None:
             tables[table][field] = value
     if device_name is not None:
@@ -269,7 +261,7 @@ def _link_gb_per_s(name: str) -> float:
 
 @fabric.command(short_help="Store a description in a database.")
 @_fabric_argument
-@database_option("Database to write; created if missing.")
+@option.database("Database to write; created if missing.")
 def add(name: str, database_path: Path) -> None:
     """Store a description in a database. Adding it again changes nothing.
 
@@ -291,8 +283,8 @@ def add(name: str, database_path: Path) -> None:
 
 @fabric.command(short_help="Put a description into a bundle.")
 @_fabric_argument
-@click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
-@click.option("-o", "--output", required=True, type=PATH, metavar="FILE", help="Bundle to write.")
+@option.text("--bundle", "Bundle of regressors (.kcast).", required=True, metavar="FILE")
+@option.path("-o", "--output", "Bundle to write.", required=True)
 def attach(name: str, bundle: str, output: Path) -> None:
     """Put a description into a bundle: it extends the bundle's measured layouts to all others.
 

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelcast.cli.options import print_notes
+from kernelcast.cli import option
+from kernelcast.cli.fields import print_notes
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import is_quiet, title, warning
-from kernelcast.runtime import DataError, Estimate, UsageError
+from kernelcast.runtime import Estimate, UsageError
 from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.models import FoundModel, find_model
-from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.small_file import STDIN, read_small_file, read_small_input
 
 if TYPE_CHECKING:
     from kernelcast.runtime.frameworks.layout_files import LayoutFile, Source
     from kernelcast.runtime.frameworks.software import Chosen
 
-STDIN = "-"
 _MOST_BYTES = 1 << 18
 
-as_option = click.option(
-    "--as",
-    "printed_as",
-    type=click.Choice(NAMES),
-    help="Print only the layout, as arguments of this framework; implies --framework.",
+as_option = option.choice(
+    NAMES, "--as", "printed_as", "Print only the layout, as arguments of this framework; implies --framework."
 )
-layout_option = click.option(
+layout_option = option.text(
     "--layout",
-    metavar="FILE",
-    help="Read the layout from a script, or from settings of Megatron-LM, torchtitan, DeepSpeed, NeMo or LLM Foundry; "
+    "Read the layout from a script, or from settings of Megatron-LM, torchtitan, DeepSpeed, NeMo or LLM Foundry; "
     "- is standard input.",
+    metavar="FILE",
 )
 
 
@@ -112,13 +108,8 @@ def open_layout(path: str) -> LayoutFile:
     Raises:
         DataError: it cannot be read, or no framework's format is recognised.
     """
-    if path == STDIN:
-        where, content = "standard input", sys.stdin.buffer.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise DataError(f"{where}: larger than {_MOST_BYTES} bytes")
-    else:
-        where = f"layout file {shown_path(path)}"
-        content = read_small_file(Path(path), where=where, most_bytes=_MOST_BYTES)
+    where = "standard input" if path == STDIN else f"layout file {shown_path(path)}"
+    content = read_small_input(path, where=where, most_bytes=_MOST_BYTES)
     from kernelcast.runtime.frameworks.layout_files import read_layout_text
 
     def named(name: str) -> str:
@@ -166,7 +157,7 @@ def read_fields(
     if notes and not is_quiet():
         click.echo(f"warning: {layout.where}: {'; '.join(notes)}", err=True)
     if layout.unread and not is_quiet():
-        click.echo(f"{layout.where}: not read: {', '.join(layout.unread)}", err=True)
+        click.echo(f"{layout.where}: not read ({len(layout.unread)}): {', '.join(layout.unread)}", err=True)
     return fields, sources
 
 

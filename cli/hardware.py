@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from kernelcast.cli import completion
-from kernelcast.cli.options import Shown, json_option
+from kernelcast.cli import completion, option
 from kernelcast.cli.tables import print_table
-from kernelcast.cli.terminal import command_line, facts, note, print_next
+from kernelcast.cli.terminal import Facts, Shown, command_line, facts, note, print_next
 from kernelcast.runtime.answers.attention_kernel import answerable_kernels, measured_kernel
 from kernelcast.runtime.answers.known_operators import KnownOperator, known_operators
 from kernelcast.runtime.answers.sources import source_of
@@ -30,13 +29,10 @@ _EXAMPLE = "h100-sxm"
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=completion.hardware_names)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Write the operators of NAME as one bundle, to share or to train on.",
+@option.text(
+    "-o", "--output", "Write the operators of NAME as one bundle, to share or to train on.", metavar="FILE"
 )
-@json_option
+@option.json
 def hardware(name: str | None, output: str | None) -> Shown:
     """List the devices that predictions can be made for, or show how each operator of one device is known.
 
@@ -69,11 +65,14 @@ def hardware(name: str | None, output: str | None) -> Shown:
 
 
 def _show(found: Hardware, bundle: Bundle, known: list[KnownOperator], steps: tuple[ScoredFile, ...]) -> None:
-    scores = [("steps", _score(one)) for one in steps]
-    if not steps:
-        scores = [("steps", "no measured steps of this device: its predictions have not been validated")]
-    loads = ("load", f"{bundle.manifest.loads} (of regressors)")
-    click.echo(facts([*_facts(found), loads, ("attention", _attention(bundle)), *scores]) + "\n")
+    unknown = "no measured steps of this device: its predictions have not been validated"
+    rows: Facts = {
+        **_facts(found),
+        "load": f"{bundle.manifest.loads} (of regressors)",
+        "attention": _attention(bundle),
+        "steps": list(map(_score, steps)) or unknown,
+    }
+    click.echo(facts(rows) + "\n")
     print_table(
         known,
         ("operator", lambda one: one.operator),
@@ -160,23 +159,23 @@ def _values(found: Hardware) -> dict[str, Any]:
     }
 
 
-def _sustained(row: Device) -> list[tuple[str, str]]:
+def _sustained(row: Device) -> str | None:
     origin, rate = sustained_origin(row), sustained_flops_per_s(row, _TYPE)
     if origin is None or rate is None:
-        return []
+        return None
     source = "long GEMMs" if origin is row else f"the fraction of peak that the {origin.title} sustains"
-    return [("sustained", f"{amount(rate, 'FLOP/s')} in 16 bits ({source}; docs/hardware.md)")]
+    return f"{amount(rate, 'FLOP/s')} in 16 bits ({source}; docs/hardware.md)"
 
 
-def _facts(found: Hardware) -> list[tuple[str, str]]:
+def _facts(found: Hardware) -> Facts:
     row = device(found.device)
     rates = ", ".join(f"{dtype} {amount(rate, 'FLOP/s')}" for dtype, rate in row.flops_per_s.items())
-    return [
-        ("device", row.title),
-        ("memory", f"{gibibytes(row.memory_bytes)} at {amount(row.memory_bytes_per_s, 'B/s')}"),
-        ("peaks", f"{rates} ({row.source})"),
-        *_sustained(row),
-        ("fabric", f"{found.fabric} (kernelcast fabric show {found.fabric})"),
-        *([("measured", found.data)] if found.data else []),
-        *(("others", hardware_named(donor).data) for donor in found.donors),
-    ]
+    return {
+        "device": row.title,
+        "memory": f"{gibibytes(row.memory_bytes)} at {amount(row.memory_bytes_per_s, 'B/s')}",
+        "peaks": f"{rates} ({row.source})",
+        "sustained": _sustained(row),
+        "fabric": f"{found.fabric} (kernelcast fabric show {found.fabric})",
+        "measured": found.data or None,
+        "others": [hardware_named(donor).data for donor in found.donors],
+    }

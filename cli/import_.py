@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import PATH, Shown, database_option, json_option, parse_size
+from kernelcast.cli import option
 from kernelcast.cli.tables import print_table, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.runtime.estimate.step_spread import shares_of
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.store.doubts import doubts_text
@@ -40,7 +41,7 @@ _COUNTED = ("operator", "role", "direction", "dtype")
 
 
 def _whole_gib(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    return None if text is None else max(1, round(parse_size(text, name="gpu_memory") / 2**30))
+    return None if text is None else max(1, round(option.parse_size(text, name="gpu_memory") / 2**30))
 
 
 _FIELDS = {
@@ -50,37 +51,36 @@ _FIELDS = {
     "source": ("licence", "reference", "site"),
 }
 _OPTIONS = (
-    click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PATH),
-    database_option("Database to write; created if missing."),
-    click.option("--describe", type=PATH, help="TOML file with the fields of the following options."),
-    click.option("--device-name", help="The device's name, as its vendor writes it."),
-    click.option(
+    click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=option.PATH),
+    option.database("Database to write; created if missing."),
+    option.text("--describe", "TOML file with the fields of the following options.", type=option.PATH),
+    option.text("--device-name", "The device's name, as its vendor writes it."),
+    option.text(
         "--gpu-memory",
         "memory_gib",
+        "Memory of a device, such as 80GiB; rounded to whole GiB.",
         metavar="SIZE",
         callback=_whole_gib,
-        help="Memory of a device, such as 80GiB; rounded to whole GiB.",
     ),
-    click.option("--gpus-per-node", type=click.IntRange(min=1), help="Devices per node."),
-    click.option("--link", "links", multiple=True, help="Link between the devices of a node; repeatable."),
-    click.option("--nic", "nics", multiple=True, help="Network card between nodes; repeatable."),
-    click.option("--torch", help="PyTorch version."),
-    click.option("--driver", help="GPU driver version."),
-    click.option("--cuda", help="CUDA (or ROCm) version."),
-    click.option("--nccl", help="NCCL version."),
-    click.option("--licence", help="Licence of the data, SPDX where possible."),
-    click.option("--reference", help="Publication: an address or a citation."),
-    click.option("--site", help="Site that measured, as free text."),
-    click.option(
+    option.count("--gpus-per-node", "Devices per node."),
+    option.several("--link", "links", "Link between the devices of a node; repeatable."),
+    option.several("--nic", "nics", "Network card between nodes; repeatable."),
+    option.text("--torch", "PyTorch version."),
+    option.text("--driver", "GPU driver version."),
+    option.text("--cuda", "CUDA (or ROCm) version."),
+    option.text("--nccl", "NCCL version."),
+    option.text("--licence", "Licence of the data, SPDX where possible."),
+    option.text("--reference", "Publication: an address or a citation."),
+    option.text("--site", "Site that measured, as free text."),
+    option.several(
         "--variant",
         "variants",
-        multiple=True,
-        help="Import only this variant of operators measured in several ways (column variant); repeatable.",
+        "Import only this variant of operators measured in several ways (column variant); repeatable.",
     ),
-    click.option("--strict", is_flag=True, help="Import nothing if a line is malformed."),
+    option.flag("--strict", "Import nothing if a line is malformed."),
 )
-_commit_option = click.option(
-    "--commit", default="", help="Commit of the repository that the files are from; stored with its address."
+_commit_option = option.text(
+    "--commit", "Commit of the repository that the files are from; stored with its address.", default=""
 )
 
 
@@ -98,12 +98,12 @@ def _add_format(
 ) -> None:
     """Add the command of a format. `read` takes the values of its `own` options by name."""
 
-    @json_option
+    @option.json
     def command(**options: Any) -> Shown:
         return _import(read, **options)
 
-    for option in reversed((*_OPTIONS, *own)):
-        command = option(command)
+    for decorate in reversed((*_OPTIONS, *own)):
+        command = decorate(command)
     import_.command(name, help="\n".join((text, "", "\b", *examples)))(command)
 
 
@@ -125,12 +125,12 @@ _add_format(
     "Import logs of nccl-tests, all of one cluster at once.",
     "kernelcast import nccl-tests all_reduce.log sendrecv.log --db fabric.db --as-dtype float16",
     own=(
-        click.option(
+        option.choice(
+            sorted(OPERATORS_OF),
             "--collective",
-            type=click.Choice(sorted(OPERATORS_OF)),
-            help="Collective of the logs, for older versions, which do not name it.",
+            "Collective of the logs, for older versions, which do not name it.",
         ),
-        click.option("--as-dtype", default="", help="Convert message sizes to elements of this dtype."),
+        option.text("--as-dtype", "Convert message sizes to elements of this dtype.", default=""),
     ),
 )
 _add_format(
@@ -227,7 +227,6 @@ def _show(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], int]
 
 
 def _counts(parsed: Parsed) -> dict[tuple[str, ...], int]:
-    """Samples by operator, role, direction and dtype."""
     counts: Counter[tuple[str, ...]] = Counter()
     for batch in parsed.runs:
         counts.update((s.operator, s.role, s.direction.value, s.dtype) for s in batch.samples)
@@ -253,16 +252,14 @@ STEPS_FORMAT = "kernelcast.imported-steps/1"
 
 
 @import_.command("mlperf")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PATH)
-@database_option("Database to write; created if missing.")
-@click.option("--gpus", type=click.IntRange(min=1), required=True, help="Devices of the run.")
-@click.option("--device-name", default="", help="The device's name, as its vendor writes it.")
-@click.option("--licence", default="", help="Licence of the data, SPDX where possible.")
-@click.option("--reference", default="", help="Publication: an address or a citation.")
-@json_option
-def mlperf(
-    *, paths: tuple[Path, ...], database_path: Path, gpus: int, device_name: str, licence: str, reference: str
-) -> Shown:
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=option.PATH)
+@option.database("Database to write; created if missing.")
+@option.count("--gpus", "Devices of the run.", required=True)
+@option.text("--device-name", "The device's name, as its vendor writes it.", default="")
+@option.text("--licence", "Licence of the data, SPDX where possible.", default="")
+@option.text("--reference", "Publication: an address or a citation.", default="")
+@option.json
+def mlperf(paths: tuple[Path, ...], database_path: Path, **asked: Any) -> Shown:
     """Import times of single steps from MLPerf Training logs (train_step_time), also gzipped.
 
     `plan --db` takes the scatter of steps from them.
@@ -270,10 +267,7 @@ def mlperf(
     \b
     kernelcast import mlperf result_0.txt --db site.db --gpus 512 --device-name 'NVIDIA B200'
     """
-    found = [
-        read_mlperf_steps(path, gpus=gpus, device_name=device_name, licence=licence, reference=reference)
-        for path in paths
-    ]
+    found = [read_mlperf_steps(path, **asked) for path in paths]
     with Database.open(database_path, create=True) as database:
         added = database.add_all(found)
     rows = [_values(one) for one in found]
@@ -303,8 +297,6 @@ def _values(one: StepTimes) -> dict[str, object]:
         "gpus": one.gpus,
         "steps": len(one.times_s),
         "p50_s": percentile(one.times_s, 0.5),
-        "p90": shares.p90,
-        "p99": shares.p99,
-        "mean": shares.mean,
+        **values_of(shares, "p90", "p99", "mean"),
         "start_s": one.start_s,
     }

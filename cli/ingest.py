@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelcast.cli.options import PATH, Shown, database_option, json_option, size_option
+from kernelcast.cli import option
 from kernelcast.cli.tables import print_table, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import shortened_apart
@@ -19,25 +20,17 @@ _LONGEST_NAME = 60
 
 
 @click.command()
-@click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=PATH)
-@database_option("Database to write; created if missing.")
-@click.option("--site", default="", help="Site that ran it, as free text.")
-@click.option(
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=option.PATH)
+@option.database("Database to write; created if missing.")
+@option.text("--site", "Site that ran it, as free text.", default="")
+@option.count(
     "--gpus-per-node",
-    type=click.IntRange(min=1),
-    help="Devices (or processes) per node, filled in rank order, for traces that do not record it.",
+    "Devices (or processes) per node, filled in rank order, for traces that do not record it.",
 )
-@size_option("--max-size", "max_size_bytes", "2GiB", "Refuse a trace whose unpacked size is larger.")
-@click.option("--partial", is_flag=True, help="Read a truncated trace as far as it goes.")
-@json_option
-def ingest(
-    traces: tuple[Path, ...],
-    database_path: Path,
-    site: str,
-    gpus_per_node: int | None,
-    max_size_bytes: int,
-    partial: bool,
-) -> Shown:
+@option.size("--max-size", "max_bytes", "Refuse a trace whose unpacked size is larger.", default="2GiB")
+@option.flag("--partial", "is_partial", "Read a truncated trace as far as it goes.")
+@option.json
+def ingest(traces: tuple[Path, ...], database_path: Path, gpus_per_node: int | None, **asked: Any) -> Shown:
     """Add PyTorch-profiler traces of real runs to a database: kernels, and the operators recognised in them.
 
     Traces of the ranks of one job, given together, become one run. Either all files are stored or none; files already
@@ -46,14 +39,7 @@ def ingest(
     \b
     kernelcast ingest rank0.pt.trace.json.gz rank1.pt.trace.json.gz --db bench.db
     """
-    done = ingest_traces(
-        traces,
-        database_path,
-        site=site,
-        gpus_per_node=gpus_per_node or 0,
-        max_bytes=max_size_bytes,
-        is_partial=partial,
-    )
+    done = ingest_traces(traces, database_path, gpus_per_node=gpus_per_node or 0, **asked)
     return Shown(_document(done), lambda: _show(done, database_path))
 
 

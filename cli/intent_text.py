@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelcast.cli.estimate_text import Fact, render
+from kernelcast.cli.estimate_text import render
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import facts, heading, title, warning
+from kernelcast.cli.terminal import Facts, facts, heading, is_quiet, title, warning
 from kernelcast.runtime.frameworks.software import framework_named
-from kernelcast.runtime.intent.answer import IntentAnswer
-from kernelcast.runtime.intent.network import RateSensitivity
+from kernelcast.runtime.intent.answer import IntentAnswer, RateSensitivity
 from kernelcast.runtime.request.field_types import with_unit
 from kernelcast.runtime.views.formatting import (
     between,
@@ -23,7 +22,7 @@ from kernelcast.runtime.views.formatting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from kernelcast.runtime.estimate.training import Training
     from kernelcast.runtime.intent.best import Best
@@ -35,42 +34,38 @@ _CERTAIN = 0.9
 """Probability from which one hardware is called the best."""
 
 
-def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings: bool = False) -> str:
+def render_answer(found: IntentAnswer, *, lists_warnings: bool = False) -> str:
     """An estimate as `render` shows it, with the results of the search that led to it."""
-    at_front = list(_software(found))
-    further: list[Fact] = []
+    at_front: Facts = {"software": _software(found)}
+    further: Facts = {}
     sections = []
-    if found.training is not None:
-        at_front.append(
-            (
-                "training",
-                training_text(found.training, in_samples=found.counts_samples) + _run_quantiles(found),
+    if (run := found.training) is not None:
+        at_front["training"] = training_text(run, in_samples=found.counts_samples) + _run_quantiles(found)
+        if found.estimate.parallelism.objective == "dpo_precomputed":
+            at_front["reference"] = (
+                "its earlier pass over the data is not counted: for every step of one epoch what a step with "
+                "--objective dpo takes longer"
             )
-        )
     if found.fewest is not None:
-        at_front.append(("devices", _fewest(found.fewest)))
+        at_front["devices"] = _fewest(found.fewest)
     if found.largest is not None:
-        at_front.append(("largest", _largest(found.largest)))
+        at_front["largest"] = _largest(found.largest)
     if found.sensitivity is not None:
-        further.append(("network", _sensitivity(found.sensitivity)))
+        further["network"] = _sensitivity(found.sensitivity)
     if found.best is not None:
         counts = found.best.counts
-        further.append(
-            (
-                "searched",
-                f"{counts.layouts:,} layouts, {counts.out_of_memory:,} out of memory, {found.best.seconds:.1f} s",
-            )
-        )
+        looked = f"{counts.layouts:,} layouts, {counts.out_of_memory:,} out of memory"
+        further["searched"] = f"{looked}, {found.best.seconds:.1f} s"
         if found.best.runners_up:
             sections.append(
                 title("Runners-up with other degrees, schedule or recomputation", _runners_up(found.best))
             )
     if found.best is None and found.estimate.memory.fits is False:
-        from kernelcast.cli.explain_memory import render_changes
+        from kernelcast.cli.explain import render_changes
 
         sections.append(render_changes(found.changes, found.estimate))
     if found.faster is not None:
-        from kernelcast.cli.explain_memory import render_changes
+        from kernelcast.cli.explain import render_changes
 
         sections.append(render_changes(found.faster, found.estimate, of="What would make it faster"))
     return render(
@@ -78,24 +73,19 @@ def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings
         at_front=at_front,
         further=further,
         sections_after=sections,
-        is_brief=is_brief,
         lists_warnings=lists_warnings,
     )
 
 
-def _software(found: IntentAnswer) -> Iterator[Fact]:
+def _software(found: IntentAnswer) -> str | None:
     """The training framework assumed, or what each makes of the same step."""
     if found.framework is not None:
-        yield (
-            "software",
-            f"{framework_named(found.framework).title}: its defaults where nothing else is given",
-        )
-    elif found.by_framework:
-        like = found.estimate.step_time_s
-        times = ", ".join(
-            f"{name} {seconds(step_s, like=like)}" for name, step_s in found.by_framework.items()
-        )
-        yield "software", f"none assumed (--framework); with stacks of {times}"
+        return f"{framework_named(found.framework).title}: its defaults where nothing else is given"
+    if not found.by_framework:
+        return None
+    like = found.estimate.step_time_s
+    times = (f"{name} {seconds(step_s, like=like)}" for name, step_s in found.by_framework.items())
+    return f"none assumed (--framework); with stacks of {', '.join(times)}"
 
 
 def _sensitivity(found: RateSensitivity) -> str:
@@ -175,7 +165,7 @@ def _runners_up(best: Best) -> str:
     return text_table(("step", "slower", "memory", "differences"), rows, indent="  ")
 
 
-def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
+def render_comparison(found: Comparison) -> str:
     """A table with a row per hardware, best first, and the layout of each."""
     from kernelcast.runtime.search.result import layout_text
 
@@ -192,16 +182,18 @@ def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
         heading(_leader(found, chances)),
         text_table(heads, rows, optional=("tokens/s", "GPU-hours")),
         facts(
-            (one.hardware, layout_text(one.best.estimate.parallelism))
-            for one in found.compared
-            if one.best is not None
+            {
+                one.hardware: layout_text(one.best.estimate.parallelism)
+                for one in found.compared
+                if one.best is not None
+            }
         ),
     ]
     lines = []
     doubtful = [
         f"{one.hardware} {percent(one.best.estimate.doubtful_share)}"
         for one in found.compared
-        if one.best is not None and one.best.estimate.doubtful_share > 0 and not is_brief
+        if one.best is not None and one.best.estimate.doubtful_share > 0 and not is_quiet()
     ]
     if doubtful:
         lines.append(

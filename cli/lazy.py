@@ -49,7 +49,6 @@ class LazyGroup(click.Group):
         self.verbs = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of a user's work."""
         return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -97,7 +96,6 @@ class LazyGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb.summary) for name, verb in self.verbs.items()])
 

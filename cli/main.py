@@ -71,12 +71,6 @@ def noticing_readers() -> Iterator[None]:
         raise ReaderGone from error
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed by the shell: >&-
-            stream.flush()
-
-
 class MainGroup(LazyGroup):
     """The root group: flushes its verbs' output, and notices when the reader is gone."""
 
@@ -100,7 +94,9 @@ class MainGroup(LazyGroup):
         try:
             with noticing_readers():
                 status = super().invoke(ctx)
-                _flush()
+                for stream in (sys.stdout, sys.stderr):
+                    if stream is not None:  # closed by the shell: >&-
+                        stream.flush()
         except KeyboardInterrupt as error:
             # On KeyboardInterrupt click prints a newline, wanted only after the ^C of a terminal.
             if sys.stderr.isatty():

@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
-from kernelcast.cli import completion
-from kernelcast.cli.options import Shown, json_option, print_notes
+from kernelcast.cli import completion, option
+from kernelcast.cli.fields import print_notes
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import Shown
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.request.models import built_in_names, find_model
@@ -15,7 +16,7 @@ from kernelcast.runtime.step.parameters import active_parameters, total_paramete
 
 @click.command("models", short_help="List built-in models, or show how a model file is read.")
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...", shell_complete=completion.model_names)
-@json_option
+@option.json
 def models(names: tuple[str, ...]) -> Shown:
     """List the built-in models: parameters, parameters active per token, and sequence length.
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelcast.cli.options import FILE, PATH, Shown, json_option
-from kernelcast.cli.terminal import facts, heading, say
+from kernelcast.cli import option
+from kernelcast.cli.terminal import Facts, Shown, facts, heading, say
 from kernelcast.plan.failures import FailureRate, Fit, fit, observed_rate, rate_of
 from kernelcast.runtime.estimate.step_spread import StepSpread, own_spread
 from kernelcast.runtime.hardware.devices import device_named
@@ -19,23 +20,20 @@ FORMAT = "kernelcast.failures/1"
 
 
 @click.command("fit-failures")
-@click.argument("paths", nargs=-1, required=True, metavar="LOG...", type=PATH)
-@click.option("--db", "database_path", type=FILE, help="Database to keep the logs in; created if missing.")
-@click.option("--device-name", default="", help="The device's name, as its vendor writes it.")
-@click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, help="Devices per node.")
-@click.option(
-    "--nodes", type=click.IntRange(min=1), help="Nodes of a job, where the log names none (MLPerf)."
-)
-@click.option("--reference", default="", help="Publication: an address or a citation.")
-@json_option
+@click.argument("paths", nargs=-1, required=True, metavar="LOG...", type=option.PATH)
+@option.file("--db", "database_path", "Database to keep the logs in; created if missing.")
+@option.text("--device-name", "The device's name, as its vendor writes it.", default="")
+@option.count("--gpus-per-node", "Devices per node.", default=8)
+@option.count("--nodes", "Nodes of a job, where the log names none (MLPerf).")
+@option.text("--reference", "Publication: an address or a citation.", default="")
+@option.json
 def fit_failures(
     *,
     paths: tuple[Path, ...],
     database_path: Path | None,
     device_name: str,
     gpus_per_node: int,
-    nodes: int | None,
-    reference: str,
+    **asked: Any,
 ) -> Shown:
     """Fit the failure rate of nodes to logs of jobs.
 
@@ -48,9 +46,7 @@ def fit_failures(
     kernelcast plan fit-failures jobs.json --db site.db --device-name 'NVIDIA H100 80GB HBM3'
     """
     logs = [
-        read_failure_log(
-            path, device_name=device_name, gpus_per_node=gpus_per_node, nodes=nodes, reference=reference
-        )
+        read_failure_log(path, device_name=device_name, gpus_per_node=gpus_per_node, **asked)
         for path in paths
     ]
     added = None
@@ -58,13 +54,14 @@ def fit_failures(
         with Database.open(database_path, create=True) as database:
             added = database.add_all(logs)
     rate, found = rate_from(logs, device_name)
-    alone = observed_rate(_failures(logs), _node_days(logs), gpus_per_node)
-    document = {
+    failures, node_days = sum(one.failures for one in logs), sum(one.node_days for one in logs)
+    alone = observed_rate(failures, node_days, gpus_per_node)
+    document: dict[str, Any] = {
         "format": FORMAT,
         "jobs": sum(len(one.failed_s) + len(one.ended_s) for one in logs),
         "unreadable": sum(one.unreadable for one in logs),
-        "failures": _failures(logs),
-        "node_days": _node_days(logs),
+        "failures": failures,
+        "node_days": node_days,
         "causes": _causes(logs),
         "alone": alone.to_dict(),
         "with_published": rate.to_dict(),
@@ -73,7 +70,7 @@ def fit_failures(
     }
 
     def show() -> None:
-        _show(logs, alone, rate, found)
+        _show(document, alone, rate, found)
         if added is not None:
             say(f"{database_path}: {counted(added, 'log')} added")
 
@@ -106,14 +103,6 @@ def stored_facts(
     )
 
 
-def _failures(logs: Sequence[FailureLog]) -> int:
-    return sum(one.failures for one in logs)
-
-
-def _node_days(logs: Sequence[FailureLog]) -> float:
-    return sum(one.node_days for one in logs)
-
-
 def _causes(logs: Sequence[FailureLog]) -> dict[str, int]:
     causes: dict[str, int] = {}
     for one in logs:
@@ -122,27 +111,22 @@ def _causes(logs: Sequence[FailureLog]) -> dict[str, int]:
     return dict(sorted(causes.items(), key=lambda pair: -pair[1]))
 
 
-def _show(logs: Sequence[FailureLog], alone: FailureRate, rate: FailureRate, found: Fit | None) -> None:
-    jobs = sum(len(one.failed_s) + len(one.ended_s) for one in logs)
-    unreadable = sum(one.unreadable for one in logs)
-    causes = ", ".join(f"{name} {count:,}" for name, count in _causes(logs).items())
-    rows = [
-        ("jobs", f"{jobs:,} in {_node_days(logs):,.1f} node-days, {unreadable:,} could not be read"),
-        ("failures", f"{_failures(logs):,}{f': {causes}' if causes else ''}"),
-        ("alone", _interval(alone)),
-        ("with published", f"{_interval(rate)} ({rate.origin})"),
-    ]
+def _show(document: dict[str, Any], alone: FailureRate, rate: FailureRate, found: Fit | None) -> None:
+    causes = ", ".join(f"{name} {count:,}" for name, count in document["causes"].items())
+    rows: Facts = {
+        "jobs": f"{document['jobs']:,} in {document['node_days']:,.1f} node-days, "
+        f"{document['unreadable']:,} could not be read",
+        "failures": f"{document['failures']:,}{f': {causes}' if causes else ''}",
+        "alone": _interval(alone),
+        "with published": f"{_interval(rate)} ({rate.origin})",
+    }
     if found is not None:
         shape = found.shape_interval
         interval = (
             "too few for a shape" if shape is None else f"shape {shape[0]:.2g} to {shape[1]:.2g} (95 %)"
         )
-        rows.append(
-            (
-                "times",
-                f"{found.kind}, shape {found.shape:.3g}; {interval}, log-likelihood +{max(0.0, found.gain):.2f}",
-            )
-        )
+        gain = f"log-likelihood +{max(0.0, found.gain):.2f}"
+        rows["times"] = f"{found.kind}, shape {found.shape:.3g}; {interval}, {gain}"
     click.echo(f"{heading(f'{rate.mean:.3g} failures per 1,000 node-days')}\n\n{facts(rows)}")
 
 

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelcast.cli import completion
+from kernelcast.cli import completion, option
 from kernelcast.cli.estimate_text import headline
+from kernelcast.cli.fields import (
+    chosen_bundle,
+    field_options,
+    given_fields,
+    given_words,
+    hardware_names,
+    memory_options,
+    take_wish,
+    wish_options,
+)
 from kernelcast.cli.frameworks import (
     as_option,
     check_alone,
@@ -20,22 +30,8 @@ from kernelcast.cli.frameworks import (
     read_fields,
     render_sources,
 )
-from kernelcast.cli.intent_options import hardware_names, take_wish, wish_options
 from kernelcast.cli.intent_text import render_answer, render_comparison
-from kernelcast.cli.options import (
-    Shown,
-    bundle_option,
-    chosen_bundle,
-    field_options,
-    given_fields,
-    given_words,
-    json_option,
-    memory_options,
-    model_or_layout_option,
-    no_calibration_option,
-    warnings_option,
-)
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, say, typed_again, warning
+from kernelcast.cli.terminal import Shown, command_line, is_quiet, print_next, say, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
@@ -51,47 +47,42 @@ if TYPE_CHECKING:
 
 
 @click.command("predict")
-@bundle_option
-@click.option(
+@option.bundle
+@option.choice(
+    ("commons",),
     "--from",
     "origin",
-    type=click.Choice(("commons",)),
-    help="Take --hardware, and by name --fabric and --stack, from the sources of kernelcast commons.",
+    "Take --hardware, and by name --fabric and --stack, from the sources of kernelcast commons.",
 )
-@model_or_layout_option
+@option.model_or_layout
 @field_options(*REQUEST.values())
 @layout_option
 @wish_options
 @memory_options()
-@no_calibration_option
-@click.option(
+@option.no_calibration
+@option.text(
     "--explain",
     "explained",
+    "Explain the times of an operator or of a role (qkv), memory by op (memory), or --layout's lines (layout).",
     metavar="OPERATOR",
     shell_complete=completion.role_names,
-    help="Explain the times of an operator or of a role (qkv), memory by op (memory), or --layout's lines (layout).",
 )
-@click.option(
-    "--db", "database", metavar="FILE", help="Database to find the nearest samples in, for --explain."
-)
-@click.option(
+@option.text("--db", "database", "Database to find the nearest samples in, for --explain.", metavar="FILE")
+@option.text(
     "--memory-snapshot",
+    "Compare with a snapshot of torch's allocator (JSON, no pickle), or the memory lines of a log of Megatron-Bridge "
+    "or Megatron-LM.",
     metavar="FILE",
-    help="Compare with a snapshot of torch's allocator (JSON, no pickle).",
 )
-@click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
-@click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")
-@click.option(
-    "--software",
-    metavar="NAMES",
-    help="Software of the job; warns about names that no measurement includes.",
+@option.text("--trace", "Write the simulated step as a Chrome trace (ui.perfetto.dev).", metavar="FILE")
+@option.text("--html", "Write a page: timeline, shares, memory, operators.", metavar="FILE")
+@option.text(
+    "--software", "Software of the job; warns about names that no measurement includes.", metavar="NAMES"
 )
-@click.option(
-    "--suggest", "suggests", is_flag=True, help="List single changes that are faster and fit into memory."
-)
+@option.flag("--suggest", "suggests", "List single changes that are faster and fit into memory.")
 @as_option
-@warnings_option
-@json_option
+@option.warnings
+@option.json
 def predict(
     *,
     bundle: str | None,
@@ -199,18 +190,18 @@ def predict(
         elif explained == "layout":
             click.echo(f"{headline(estimate)}\n\n{render_sources(asked.sources, layout or '')}")
         elif breakdown is not None or snapshot is not None:
-            from kernelcast.cli.explain_memory import render_breakdown, render_reserved, render_snapshot
+            from kernelcast.cli.explain import render_breakdown, render_snapshot
 
             parts = [headline(estimate)]
-            parts += [] if breakdown is None else [render_breakdown(breakdown), render_reserved(estimate)]
+            parts += [] if breakdown is None else [render_breakdown(breakdown, estimate.memory)]
             parts += [] if snapshot is None else [render_snapshot(snapshot, estimate.memory)]
-            click.echo("\n\n".join(filter(None, parts)))
+            click.echo("\n\n".join(parts))
         elif explanations is not None:
             from kernelcast.cli.explain import render_explanations
 
             click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
         else:
-            click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
+            click.echo(render_answer(found, lists_warnings=lists_warnings))
             for line in shared:
                 say(f"from the commons: {line}")
             if (line := software_warning(others or (), estimate.provenance)) and not is_quiet():
@@ -265,7 +256,6 @@ class _Asked:
         )
 
     def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
-        """The answer for one hardware."""
         price = self.wish.price(hardware)
         return answer(
             estimator,
@@ -278,8 +268,8 @@ class _Asked:
 
 
 def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
+    from kernelcast.runtime.intent.best import read_open_request
     from kernelcast.runtime.intent.comparison import compare
-    from kernelcast.runtime.intent.open_request import read_open_request
 
     values = {**asked.given, "gpus": asked.wish.gpus}
     requests = {
@@ -289,7 +279,7 @@ def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
     comparison = compare(requests, asked.wish)
 
     def show() -> None:
-        click.echo(render_comparison(comparison, is_brief=is_quiet()))
+        click.echo(render_comparison(comparison))
         best = comparison.compared[0].hardware
         price = asked.wish.price(best)
         more = ["--hardware", best, *(["--price", f"{price:g}"] if price is not None else [])]
@@ -310,8 +300,8 @@ def _check_files(trace: str | None, html: str | None) -> None:
         return
     from kernelcast.runtime.output_file import check_target
 
-    for option, path in asked:
-        check_target(path, option)
+    for name, path in asked:
+        check_target(path, name)
     if len({path.resolve() for _, path in asked}) < len(asked):
         raise UsageError("--trace and --html are the same file, expected two")
 

@@ -1,12 +1,9 @@
 """`kernelcast probe`."""
 
-from typing import Any
-
 import click
 
-from kernelcast.cli.measuring_options import device_option, threads_option
-from kernelcast.cli.options import Shown, json_option
-from kernelcast.cli.terminal import say
+from kernelcast.cli import option
+from kernelcast.cli.terminal import Shown, say
 from kernelcast.collector.machine.peaks import measure_peaks
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
@@ -18,9 +15,9 @@ FORMAT = "kernelcast.fingerprints/1"
 
 
 @click.command()
-@device_option
-@threads_option
-@json_option
+@option.device
+@option.threads
+@option.json
 def probe(device: str, threads: int) -> Shown:
     """Show this machine's compute, fabric and software fingerprints, and the measured peaks of the device.
 
@@ -44,12 +41,8 @@ def probe(device: str, threads: int) -> Shown:
             say(f"{name:9} {part.digest}  {part.description}")
             for field, value in part.to_dict().items():
                 if value not in ("", 0, [], False):
-                    say(f"  {field:21} {_readable(value)}")
+                    say(f"  {field:21} {', '.join(map(str, value)) if isinstance(value, list) else value}")
         rates = ", ".join(f"{amount(rate, 'FLOP/s')} {dtype}" for dtype, rate in peaks.flops_per_s.items())
         say(f"measured  GEMMs {rates}; copies {amount(peaks.memory_bytes_per_s, 'B/s')}")
 
     return Shown({"format": FORMAT, **document, "peaks": asdict(peaks)}, show)
-
-
-def _readable(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

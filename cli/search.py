@@ -7,28 +7,24 @@ from typing import Any, get_args
 
 import click
 
-from kernelcast.cli import completion
+from kernelcast.cli import completion, option
 from kernelcast.cli.estimate_text import headline, warnings_text
-from kernelcast.cli.frameworks import as_option, check_alone, choose_for, layout_words, print_layout
-from kernelcast.cli.intent_options import hardware_names, rank_by_option
-from kernelcast.cli.intent_text import training_text
-from kernelcast.cli.options import (
-    F,
-    Shown,
-    bundle_option,
+from kernelcast.cli.fields import (
     chosen_bundle,
     field_options,
     given_fields,
     given_words,
-    json_option,
+    hardware_names,
     memory_options,
-    model_option,
-    no_calibration_option,
     print_notes,
-    warnings_option,
+    rank_by_option,
 )
+from kernelcast.cli.frameworks import as_option, check_alone, choose_for, layout_words, print_layout
+from kernelcast.cli.intent_text import training_text
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import (
+    Facts,
+    Shown,
     command_line,
     is_quiet,
     print_next,
@@ -44,17 +40,8 @@ from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.field_types import option_name
-from kernelcast.runtime.request.fields import (
-    DATA,
-    DEGREES,
-    EXPERT_DEGREES,
-    REQUEST,
-    SEARCH,
-    SHARED,
-    RankBy,
-)
+from kernelcast.runtime.request.fields import DATA, DEGREES, EXPERT_DEGREES, REQUEST, SEARCH, SHARED, RankBy
 from kernelcast.runtime.request.models import find_model
-from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import Answer, SearchResult
 from kernelcast.runtime.search.search import search
@@ -82,7 +69,7 @@ def _sequence(
     return found
 
 
-def _limit_options(function: F) -> F:
+def _limit_options(function: option.F) -> option.F:
     """One option for each field of a layout: its allowed values."""
     for name, field in reversed(list(LIMITS.items())):
         if name == "sequence_parallel":
@@ -106,12 +93,10 @@ def _limit_options(function: F) -> F:
 
 
 @click.command("search")
-@bundle_option
-@model_option
+@option.bundle
+@option.model
 @field_options(REQUEST["sequence_length"])
-@click.option(
-    "--gpus", required=True, metavar="LIST", help="Number of devices, all of them used: 64, or 64,128."
-)
+@option.text("--gpus", "Number of devices, all of them used: 64, or 64,128.", required=True, metavar="LIST")
 @field_options(
     REQUEST["global_batch"],
     REQUEST["gpus_per_node"],
@@ -126,12 +111,12 @@ def _limit_options(function: F) -> F:
 @field_options(*DATA.values())
 @_limit_options
 @field_options(*SHARED.values(), REQUEST["bucket_entries"], SEARCH["top"], SEARCH["fit_probability"])
-@no_calibration_option
-@click.option("--pareto", is_flag=True, help="Also show the Pareto front of time and memory.")
+@option.no_calibration
+@option.flag("--pareto", "Also show the Pareto front of time and memory.")
 @as_option
-@warnings_option
-@click.option("--dask", "scheduler", metavar="ADDRESS", help="Distribute the search over a Dask cluster.")
-@json_option
+@option.warnings
+@option.text("--dask", "scheduler", "Distribute the search over a Dask cluster.", metavar="ADDRESS")
+@option.json
 def search_(
     *,
     bundle: str | None,
@@ -159,9 +144,9 @@ def search_(
     given, software = chosen.values, chosen.stack
     found = find_model(model_name, sequence_length=sequence_length).require_length()
     print_notes(found)
-    data = wish.data(found.model.sequence_length)
     estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
     question = read_question(given, model=found.model, bundle=estimator.bundle, fabric=fabric)
+    data = wish.data(question.space.sample_length)
     if not (pareto or click.get_current_context().params["as_json"]):
         question = replace(question, front=False)
     with ExitStack() as stack:
@@ -169,7 +154,9 @@ def search_(
         if scheduler is None:
             result = search(estimator, question, report=report)
         else:
-            result = _on_dask(scheduler, estimator, question, report)
+            with needs_extra("--dask", "dask"):
+                from kernelcast.cli.search_dask import search_on_dask
+            result = search_on_dask(scheduler, estimator, question, report=report)
     best = result.best
 
     def show() -> None:
@@ -184,7 +171,6 @@ def search_(
                 pareto=pareto,
                 data=data,
                 in_samples=wish.samples is not None,
-                is_brief=is_quiet(),
                 lists_warnings=lists_warnings,
             )
         )
@@ -220,19 +206,12 @@ def _late_progress(stack: ExitStack) -> Report:
     return report
 
 
-def _on_dask(scheduler: str, estimator: Estimator, question: Question, report: Report) -> SearchResult:
-    with needs_extra("--dask", "dask"):
-        from kernelcast.cli.search_dask import search_on_dask
-    return search_on_dask(scheduler, estimator, question, report=report)
-
-
 def render(
     result: SearchResult,
     *,
     pareto: bool,
     data: Mapping[str, Any] | None = None,
     in_samples: bool = False,
-    is_brief: bool = False,
     lists_warnings: bool = False,
 ) -> str:
     """A result as text: the best layout, the table of layouts, the Pareto front if asked for, counts, warnings."""
@@ -240,16 +219,18 @@ def render(
     if best is None:
         return result.why_nothing()
     space = result.question.space
-    further = [
-        ("asked", f"{space.global_batch} samples per update; {_limit(result)}"),
-        ("searched", _searched(result)),
-    ]
-    at_front = []
+    further: Facts = {
+        "asked": f"{space.global_batch} samples per update; {_limit(result)}",
+        "searched": _searched(result),
+    }
+    at_front: Facts = {}
     if data is not None:
         run = training(best.estimate, **data)
-        at_front.append(("training", training_text(run, in_samples=in_samples)))
+        at_front["training"] = training_text(run, in_samples=in_samples)
     sections = [
-        headline(best.estimate, at_front=at_front, further=() if is_brief else further, is_brief=is_brief),
+        headline(
+            best.estimate, at_front=at_front, further=None if is_quiet() else further, is_brief=is_quiet()
+        ),
         title("Best layouts", _table(result.top, data)),
     ]
     if pareto:
@@ -257,7 +238,7 @@ def render(
     if result.counts.unanswered:
         problems = "; ".join(result.problems)
         sections.append(warning(f"{result.counts.unanswered:,} layouts could not be predicted: {problems}"))
-    if not is_brief and (lines := warnings_text(best.estimate, each=lists_warnings)):
+    if not is_quiet() and (lines := warnings_text(best.estimate, each=lists_warnings)):
         sections.append(f"Of the best layout:\n{lines}")
     return "\n\n".join(sections)
 
@@ -304,12 +285,10 @@ def _columns(answers: tuple[Answer, ...], data: Mapping[str, Any] | None) -> dic
         "recompute": [one.recompute for one in layouts],
         "ZeRO": [str(one.zero) for one in layouts],
         "seq.": ["yes" if one.sequence_parallel else "no" for one in layouts],
-        "doubtful": [_doubtful(one.doubtful_share) for one in estimates],
+        "doubtful": [
+            percent(share) if (share := one.doubtful_share) >= LEAST_SHARE else "" for one in estimates
+        ],
     }
-
-
-def _doubtful(share: float) -> str:
-    return percent(share) if share >= LEAST_SHARE else ""
 
 
 def _limit(result: SearchResult) -> str:

@@ -2,22 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelcast.cli.options import (
-    bundle_option,
-    check_one,
-    chosen_bundle,
-    no_calibration_option,
-    parse_size,
-    time_option,
-)
+from kernelcast.cli import option
+from kernelcast.cli.fields import check_one, chosen_bundle
 from kernelcast.cli.terminal import is_quiet
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import shown
-from kernelcast.serve import Limits, Listener, Warm, run, tcp_listener, unix_listener
-from kernelcast.serve.limits import usual_workers
+from kernelcast.serve import Limits, Warm, run, tcp_listener, unix_listener
 
 _DEFAULTS = Limits()
 _LARGEST_BODY = 1 << 30
@@ -34,56 +28,48 @@ def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> i
 
 def _body(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     # A plain number is bytes.
-    size_bytes = parse_size(f"{text}B" if text.isdecimal() else text, name="--max-body")
+    size_bytes = option.parse_size(f"{text}B" if text.isdecimal() else text, name="--max-body")
     if size_bytes > _LARGEST_BODY:
         raise UsageError(f"--max-body is {shown(text)}, expected at most 1GiB")
     return size_bytes
 
 
 @click.command("serve")
-@bundle_option
-@click.option("--socket", "socket_path", metavar="PATH", help="Unix socket to listen on.")
-@click.option(
+@option.bundle
+@option.text("--socket", "socket_path", "Unix socket to listen on.", metavar="PATH")
+@option.text(
     "--listen",
+    "Address of this machine to listen on instead, such as 127.0.0.1:8642.",
     metavar="ADDRESS:PORT",
-    help="Address of this machine to listen on instead, such as 127.0.0.1:8642.",
 )
-@click.option(
-    "--allow-remote", is_flag=True, help="Allow --listen to name an address that other machines can reach."
+@option.flag("--allow-remote", "Allow --listen to name an address that other machines can reach.")
+@option.text("--socket-mode", "Permissions of the socket.", default="0660", callback=_mode, metavar="MODE")
+@option.text(
+    "--workers", "Compute threads.  [default: this machine's cores, at most 4]", type=click.IntRange(1, 64)
 )
-@click.option(
-    "--socket-mode",
-    default="0660",
-    callback=_mode,
-    metavar="MODE",
-    help="Permissions of the socket.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    help="Compute threads.  [default: this machine's cores, at most 4]",
-)
-@click.option(
+@option.text(
     "--waiting",
+    "Requests that may wait for a thread; further ones are answered with 503.",
     type=click.IntRange(0, 100_000),
     default=_DEFAULTS.waiting,
-    help="Requests that may wait for a thread; further ones are answered with 503.",
 )
-@click.option(
+@option.text(
     "--max-body",
+    "max_body_bytes",
+    "Maximum size of a request body.",
     metavar="SIZE",
     callback=_body,
     default=f"{_DEFAULTS.max_body_bytes >> 20}MiB",
-    help="Maximum size of a request body.",
 )
-@click.option(
+@option.text(
     "--max-search",
+    "max_search_layouts",
+    "Maximum number of layouts of one search.",
     type=click.IntRange(0),
     default=_DEFAULTS.max_search_layouts,
-    help="Maximum number of layouts of one search.",
 )
-@time_option("--time-limit", "time_limit", _DEFAULTS.time_s, "Maximum time of one answer.", most="1h")
-@no_calibration_option
+@option.time("--time-limit", "time_s", "Maximum time of one answer.", default_s=_DEFAULTS.time_s, most="1h")
+@option.no_calibration
 def serve(
     *,
     bundle: str | None,
@@ -93,11 +79,8 @@ def serve(
     allow_remote: bool,
     socket_mode: int,
     workers: int | None,
-    waiting: int,
-    max_body: int,
-    max_search: int,
-    time_limit: float,
     no_calibration: bool,
+    **limits: Any,
 ) -> None:
     """Keep a bundle loaded and answer /predict, /walltime and /search over HTTP (docs/serve.md).
 
@@ -107,18 +90,14 @@ def serve(
     kernelcast serve --bundle here.kcast --socket /run/kernelcast/socket
     """
     check_one("--socket", socket_path, "--listen", listen)
-    limits = Limits(
-        workers=workers or usual_workers(),
-        waiting=waiting,
-        max_body_bytes=max_body,
-        max_search_layouts=max_search,
-        time_s=time_limit,
-    )
     path = Path(chosen_bundle(bundle, hardware))
     warm = Warm.load(path, os.environ, calibrated=not no_calibration)
     for problem in () if is_quiet() else warm.problems:
         click.echo(f"kernelcast: warning: {problem}", err=True)
-    listener = _listener(socket_path, listen, socket_mode, allow_remote)
+    if socket_path is not None:
+        listener = unix_listener(Path(socket_path), mode=socket_mode)
+    else:
+        listener = tcp_listener(listen or "", allow_remote=allow_remote)
     if listen is not None and allow_remote and not is_quiet():
         click.echo(
             "kernelcast: warning: --allow-remote: requests to this address need no password",
@@ -128,13 +107,7 @@ def serve(
         path,
         warm,
         listener,
-        limits,
+        Limits(workers=workers or _DEFAULTS.workers, **limits),
         environment=os.environ,
         started=lambda: click.echo(f"{listener.name}: {warm.name} {warm.digest[:12]}"),
     )
-
-
-def _listener(socket_path: str | None, listen: str | None, socket_mode: int, allow_remote: bool) -> Listener:
-    if socket_path is not None:
-        return unix_listener(Path(socket_path), mode=socket_mode)
-    return tcp_listener(listen or "", allow_remote=allow_remote)

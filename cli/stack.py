@@ -2,15 +2,17 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelcast.cli.options import FILE, Shown, bundle_option, chosen_bundle, json_option, runs_fabric_option
+from kernelcast.cli import option
+from kernelcast.cli.fields import chosen_bundle
 from kernelcast.cli.tables import print_table, signed_percent, table_of, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.json_text import plain_values
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.field_types import read_decimal
 from kernelcast.runtime.request.fields import LAYOUT
@@ -44,7 +46,7 @@ def stack() -> None:
 
 
 @stack.command("list", short_help="List the software stacks that ship.")
-@json_option
+@option.json
 def list_() -> Shown:
     """List the software stacks that ship, with 90 % intervals of their factors and mean absolute errors.
 
@@ -84,32 +86,25 @@ def _factors(one: Stack) -> list[str]:
 
 
 @stack.command(short_help="Fit a stack's factors to measured steps.")
-@click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=FILE)
-@bundle_option
-@runs_fabric_option
-@click.option(
+@click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=option.FILE)
+@option.bundle
+@option.runs_fabric
+@option.several(
     "--fix",
     "fixed",
+    f"Set a factor instead of fitting it ({', '.join(NAMES)}); repeatable.",
     metavar="FACTOR=VALUE",
-    multiple=True,
-    help=f"Set a factor instead of fitting it ({', '.join(NAMES)}); repeatable.",
 )
-@click.option(
-    "--name", default="", metavar="NAME", help="Name of the stack.  [default: that of the file written]"
-)
-@click.option(
+@option.text("--name", "Name of the stack.  [default: that of the file written]", default="", metavar="NAME")
+@option.text(
     "--software",
+    "Description of the software.  [default: that of the runs files]",
     default="",
     metavar="TEXT",
-    help="Description of the software.  [default: that of the runs files]",
 )
-@click.option(
-    "--kernel",
-    type=click.Choice(_KERNELS),
-    help="Kernel of fused attention in the steps.  [default: not stated]",
-)
-@click.option("--output", "-o", type=FILE, help="Write the stack (TOML).  [default: only report]")
-@json_option
+@option.choice(_KERNELS, "--kernel", "Kernel of fused attention in the steps.  [default: not stated]")
+@option.file("--output", "-o", "Write the stack (TOML).  [default: only report]")
+@option.json
 def fit(
     *,
     paths: tuple[Path, ...],
@@ -118,9 +113,8 @@ def fit(
     fabric: str,
     fixed: tuple[str, ...],
     name: str,
-    software: str,
-    kernel: str | None,
     output: Path | None,
+    **asked: Any,
 ) -> Shown:
     """Fit the factors of a software stack to measured steps.
 
@@ -138,11 +132,10 @@ def fit(
     found = fit_stack(
         paths,
         name=name or (output.stem if output is not None else "fitted"),
-        software=software,
-        kernel=kernel,
         fixed=dict(map(_fixed, fixed)),
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,
+        **asked,
     )
     if output is not None:
         write_pieces(output, [stack_toml(found.stack)])
@@ -166,12 +159,8 @@ def _fixed(text: str) -> tuple[str, float]:
 def _document(found: "FittedStack") -> dict[str, object]:
     return {
         "format": FORMAT,
-        "stack": asdict(found.stack),
-        "helps": found.helps,
-        "left_out_by": found.left_out_by,
-        "before": asdict(found.before),
-        "after": asdict(found.after),
-        "scores": [{"before": asdict(one.before), "left_out": asdict(one.left_out)} for one in found.scores],
+        **plain_values(found, "stack", "helps", "left_out_by", "before", "after"),
+        "scores": [plain_values(one, "before", "left_out") for one in found.scores],
         "left_out_steps": [{"runs_file": name, **step.to_dict()} for name, step in found.left_out_steps],
         "unpredicted": [{"label": label, "reason": reason} for label, reason in found.unpredicted],
     }

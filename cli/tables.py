@@ -65,7 +65,6 @@ def print_table(
     indent: str = "",
     optional: Sequence[str] = (),
 ) -> None:
-    """Print `table_of` the same arguments."""
     click.echo(table_of(rows, *columns, indent=indent, optional=optional))
 
 
@@ -113,7 +112,6 @@ class _Shape:
     room: int
 
     def lines(self, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-        """Heads, a rule, and rows."""
         if self.widths is not None:
             heads = [
                 _broken(self.headers[column], size)
@@ -125,7 +123,6 @@ class _Shape:
         yield from self.more(rows)
 
     def more(self, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-        """Rows alone."""
         for row in rows:
             cells = [row[column] for column in self.columns]
             if self.widths is None:

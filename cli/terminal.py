@@ -8,12 +8,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from textwrap import wrap
+from typing import NamedTuple, TypeAlias
 
 import click
 
 from kernelcast.cli.printable import BOLD, DIM, YELLOW, styled
+from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.json_text import json_text
 
 MOST_TEXT = 100
@@ -61,41 +63,49 @@ def say(text: str, *, err: bool = False) -> None:
         click.echo(wrapped(line.strip(), begin=inside, indent=f"{inside}  "), err=err)
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """A line for each label and text, texts aligned."""
-    known = list(rows)
+Facts: TypeAlias = dict[str, str | Sequence[str] | None]
+"""Texts by label: one, several, or None where there is nothing to say."""
+
+
+def facts(rows: Facts) -> str:
+    """A line for each text, after its label; texts aligned."""
+    several = {label: [text] if isinstance(text, str) else text or () for label, text in rows.items()}
+    known = [(label, text) for label, texts in several.items() for text in texts]
     size = max(_LABEL, *(len(label) + 2 for label, _ in known))
     return "\n".join(wrapped(text, begin=label.ljust(size), indent=" " * size) for label, text in known)
 
 
 def heading(text: str) -> str:
-    """A bold line."""
     return styled(text, BOLD)
 
 
 def title(text: str, under: str) -> str:
-    """A section: its heading and body."""
     return f"{heading(wrapped(text))}\n{under}"
 
 
 def warning(text: str) -> str:
-    """One warning."""
-    return wrapped(text, begin="warning: ").replace("warning:", styled("warning:", YELLOW), 1)
+    return styled("warning:", YELLOW) + wrapped(text, begin="warning: ").removeprefix("warning:")
 
 
 def note(text: str, *, err: bool = False) -> None:
-    """Print running text unless --quiet is given."""
     if not is_quiet():
         say(text, err=err)
 
 
+class Shown(NamedTuple):
+    """The answer of a command: a document for programs or what makes it, what prints it for people, status or error."""
+
+    document: object
+    show: Callable[[], object]
+    status: int = 0
+    error: KernelcastError | None = None
+
+
 def print_json(document: object) -> None:
-    """Print a document as JSON."""
     click.echo(json_text(document, indent=2))
 
 
 def is_quiet() -> bool:
-    """Whether --quiet is given to the command that runs."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_QUIET))
 

@@ -6,23 +6,22 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import PATH, Shown, count_option, json_option
+from kernelcast.cli import option
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.views.formatting import shortened_apart
 from kernelcast.store import Database
+from kernelcast.store.trace_difference import Change, TraceComparison, compare_traces
 from kernelcast.store.trace_export import write_trace
-from kernelcast.store.trace_page import PART_TITLES, write_trace_page
+from kernelcast.store.trace_page import write_difference_page, write_trace_page
 from kernelcast.store.trace_report import (
-    Change,
+    PART_TITLES,
     Rows,
-    TraceComparison,
     TraceReport,
-    compare_traces,
     report_tables,
     trace_report,
     traced_runs,
@@ -32,10 +31,11 @@ REPORT_FORMAT = "kernelcast.trace_report/1"
 DIFF_FORMAT = "kernelcast.trace_difference/1"
 _LONGEST_NAME = 70
 _MOST_STEPS = 24  # rows of steps and ranks
+_COMPARED = ("kernels", "operators", "modules")
 
-_top_option = count_option("--top", 15, "Maximum number of rows of a table.")
-_run_option = click.option(
-    "--run", "run_id", default="", metavar="ID", help="Start of the run's id.  [default: all]"
+_top_option = option.count("--top", "Maximum number of rows of a table.", default=15)
+_run_option = option.text(
+    "--run", "run_id", "Start of the run's id.  [default: all]", default="", metavar="ID"
 )
 
 
@@ -52,12 +52,12 @@ def trace() -> None:
 
 
 @trace.command(short_help="Show where the time of a step goes.")
-@click.argument("traces", nargs=-1, required=True, metavar="DB|TRACE...", type=PATH)
+@click.argument("traces", nargs=-1, required=True, metavar="DB|TRACE...", type=option.PATH)
 @_run_option
 @_top_option
-@click.option("--partial", is_flag=True, help="Read a truncated trace as far as it goes.")
-@click.option("--html", "page_path", metavar="FILE", type=PATH, help="Also write an HTML page.")
-@json_option
+@option.flag("--partial", "Read a truncated trace as far as it goes.")
+@option.path("--html", "page_path", "Also write an HTML page.")
+@option.json
 def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_path: Path | None) -> Shown:
     """Show where the time of a step goes: compute, exposed communication, copies, idle time by cause, longest kernels.
 
@@ -89,37 +89,44 @@ def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_
 
 
 @trace.command(short_help="Compare two traced runs.")
-@click.argument("a", metavar="A", type=PATH)
-@click.argument("b", metavar="B", type=PATH)
-@click.option(
-    "--run-a", default="", metavar="ID", help="Start of the run's id in A, if A holds several runs."
-)
-@click.option(
-    "--run-b", default="", metavar="ID", help="Start of the run's id in B, if B holds several runs."
-)
+@click.argument("a", metavar="A", type=option.PATH)
+@click.argument("b", metavar="B", type=option.PATH)
+@option.text("--run-a", "Start of the run's id in A, if A holds several runs.", default="", metavar="ID")
+@option.text("--run-b", "Start of the run's id in B, if B holds several runs.", default="", metavar="ID")
 @_top_option
-@json_option
-def diff(a: Path, b: Path, run_a: str, run_b: str, top: int) -> Shown:
-    """Compare two traced runs, per step and rank: kernels that are slower in B, new, or gone.
+@option.path("--html", "page_path", "Also write an HTML page.")
+@option.json
+def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, page_path: Path | None) -> Shown:
+    """Compare two traced runs, per step and rank: kernels, operators and modules that are slower in B, new, or gone.
 
     A and B are each a database, a trace, or a folder of traces.
 
     \b
     kernelcast trace diff before.json.gz after.json.gz
     """
+    if page_path is not None:
+        check_target(page_path, "--html")
     with opened_traces([a]) as one, opened_traces([b]) as two:
         compared = compare_traces(
             one, _only_run(one, run_a, "--run-a"), two, _only_run(two, run_b, "--run-b")
         )
-    return Shown(_difference(compared), lambda: _show_difference(compared, top))
+    if page_path is not None:
+        write_difference_page(compared, a.name, b.name, page_path)
+
+    def show() -> None:
+        _show_difference(compared, top)
+        if page_path is not None:
+            say(f"{page_path}: page written")
+
+    return Shown(_difference(compared), show)
 
 
 @trace.command(short_help="Export a stored trace as a Chrome trace.")
-@click.argument("database_path", metavar="DB|TRACE", type=PATH)
-@click.option("-o", "--output", "target", required=True, metavar="FILE", type=PATH, help="File to write.")
+@click.argument("database_path", metavar="DB|TRACE", type=option.PATH)
+@option.path("-o", "--output", "target", "File to write.", required=True)
 @_run_option
-@click.option("--rank", type=int, help="Rank to export, if the run has several.")
-@click.option("--step", default="", help="Only this step, by name or number.")
+@option.text("--rank", "Rank to export, if the run has several.", type=int)
+@option.text("--step", "Only this step, by name or number.", default="")
 def export(database_path: Path, target: Path, run_id: str, rank: int | None, step: str) -> None:
     """Export a rank's events as a Chrome trace, for ui.perfetto.dev or ingest.
 
@@ -133,11 +140,11 @@ def export(database_path: Path, target: Path, run_id: str, rank: int | None, ste
     say(f"{target}: {count:,} events")
 
 
-def _only_run(database: Database, run_id: str, option: str) -> str:
+def _only_run(database: Database, run_id: str, name: str) -> str:
     runs = traced_runs(database, run_id)
     if len(runs) > 1:
         listed = ", ".join(run[:12] for run in runs)
-        raise UsageError(f"{option}: found {len(runs)} runs ({listed}), expected the start of one's id")
+        raise UsageError(f"{name}: found {len(runs)} runs ({listed}), expected the start of one's id")
     return runs[0]
 
 
@@ -169,7 +176,7 @@ def _show(one: TraceReport) -> None:
     shown, left = one.steps[:_MOST_STEPS], len(one.steps) - _MOST_STEPS
     title = "steps" if left <= 0 else f"steps ({left:,} more with --json)"
     _print(title, shown, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
-                                "idle_ms", "idle_host_ms", "overlapped_percent"))  # fmt: skip
+                                "idle_ms", "idle_host_ms", "overlapped_percent", "in_mean"))  # fmt: skip
     for table in report_tables():
         if table.name not in ("steps", "streams"):
             _print(table.title, getattr(one, table.name))
@@ -186,7 +193,6 @@ def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
-    """The cells of a column."""
     texts = [value if isinstance(value, str) else "" if value is None else f"{value:,}" for value in values]
     return shortened_apart(texts, _LONGEST_NAME)
 
@@ -206,7 +212,8 @@ def _difference(compared: TraceComparison) -> dict[str, Any]:
         "two_steps": compared.two_steps,
         "step": listed(compared.step),
         "parts": [listed(part) for part in compared.parts],
-        "kernels": [listed(kernel) for kernel in compared.kernels],
+        "causes": [values_of(cause, "kind", "name", "change_ms", "line") for cause in compared.causes],
+        **{name: [listed(one) for one in getattr(compared, name)] for name in _COMPARED},
     }
 
 
@@ -216,22 +223,31 @@ def _show_difference(compared: TraceComparison, top: int) -> None:
         times = ("" if ms is None else f"{ms:,.3f}" for ms in (change.one_ms, change.two_ms))
         return (name, *times, f"{change.change_ms:+,.3f}", percent)
 
-    say(f"per step and rank, of {compared.one_steps} steps of A and {compared.two_steps} of B\n")
+    say(f"per step and rank; steps: {compared.one_steps} of A, {compared.two_steps} of B\n")
     parts = [row(PART_TITLES[part.name], part) for part in compared.parts if part.one_ms or part.two_ms]
     click.echo(
         text_table(("part", "A ms", "B ms", "change ms", "change"), [*parts, row("step", compared.step)])
     )
-    kernels = [kernel for kernel in compared.kernels if kernel.kind][:top]
-    if not kernels or is_quiet():
+    if compared.causes:
+        say(
+            "\ncauses, largest first (the step's time is divided between them, except what all kernels share)"
+        )
+    for cause in compared.causes:
+        say(f"  {cause.line}")
+    if is_quiet():
         return
-    names = shortened_apart([one.name for one in kernels], _LONGEST_NAME)
-    rows = [
-        (*row(name, one), one.kind, *map(_launches, (one.one_launches, one.two_launches)))
-        for name, one in zip(names, kernels, strict=True)
-    ]
-    headers = ("kernel", "A ms", "B ms", "change ms", "change", "", "A launches", "B launches")
-    click.echo()
-    click.echo(text_table(headers, rows))
+    for title in _COMPARED:
+        changed = [one for one in getattr(compared, title) if one.kind][:top]
+        if not changed:
+            continue
+        names = shortened_apart([one.name for one in changed], _LONGEST_NAME)
+        rows = [
+            (*row(name, one), one.kind, *map(_launches, (one.one_launches, one.two_launches)))
+            for name, one in zip(names, changed, strict=True)
+        ]
+        headers = (title[:-1], "A ms", "B ms", "change ms", "change", "", "A launches", "B launches")
+        click.echo()
+        click.echo(text_table(headers, rows))
 
 
 def _launches(count: float | None) -> str:

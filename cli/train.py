@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.measuring_options import prior_option, read_prior
-from kernelcast.cli.options import FILE, PATH, Shown, database_option, id_option, json_option
+from kernelcast.cli import option
+from kernelcast.cli.fields import read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import print_table, text_table
-from kernelcast.cli.terminal import command_line, is_quiet, print_next, say
+from kernelcast.cli.terminal import Shown, command_line, is_quiet, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.bundle.widening import HeldOut
@@ -23,66 +23,57 @@ from kernelcast.train.report.figures import TrainingFigures, figures, table_rows
 from kernelcast.train.report.page import check_directory, write_report
 from kernelcast.train.report.reference import Reference
 
-seed_option = click.option(
-    "--seed",
-    type=click.IntRange(0, LARGEST_SEED),
-    default=DEFAULT_SEED,
-    help="Seed of the splits and the trees.",
+seed_option = option.text(
+    "--seed", "Seed of the splits and the trees.", type=click.IntRange(0, LARGEST_SEED), default=DEFAULT_SEED
 )
 
-jobs_option = click.option(
+jobs_option = option.text(
     "--jobs",
+    "Number of fitting processes; 0 for one per core, if that is faster.",
     type=click.IntRange(min=0),
     default=0,
-    help="Number of fitting processes; 0 for one per core, if that is faster.",
 )
 
 
 @click.command()
-@database_option("Database with the measurements.")
-@click.option("-o", "--output", required=True, type=FILE, help="Bundle to write.")
-@click.option(
+@option.database("Database with the measurements.")
+@option.file("-o", "--output", "Bundle to write.", required=True)
+@option.choice(
+    tuple(STATISTICS),
     "--statistic",
-    type=click.Choice(tuple(STATISTICS)),
-    help="Time of a sample: quiet, the 10th percentile of its repetitions, or the paper's mean of the middle five.  "
+    "Time of a sample: quiet, the 10th percentile of its repetitions, or the paper's mean of the middle five.  "
     "[default: quiet, if all samples have repetitions]",
 )
-@click.option("--dtype", default="", metavar="NAME", help="Dtype to train on, if several were measured.")
-@id_option("hardware", "Start of the hardware id, if the database holds several.")
-@id_option("software", "Start of the software id, if the database holds several.")
-@id_option("fabric", "Start of the fabric id, if the database holds several.")
-@click.option("--traces", is_flag=True, help="Also train on samples ingested from traces of real runs.")
-@click.option(
+@option.text("--dtype", "Dtype to train on, if several were measured.", default="", metavar="NAME")
+@option.fingerprint("hardware", "Start of the hardware id, if the database holds several.")
+@option.fingerprint("software", "Start of the software id, if the database holds several.")
+@option.fingerprint("fabric", "Start of the fabric id, if the database holds several.")
+@option.flag("--traces", "Also train on samples ingested from traces of real runs.")
+@option.text(
     "--only-origin",
+    "Train on the samples of one merge, by the start of its id (db info), or, with own, on all other samples.",
     default="",
     metavar="MERGE",
-    help="Train on the samples of one merge, by the start of its id (db info), or, with own, on all other samples.",
 )
 @seed_option
 @jobs_option
-@click.option(
+@option.file(
     "--from",
     "earlier_path",
+    "Reuse regressors of an earlier bundle whose rows and settings are unchanged.",
     metavar="OLD",
-    type=FILE,
-    help="Reuse regressors of an earlier bundle whose rows and settings are unchanged.",
 )
-@prior_option
-@click.option(
-    "--report",
-    "report_directory",
-    metavar="DIR",
-    type=PATH,
-    help="Write a page with tables and plots to DIR/index.html.",
+@option.prior
+@option.path(
+    "--report", "report_directory", "Write a page with tables and plots to DIR/index.html.", metavar="DIR"
 )
-@click.option(
+@option.path(
     "--compare-with",
     "reference_directory",
+    "Folder with the errors published by the method's authors, to compare with.",
     metavar="DIR",
-    type=PATH,
-    help="Folder with the errors published by the method's authors, to compare with.",
 )
-@json_option
+@option.json
 def train(
     database_path: Path,
     output: Path,
@@ -121,7 +112,7 @@ def train(
     page = write(found) if write else None
 
     def show() -> None:
-        _show(found, is_brief=is_quiet())
+        _show(found)
         errors = [role.reference_error for operator in found.operators for role in operator.roles]
         if reference and not any(error is not None for error in errors):
             say(f"reference {reference.directory}: no errors of these operators in {trained.manifest.dtype}")
@@ -136,13 +127,13 @@ def train(
     return Shown(found.to_dict(), show)
 
 
-def show_training(trained: Trained, *, is_brief: bool = False) -> None:
-    """Print the error table, skipped operators and mean errors; only the means if `is_brief`."""
-    _show(figures(trained), is_brief=is_brief)
+def show_training(trained: Trained) -> None:
+    """Print the error table, skipped operators and mean errors; with --quiet only the means."""
+    _show(figures(trained))
 
 
-def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
-    if not is_brief:
+def _show(found: TrainingFigures) -> None:
+    if not is_quiet():
         optional = ("size", "form", "algorithm", "coverage", "range")
         click.echo(text_table(*table_texts(table_rows(found)), optional=optional))
         show_doubts(found)

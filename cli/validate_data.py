@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.measuring_options import read_prior, whole_numbers
-from kernelcast.cli.options import FILE, PATH, Shown, json_option
+from kernelcast.cli import option
+from kernelcast.cli.fields import read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import print_table, signed_percent, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.cli.train import jobs_option, seed_option, show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.estimate.doubts import warning_lines
@@ -30,27 +30,26 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
 
 
 @click.command(short_help="Predict steps published by the method's authors, from their operator data.")
-@click.argument("directory", metavar="DIR", type=PATH)
-@click.option(
+@click.argument("directory", metavar="DIR", type=option.PATH)
+@option.text(
     "--runs",
     "runs_name",
+    "Measured steps (TOML), or a site whose steps ship.  [default: the name of DIR]",
     metavar="FILE",
     default="",
-    help="Measured steps (TOML), or a site whose steps ship.  [default: the name of DIR]",
 )
-@click.option("--db", "database_path", metavar="FILE", type=FILE, help="Database for the imported rows.")
-@click.option("-o", "--output", type=FILE, help="Bundle to write.")
-@click.option(
+@option.file("--db", "database_path", "Database for the imported rows.", metavar="FILE")
+@option.file("-o", "--output", "Bundle to write.")
+@option.file(
     "--from",
     "earlier_path",
+    "Reuse regressors of an earlier bundle whose rows and settings are unchanged.",
     metavar="OLD",
-    type=FILE,
-    help="Reuse regressors of an earlier bundle whose rows and settings are unchanged.",
 )
-@click.option("--dtype", default="", metavar="NAME", help="Dtype to use, if DIR holds several.")
+@option.text("--dtype", "Dtype to use, if DIR holds several.", default="", metavar="NAME")
 @seed_option
 @jobs_option
-@json_option
+@option.json
 def published(directory: Path, runs_name: str, earlier_path: Path | None, **asked: Any) -> Shown:
     """Predict published training steps from operators measured at the same site.
 
@@ -158,8 +157,8 @@ def _run_interval(run: ComparedRun) -> str:
 
 
 @click.command(short_help="Predict published collectives from descriptions of their fabrics.")
-@click.argument("directory", metavar="DIR", type=PATH)
-@json_option
+@click.argument("directory", metavar="DIR", type=option.PATH)
+@option.json
 def fabrics(directory: Path) -> Shown:
     """Predict published collectives from descriptions of their fabrics, and from rows of other layouts.
 
@@ -217,33 +216,20 @@ _POINTS = f"rising numbers up to {_MOST_POINTS}, such as 5,20"
 
 @click.command(short_help="Predict a device's operators from a few of its points and another device.")
 @click.argument("donor", metavar="NAME|FILE")
-@click.argument("database_path", metavar="DB", type=FILE)
-@click.option(
+@click.argument("database_path", metavar="DB", type=option.FILE)
+@option.text(
     "--points",
+    "Points per operator that correct the prior.",
     default="5,20",
     metavar="N[,N...]",
-    callback=lambda context, parameter, value: whole_numbers(
+    callback=lambda context, parameter, value: option.whole_numbers(
         value, "--points", _MOST_POINTS, _POINTS, is_rising=True
     ),
-    help="Points per operator that correct the prior.",
 )
-@click.option(
-    "--without",
-    multiple=True,
-    metavar="OPERATOR[:ROLE]",
-    help="Leave this operator out; repeatable.",
-)
-@click.option(
-    "--draws", type=click.IntRange(1, 100), default=5, help="Number of random draws of held-out rows."
-)
-@json_option
-def prior(
-    donor: str,
-    database_path: Path,
-    points: tuple[int, ...],
-    without: tuple[str, ...],
-    draws: int,
-) -> Shown:
+@option.several("--without", "Leave this operator out; repeatable.", metavar="OPERATOR[:ROLE]")
+@option.text("--draws", "Number of random draws of held-out rows.", type=click.IntRange(1, 100), default=5)
+@option.json
+def prior(donor: str, database_path: Path, **asked: Any) -> Shown:
     """Predict the operators of the device in DB from another device's bundle and a few points of DB.
 
     A fifth of the rows is held out. Points are chosen as by collect compute --prior, or at random; the baseline is a
@@ -255,9 +241,7 @@ def prior(
     """
     bundle = read_prior(donor)
     with Database.open(database_path, read_only=True) as database, progress("operators") as report:
-        found = validate_prior(
-            bundle, database, points=points, without=without, draws=draws, on_progress=report
-        )
+        found = validate_prior(bundle, database, **asked, on_progress=report)
     return Shown(found.to_dict(), lambda: _show_prior(found))
 
 

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import FILE, PATH, Shown, json_option
+from kernelcast.cli import option
 from kernelcast.cli.tables import print_table, signed_percent
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import gibibytes, percent
-from kernelcast.validate.memory import ComparedCase, MemoryValidation, covered, spreads_toml, validate_memory
+from kernelcast.validate.memory import MemoryValidation, covered, spreads_toml, validate_memory
 
 
 @click.command(short_help="Predict the memory of training steps measured by others.")
-@click.argument("directory", metavar="DIR", type=PATH)
-@click.option("--each", is_flag=True, help="Show every case, the largest errors first.")
-@click.option("--output", "-o", type=FILE, help="Write the spread of the errors (TOML).")
-@json_option
+@click.argument("directory", metavar="DIR", type=option.PATH)
+@option.flag("--each", "Show every case, the largest errors first.")
+@option.file("--output", "-o", "Write the spread of the errors (TOML).")
+@option.json
 def memory(directory: Path, each: bool, output: Path | None) -> Shown:
     """Ask measured steps for their memory, and compare with what was logged.
 
@@ -68,12 +68,8 @@ def _show(found: MemoryValidation, each: bool) -> None:
             ("case", lambda one: one.case.name),
             ("measured", lambda one: gibibytes(int(one.case.measured_bytes or 0))),
             ("predicted", lambda one: gibibytes(one.predicted_bytes)),
-            ("error", _error),
+            ("error", lambda one: signed_percent(one.error)),
         )
     if not is_quiet():
         say("\n" + "\n".join(f"not asked: {count} × {why}" for why, count in found.left_out.items()))
         say(f"settings without effect here: {', '.join(f'{key} {n}' for key, n in found.unread.items())}")
-
-
-def _error(one: ComparedCase) -> str:
-    return signed_percent(one.error)

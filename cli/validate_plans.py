@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import click
 
-from kernelcast.cli.options import Shown, json_option
+from kernelcast.cli import option
 from kernelcast.cli.tables import print_table, signed_percent
+from kernelcast.cli.terminal import Shown
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.validate.plans import PlannedRun, planned_runs
 
@@ -13,7 +14,7 @@ FORMAT = "kernelcast.validated-plans/1"
 
 
 @click.command(short_help="Compare plans with published runs.")
-@json_option
+@option.json
 def plans() -> Shown:
     """Plan published training runs and compare goodput or GPU-hours with what was reported.
 
@@ -48,6 +49,13 @@ def _show(found: Sequence[PlannedRun]) -> None:
         ("within", lambda one: "yes" if one.is_within else "NO"),
         ("error", lambda one: _error(one)),
         ("what the report leaves open", lambda one: one.run.vague),
+    )
+    click.echo()
+    print_table(
+        [(one, lost) for one in found if (lost := one.lost_per_failure_h) is not None],
+        ("run", lambda row: row[0].name),
+        ("lost per failure, reported", lambda row: f"{'< ' * row[0].run.at_least}{row[1][0]:.2f} h"),
+        ("planned", lambda row: f"{row[1][1]:.2f} h"),
     )
     errors = errors_of(found)
     click.echo(

@@ -6,20 +6,10 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.measuring_options import device_option, dtype_option, threads_option
-from kernelcast.cli.options import (
-    FILE,
-    Shown,
-    bundle_path_option,
-    count_option,
-    database_option,
-    json_option,
-    no_calibration_option,
-    time_option,
-)
+from kernelcast.cli import option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import print_components, print_table
-from kernelcast.cli.terminal import is_quiet, note, say
+from kernelcast.cli.terminal import Shown, is_quiet, note, say
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
@@ -35,30 +25,27 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 
 
 @click.command("run")
-@bundle_path_option
-@database_option("Database for the steps; created if missing.")
-@click.option(
+@option.bundle_path
+@option.database("Database for the steps; created if missing.")
+@option.file(
     "--config",
     "config_path",
-    type=FILE,
-    help="Configurations: here, modern, or a file in the format of validate/here.toml.  [default: here]",
+    "Configurations: here, modern, or a file in the format of validate/here.toml.  [default: here]",
 )
-@count_option("--repetitions", 3, "Repetitions of the validation.")
-@count_option("--steps", 20, "Timed steps per configuration and repetition.")
-@click.option("--only", multiple=True, metavar="PP-TP-DP", help="Train only this layout; repeatable.")
-@device_option
-@dtype_option
-@threads_option
-@click.option(
-    "--max-processes",
-    type=click.IntRange(min=1),
-    help="Refuse layouts with more processes.  [default: cores / threads, or CUDA devices]",
+@option.count("--repetitions", "Repetitions of the validation.", default=3)
+@option.count("--steps", "Timed steps per configuration and repetition.", default=20)
+@option.several("--only", "Train only this layout; repeatable.", metavar="PP-TP-DP")
+@option.device
+@option.dtype
+@option.threads
+@option.count(
+    "--max-processes", "Refuse layouts with more processes.  [default: cores / threads, or CUDA devices]"
 )
-@time_option("--timeout", "timeout_s", 300, "Abort after this time without a finished turn.")
-@no_calibration_option
-@click.option("--again", is_flag=True, help="Train configurations again that the database already holds.")
-@click.option("--by-operator", "with_operators", is_flag=True, help="Show each operator's time in the step.")
-@json_option
+@option.time("--timeout", "timeout_s", "Abort after this time without a finished turn.", default_s=300)
+@option.no_calibration
+@option.flag("--again", "Train configurations again that the database already holds.")
+@option.flag("--by-operator", "with_operators", "Show each operator's time in the step.")
+@option.json
 def run(
     *,
     bundle_path: Path,

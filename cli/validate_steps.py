@@ -7,17 +7,10 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import (
-    FILE,
-    Shown,
-    bundle_option,
-    chosen_bundle,
-    field_options,
-    json_option,
-    runs_fabric_option,
-)
+from kernelcast.cli import option
+from kernelcast.cli.fields import chosen_bundle, field_options
 from kernelcast.cli.tables import print_table, signed_percent, text_table
-from kernelcast.cli.terminal import is_quiet, say
+from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.runtime.answers.step_errors import StepErrors
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError, one_line, shown
@@ -33,25 +26,22 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
 
 
 @click.command(short_help="Score predictions against training steps measured by others.")
-@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=FILE)
-@bundle_option
-@runs_fabric_option
+@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=option.FILE)
+@option.bundle
+@option.runs_fabric
 @field_options(OPTIONS["stack"], OPTIONS["timeline"])
-@click.option(
-    "--picture",
-    type=FILE,
-    help="Plot predicted against measured steps, and errors by size and layout (.png, .svg or .pdf).",
+@option.file(
+    "--picture", "Plot predicted against measured steps, and errors by size and layout (.png, .svg or .pdf)."
 )
-@click.option(
+@option.several(
     "--with",
     "changes",
+    "Set a field of the training software for every step; repeatable.",
     metavar="FIELD=VALUE",
-    multiple=True,
-    help="Set a field of the training software for every step; repeatable.",
 )
-@click.option("--effects", is_flag=True, help="Show the effect of each such field on the errors.")
-@click.option("--each", is_flag=True, help="Show every step.")
-@json_option
+@option.flag("--effects", "Show the effect of each such field on the errors.")
+@option.flag("--each", "Show every step.")
+@option.json
 def steps(
     paths: tuple[Path, ...],
     bundle: str | None,
@@ -104,8 +94,8 @@ def steps(
 
 
 @click.command(short_help="Add your own measured steps to those that are scored.")
-@click.argument("path", metavar="RUNS", type=FILE)
-@click.option("--replace", is_flag=True, help="Replace an added file of the same name.")
+@click.argument("path", metavar="RUNS", type=option.FILE)
+@option.flag("--replace", "Replace an added file of the same name.")
 def add(path: Path, replace: bool) -> None:
     """Check a file of measured steps (TOML, docs/validation.md), predict them, and keep a copy.
 
@@ -207,7 +197,7 @@ def _scores(scores: tuple[Score, ...]) -> str:
         "half-width": [percent(score.median_half_width) for score in scores],
         "memory error": [signed_percent(score.mean_memory_error) for score in scores],
         "largest": [signed_percent(score.largest_memory_error) for score in scores],
-        "least left": [_left(score) for score in scores],
+        "least left": [_gibibytes(score.least_margin_gib) for score in scores],
         "predicted too large": [f"{score.too_large or '-'}" for score in scores],
         "published error": [percent(score.mean_abs_published_error) for score in scores],
     }
@@ -230,7 +220,7 @@ def _each(steps: tuple[ScoredStep, ...]) -> str:
         "90 % interval": [_interval(step) for step in steps],
         "memory": [_gib(step) for step in steps],
         "memory error": [", ".join(map(signed_percent, step.memory_errors)) or "-" for step in steps],
-        "left": ["-" if step.margin_gib is None else f"{step.margin_gib:.1f} GiB" for step in steps],
+        "left": [_gibibytes(step.margin_gib) for step in steps],
     }
     return _table(columns)
 
@@ -256,8 +246,8 @@ def _gib(step: ScoredStep) -> str:
     return f"{sizes} GiB{' (does not fit)' if step.fits is False else ''}"
 
 
-def _left(score: Score) -> str:
-    return "-" if score.least_margin_gib is None else f"{score.least_margin_gib:.1f} GiB"
+def _gibibytes(size_gib: float | None) -> str:
+    return "-" if size_gib is None else f"{size_gib:.1f} GiB"
 
 
 ERRORS_FORMAT = "kernelcast.step-errors/1"
@@ -265,8 +255,8 @@ _LEVELS = (0.05, 0.5, 0.95)
 
 
 @click.command(short_help="Show errors of sums of operators in measured steps.")
-@click.option("--output", "-o", type=FILE, help="Write the table (JSON).")
-@json_option
+@option.file("--output", "-o", "Write the table (JSON).")
+@option.json
 def errors(output: Path | None) -> Shown:
     """Predict the measured steps that ship, and show quantiles of measured / predicted by source and timeline.
 
@@ -312,7 +302,10 @@ def _show_errors(found: StepErrors) -> None:
         "measured / predicted, median",
         "95 %",
     )
-    click.echo(text_table(heads, [(*cells, *_ratios(errors)) for *cells, errors in sources]))
+    rows = [
+        (*cells, *(f"{math.exp(one):.3f}" for one in errors.quantiles(_LEVELS))) for *cells, errors in sources
+    ]
+    click.echo(text_table(heads, rows))
     click.echo("\nStacks on other devices than they were fitted to:")
     print_table(
         found.carried,
@@ -322,7 +315,3 @@ def _show_errors(found: StepErrors) -> None:
         ("measured / predicted - 1, mean", lambda one: signed_percent(math.expm1(one.log_error))),
     )
     click.echo(f"root mean square {percent(found.carried_spread)}")
-
-
-def _ratios(found: StepErrors) -> list[str]:
-    return [f"{math.exp(one):.3f}" for one in found.quantiles(_LEVELS)]

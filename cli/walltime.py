@@ -9,14 +9,16 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from kernelcast.cli.options import PATH, field_options, no_calibration_option
+from kernelcast.cli import option
+from kernelcast.cli.fields import field_options
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import facts, heading, is_quiet, say
+from kernelcast.cli.terminal import Facts, facts, heading, is_quiet, say
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import needs_extra, one_line, shown
 from kernelcast.runtime.frameworks.slurm import OPTIONS as SLURM_OPTIONS
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import renamed
+from kernelcast.runtime.small_file import STDIN
 from kernelcast.runtime.views.formatting import between, seconds
 from kernelcast.walltime import (
     Answer,
@@ -31,10 +33,8 @@ from kernelcast.walltime import (
     slurm_environment,
     whole_seconds,
 )
-from kernelcast.walltime.batch_script import MAX_HEAD_BYTES, decoded
 from kernelcast.walltime.fields import JOB_FIELDS
-
-STDIN = "-"
+from kernelcast.walltime.job import MAX_HEAD_BYTES, decoded
 
 
 def _slurm_options(
@@ -62,41 +62,29 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.command("walltime")
 @click.argument("job", required=False, metavar="[JOB]")
 @field_options(*JOB_FIELDS.values(), as_text=True)
-@click.option(
-    "--asked",
-    callback=_asked,
-    metavar="TIME",
-    help="Time limit of the job; warns if it is too short.",
-)
-@click.option(
+@option.text("--asked", "Time limit of the job; warns if it is too short.", callback=_asked, metavar="TIME")
+@option.several(
     "--slurm",
     "slurm_options",
-    multiple=True,
+    "Slurm options of the job: nodes=2, gpus-per-node=4, …  [default: the script's #SBATCH lines]",
     callback=_slurm_options,
     metavar="NAME=VALUE",
-    help="Slurm options of the job: nodes=2, gpus-per-node=4, …  [default: the script's #SBATCH lines]",
 )
-@click.option(
-    "--untrusted",
-    is_flag=True,
-    help="JOB comes from another user: it may not name files, and files in its folder are not read.",
+@option.flag(
+    "--untrusted", "JOB comes from another user: it may not name files, and files in its folder are not read."
 )
-@click.option(
-    "--k8s",
-    is_flag=True,
-    help="JOB is a Kubernetes manifest: print it with time limits set in its Jobs.",
-)
-@click.option("--overwrite", is_flag=True, help="With --k8s: replace existing time limits.")
-@click.option("--output", "-o", type=PATH, metavar="FILE", help="With --k8s: write the manifest to FILE.")
-@no_calibration_option
-@click.option(
+@option.flag("--k8s", "JOB is a Kubernetes manifest: print it with time limits set in its Jobs.")
+@option.flag("--overwrite", "With --k8s: replace existing time limits.")
+@option.path("--output", "-o", "With --k8s: write the manifest to FILE.")
+@option.no_calibration
+@option.choice(
+    ["table", "slurm", "seconds", "json"],
     "--format",
     "form",
-    type=click.Choice(["table", "slurm", "seconds", "json"]),
+    "slurm: time limit rounded up to the minute; json: kernelcast.walltime/2.",
     default="table",
-    help="slurm: time limit rounded up to the minute; json: kernelcast.walltime/2.",
 )
-@click.option("--json", "form", flag_value="json", help="Same as --format json.")
+@option.text("--json", "form", "Same as --format json.", flag_value="json")
 def walltime(
     *,
     job: str | None,
@@ -186,28 +174,17 @@ def render(found: Answer) -> str:
         rows.append(["cost", *(f"{held.cost or 0:,.2f}" for held in columns)])
     step, cluster = times.step, estimate.cluster
     source = estimate.provenance
-    lines = [
-        (
-            "job",
-            f"between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
-            f"requested: its upper end and a margin of {times.margin:.0%}",
-        ),
-        (
-            "steps",
-            f"{times.steps:,} of {seconds(step.expected_s)} "
-            f"({between(step.low_s, step.high_s, like=step.expected_s)})",
-        ),
-        ("hardware", "; ".join(source.compute) or "not recorded"),
-        (
-            "layout",
-            f"{layout.degrees} = {found.gpus} GPU(s) "
-            f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
-        ),
-    ]
-    if source.stack is not None:
-        lines.append(("stack", str(source.stack)))
-    if source.calibration is not None:
-        lines.append(("calibration", source.calibration.summary))
+    lines: Facts = {
+        "job": f"between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
+        f"requested: its upper end and a margin of {times.margin:.0%}",
+        "steps": f"{times.steps:,} of {seconds(step.expected_s)} "
+        f"({between(step.low_s, step.high_s, like=step.expected_s)})",
+        "hardware": "; ".join(source.compute) or "not recorded",
+        "layout": f"{layout.degrees} = {found.gpus} GPU(s) "
+        f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
+        "stack": None if source.stack is None else str(source.stack),
+        "calibration": None if source.calibration is None else source.calibration.summary,
+    }
     sections = [
         heading(f"time limit {found.slurm or format_time(times.walltime_s)}{jobs}"),
         text_table(("", "expected", "requested"), rows, indent="  "),

@@ -137,12 +137,10 @@ def pack(trained: Bundle, output: Path, which: Callable[[RegressorEntry], object
 
 
 def is_collective(entry: RegressorEntry) -> bool:
-    """Whether its operator is a collective."""
     return OPERATORS[entry.operator].is_collective
 
 
 def is_unfused(entry: RegressorEntry) -> bool:
-    """Whether its operator is one of `UNFUSED`."""
     return entry.operator in UNFUSED
 
 
@@ -153,7 +151,6 @@ def is_shipped(entry: RegressorEntry) -> bool:
 
 
 def bundle_file(row: Hardware) -> Path:
-    """Where measured hardware's bundle lies."""
     if row.bundle is None:
         sys.exit(f"hardware {row.name}: was not measured, expected one of {', '.join(TABLES)}")
     return row.bundle
@@ -192,6 +189,13 @@ def digests(folder: Path = ROOT, suffixes: Sequence[str] = (".csv", ".json", ".p
     )
 
 
+def bundle_digests() -> str:
+    """The same lines of the bundles that ship, and a comment for each with the digest of its manifest."""
+    read = (read_bundle(path) for path in sorted(SUMS.parent.glob("*.kcast")))
+    manifests = (f"# {sha256(one.manifest.to_json()).hexdigest()}  {one.path.name}\n" for one in read)
+    return digests(SUMS.parent, (".kcast",)) + "".join(manifests)
+
+
 def _progress(name: str) -> Callable[[int, int, str], None]:
     def report(done: int, total: int, operator: str) -> None:
         print(f"{name}: {done} of {total} regressors ({operator})", file=sys.stderr)
@@ -200,11 +204,10 @@ def _progress(name: str) -> Callable[[int, int, str], None]:
 
 
 def _list_bundles() -> None:
-    SUMS.write_text(digests(SUMS.parent, (".kcast",)), encoding="utf-8")
+    SUMS.write_text(bundle_digests(), encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """See the module's docstring."""
     if arguments == ["--digests"]:
         SOURCE_SUMS.write_text(digests(), encoding="utf-8")
         _list_bundles()

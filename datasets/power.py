@@ -25,7 +25,6 @@ _HEADER = """\
 
 
 def lines() -> str:
-    """The table."""
     text = _HEADER
     for name, path in TABLES.items():
         of = device(name)

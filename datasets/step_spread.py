@@ -24,7 +24,6 @@ Key = tuple[str, str, int]
 
 
 def rows(folder: Path) -> Iterator[tuple[object, ...]]:
-    """Rows of the table, sorted."""
     starts: dict[Key, list[float]] = defaultdict(list)
     keys: dict[str, Key] = {}
     for run in _read(folder / "runs.csv.gz"):

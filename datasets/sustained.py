@@ -8,12 +8,13 @@ for 180 ms and more, one after the other: their rates no longer depend on how lo
 """
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
 
-from kernelcast.datasets.tables import Tables, tables_for, write_or_check
+from kernelcast.datasets.tables import ROOT, Tables, tables_for, write_or_check
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import SUSTAINED
@@ -38,13 +39,18 @@ _HEADER = """\
 # FLOP/s that devices hold in matrix products that last, as a share of the peak: nine of ten products of at least 20 ms
 # (10 or 4 ms where fewer than ten last that long) stay below. In 16 bit, with -float8 in 8 bit by the faster of the
 # measured kernels, and with -float4 in NVFP4. Written by `make datasets`; rows is how many there are, burst what one in
-# a thousand of the shorter products exceeds. power: rates of one chip at two power limits are as the limits to this
-# exponent, the mean over the pairs in 16 and 8 bit.
+# a thousand of the shorter products exceeds; one row without burst is the fastest product that its maker published.
+# power: rates of one chip at two power limits are as the limits to this exponent, the mean over pairs of Blackwell
+# devices in 16 and 8 bit; Hopper's is 1: its voltage falls no more.
 """
 
 
 PAIRS = (("b200-sxm", "gb200"), ("b300-sxm", "gb300"))
 """One chip at two power limits."""
+HOPPER = 1.0
+"""No chip of Hopper was measured at two limits. At 700 W it multiplies at two thirds of its highest clock, where the
+voltage is near its least: what an operation takes stays the same, and the clock goes as the limit. torchtitan's steps
+at 500 W decide between this and Blackwell's: they ask for 0.9 to 1.05 (docs/hardware.md, Sustained rates)."""
 _PEAKS = {"bfloat16": "bfloat16", "float8_e4m3fn": "float8", "float4_e2m1fn_x2": "nvfp4"}
 
 
@@ -60,7 +66,6 @@ def _counts(one: Sample) -> bool:
 
 
 def lines() -> str:
-    """The table."""
     text, rates = _HEADER, {}
     for name, tables in TABLES.items():
         peak = device(re.sub("-float[48]$", "", name)).flops_per_s[_PEAKS[tables.dtype]]
@@ -82,6 +87,7 @@ rows = {rows}
 burst = {burst:.3f}
 source = "{tables.paths[0]}"
 """
+    text += "".join(_published())
     exponents = [
         np.log(rates[more + kind] / rates[less + kind]) / np.log(device(more).power_w / device(less).power_w)
         for less, more in PAIRS
@@ -93,8 +99,22 @@ source = "{tables.paths[0]}"
         + f"""
 [power]
 exponent = {np.mean(exponents):.2f}
+Hopper = {HOPPER:.2f}
 """
     )
+
+
+def _published() -> Iterator[str]:
+    """Rates that makers state of devices without a table."""
+    for name, row in tomllib.loads((ROOT / "tables.toml").read_text(encoding="utf-8"))["published"].items():
+        for kind, peak in (("", "bfloat16"), ("-float8", "float8")):
+            share = row[peak] * 1e12 / device(name).flops_per_s[peak]
+            yield f"""
+[{name}{kind}]
+share = {share:.3f}
+rows = 1
+source = "{row["source"]}"
+"""
 
 
 def _held(rows: Sequence[tuple[float, float]]) -> tuple[float, int, float]:

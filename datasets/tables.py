@@ -52,7 +52,6 @@ class Tables(Record):
     most_rows: int = 0
 
     def read(self) -> Parsed:
-        """Import them."""
         repository = self.paths[0].partition("/")[0]
         commit = {"commit": COMMITS[repository]} if repository in COMMITS else {}
         parsed = _READERS[repository]([ROOT / path for path in self.paths], **commit)
@@ -99,18 +98,13 @@ def tables_for(purpose: str) -> dict[str, Any]:
 
 
 def database_of(tables: Tables, path: Path) -> Database:
-    """A new database with what the tables hold."""
     database = Database.open(path, create=True)
     store_parsed(database, tables.read())
     return database
 
 
 def write_or_check(path: Path, text: str) -> None:
-    """Write a table that ships; with the argument `--check` compare it with the one there.
-
-    Raises:
-        SystemExit: it differs.
-    """
+    """Write a table that ships; with the argument `--check` exit with an error where the one there differs."""
     if sys.argv[1:] != ["--check"]:
         path.write_text(text, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != text:

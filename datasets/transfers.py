@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from kernelcast.datasets.build import TABLES, bundle_file
 from kernelcast.datasets.tables import database_of, tables_for, write_or_check
-from kernelcast.runtime.answers.beyond_range import doublings_beyond
 from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.ranges import doublings_beyond
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
@@ -85,7 +85,6 @@ def measured() -> Iterator[Measured]:
 
 
 def lines() -> Iterator[str]:
-    """The table, one line at a time."""
     predictors = {
         name: Predictor(read_bundle(bundle_file(row)))
         for name, row in measured_hardware().items()

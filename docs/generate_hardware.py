@@ -63,7 +63,7 @@ def _sustained() -> str:
         is_own = origin is of
         lines.append(
             f"| {name} | {peak:.0f} | {found.share * peak:.0f} ({found.share:.0%}) | "
-            f"{f'{found.burst * peak:.0f}' if is_own else '–'} | "
+            f"{f'{found.burst * peak:.0f}' if is_own and found.burst else '–'} | "
             f"{found.source if is_own else f'the share of {origin.name}'} | {f'{found.rows:,}' if is_own else '–'} |"
         )
     return "\n".join(lines) + "\n"

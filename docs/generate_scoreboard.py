@@ -5,6 +5,7 @@ python docs/generate_scoreboard.py
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def board() -> Board:
         plain=plain,
         closed_form=sources_of(_kept("scoreboard/closed-form")),
         stacked=tuple(
-            one.with_points(Point.of(step, one.asked) for step in by_file[one.runs_file])
+            replace(one, points=tuple(Point.of(step, one.asked) for step in by_file[one.runs_file]))
             for one in plain
             if one.runs_file in by_file
         ),

@@ -30,11 +30,10 @@ from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.shipped import BUNDLES, FABRICS
 from kernelcast.runtime.stack.stack_file import stack_named
 from kernelcast.runtime.views.pictures import pictures
-from kernelcast.serve.catalogue import catalogue, model_fields
+from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.predicting import layout_choices
-from kernelcast.serve.predicting import predict as predict_of_server
-from kernelcast.serve.searching import compact_layouts
+from kernelcast.serve.questions import compact_layouts, layout_choices
+from kernelcast.serve.questions import predict as predict_of_server
 from kernelcast.serve.warm import Warm
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train.report.figures import FORMAT as TRAINING_FORMAT
@@ -63,6 +62,7 @@ _LAYOUT = "--pp 2 --tp 2 --dp 8 --micro-batch 1 --global-batch 64"
 _SNAPSHOT = {
     "segments": [{"device": 0, "total_size": 2048, "blocks": [{"size": 1024, "state": "active_allocated"}]}]
 }
+_LOG = "Theoretical memory footprints: weight and optimizer=57438.81 MB\n"
 _ONE_DEVICE = """
 site = "Example"
 device = "a100-sxm"
@@ -143,15 +143,16 @@ def _answers(folder: Path) -> Iterator[dict[str, Any]]:
     yield _printed("import estimate-train-time", DATA / "importers" / "Example", "--db", samples)
     one = "predict --micro-batch 1 --micro-batches 4"
     yield _printed(one, "--bundle", calibrated, "--model", config, "--explain qkv --db", samples)
-    snapshot.write_text(json.dumps(_SNAPSHOT))
     layout = "--tp 4 --dp 16 --micro-batch 4 --micro-batches 8 --explain memory --memory-snapshot"
-    yield _printed("predict --hardware h100-sxm --model llama-3.1-8b", layout, snapshot)
+    for text in (json.dumps(_SNAPSHOT), _LOG):
+        snapshot.write_text(text)
+        yield _printed("predict --hardware h100-sxm --model llama-3.1-8b", layout, snapshot)
     script = ROOT / "docs" / "small" / "train.sh"
     yield _printed("predict --hardware h100-sxm --model llama-3.1-8b --layout", script)
     yield _printed(one, _H200, "--explain swiglu --optimizer lion --attention-kernel flash-2")
     yield _printed(one, _H200, "--offload-optimizer 0.5 --host-memory-gb-per-s 200 --offload-activations 0.1")
     yield _printed(one, "--hardware h100-sxm --model mixtral-8x7b --ep 4 --cp 2 --dp 2")
-    yield _printed("predict", _H200, _LAYOUT, "--tokens 1B --price 2 --software nemo-1.0")
+    yield _printed("predict", _H200, _LAYOUT, "--tokens 1B --price 2 --software nemo-1.0 --suggest")
     yield _printed(one, _A100, "--dp 8 --framework llm-foundry --recompute full --suggest")
     yield _printed("predict", _A100, _LAYOUT, "--fabric perlmutter-measured --gpus-per-node 8")
     yield _printed("predict", _H200, "--global-batch 64 --tokens 1B --days 1 --recompute none")

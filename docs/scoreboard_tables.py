@@ -1,7 +1,8 @@
 """Tables of docs/scoreboard.md: predictions against published steps."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from statistics import mean, median
@@ -22,6 +23,7 @@ AUTHORS_CODE = {
 """Errors of the method's authors' released code on their released data, run by us, in the order of the runs."""
 
 
+LEVEL = 0.9
 FEWEST_FOR_SHARE = 20
 """Of sources with fewer steps, coverage is a count."""
 
@@ -120,11 +122,11 @@ def _all(source: Source) -> tuple[Point, ...]:
 
 
 def _steady(source: Source) -> tuple[Point, ...]:
-    return source.where(is_steady=True)
+    return tuple(one for one in source.points if one.is_steady)
 
 
 def _one_node(source: Source) -> tuple[Point, ...]:
-    return source.where(devices=8)
+    return tuple(one for one in source.points if one.devices == 8)
 
 
 def _several_nodes(source: Source) -> tuple[Point, ...]:
@@ -198,7 +200,7 @@ def intervals(found: Board) -> Iterator[str]:
 
 def _interval(sources: Sequence[Source]) -> tuple[str, str, str]:
     [one] = sources
-    inside, count = sum(point.is_inside for point in one.points), len(one.points)
+    inside, count = sum(is_inside(point) for point in one.points), len(one.points)
     share = f", {_whole(inside / count)}" if count >= FEWEST_FOR_SHARE else ""
     return f"{inside} of {count}{share}", _percent(half_width(sources)), f"{interval_score(sources):.2f}"
 
@@ -319,26 +321,55 @@ def mean_abs(points: Sequence[Point]) -> float:
     return mean(abs(one.error) for one in points)
 
 
+def is_inside(point: Point) -> bool:
+    """Whether the measured step lies in the interval."""
+    low_s, high_s = point.interval_s
+    return low_s <= point.measured_s <= high_s
+
+
+def width(point: Point) -> float:
+    """The interval, as a fraction of the predicted step."""
+    low_s, high_s = point.interval_s
+    return (high_s - low_s) / point.predicted_s
+
+
+def score(point: Point) -> float:
+    """Interval score of Gneiting and Raftery (2007, section 6.2) on log(time): the smaller the better."""
+    low, high, measured = (math.log(one) for one in (*point.interval_s, point.measured_s))
+    beyond = max(0.0, low - measured, measured - high)
+    return high - low + 2 / (1 - LEVEL) * beyond
+
+
+def with_constant(point: Point, share: float) -> Point:
+    """The same with a constant interval, a factor of 1 + `share` up and down."""
+    return replace(point, interval_s=(point.predicted_s / (1 + share), point.predicted_s * (1 + share)))
+
+
 def coverage(sources: Sequence[Source]) -> float:
     """Share of steps in their interval, sources equally weighted."""
-    return mean(mean(point.is_inside for point in one.points) for one in sources)
+    return mean(mean(is_inside(point) for point in one.points) for one in sources)
 
 
 def half_width(sources: Sequence[Source]) -> float:
     """Mean over the sources of the median half-width."""
-    return mean(median(point.half_width for point in one.points) for one in sources)
+    return mean(median(width(point) / 2 for point in one.points) for one in sources)
 
 
 def interval_score(sources: Sequence[Source]) -> float:
     """Mean interval score, sources equally weighted."""
-    return mean(mean(point.interval_score for point in one.points) for one in sources)
+    return mean(mean(score(point) for point in one.points) for one in sources)
 
 
 def best_constant(sources: Sequence[Source]) -> tuple[float, float]:
     """Interval score and width of the one constant interval, a factor up and down, that scores best on these steps."""
     return min(
         (
-            interval_score([one.with_points(point.within(share) for point in one.points) for one in sources]),
+            interval_score(
+                [
+                    replace(one, points=tuple(with_constant(point, share) for point in one.points))
+                    for one in sources
+                ]
+            ),
             share,
         )
         for share in (number / 100 for number in range(1, 100))

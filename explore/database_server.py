@@ -12,11 +12,9 @@ from datasette.plugins import pm
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernelcast.runtime.errors import shown
-from kernelcast.serve.http_server import serving
+from kernelcast.serve.http_server import Listener, serving
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.listening import Listener
-from kernelcast.serve.responses import json_error
-from kernelcast.serve.this_machine import OfThisMachine
+from kernelcast.serve.messages import OfThisMachine, json_error
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.querying import questions

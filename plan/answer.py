@@ -86,6 +86,12 @@ class Plan:
         return low, high
 
     @property
+    def tokens(self) -> int:
+        """Tokens of all steps, padding counted."""
+        layout = self.estimate.parallelism
+        return self.run.steps * layout.samples_per_update * layout.sample_length(self.estimate.model)
+
+    @property
     def gpus(self) -> int:
         """Devices that are paid for, spare nodes included."""
         return self.estimate.parallelism.world_size + self.spares * self.gpus_per_node
@@ -178,6 +184,7 @@ class Plan:
             failures=self.draws.failures[:_FAN_RUNS],
             step=self.draws.step[:_FAN_RUNS],
             restart=self.draws.restart[:_FAN_RUNS],
+            detection=self.draws.detection[:_FAN_RUNS],
         )
         points: list[tuple[float, ...]] = [(0.0,) * (1 + len(_FAN_LEVELS))]
         for share in np.linspace(0, 1, _FAN_POINTS + 1)[1:]:
@@ -204,9 +211,7 @@ class Plan:
             "energy_kwh": None if energy is None else energy[0],
             "energy_is_limit": None if energy is None else energy[1],
             "steps": run.steps,
-            "tokens": run.steps
-            * self.estimate.parallelism.samples_per_update
-            * self.estimate.model.sequence_length,
+            "tokens": self.tokens,
             "step": {
                 "p50_s": self.estimate.step_time_s,
                 "p90_s": self.estimate.step_time_s * self.spread.p90,
@@ -253,11 +258,6 @@ class Plan:
             )
         if self.estimate.memory.fits is False:
             lines.append("the layout does not fit into memory")
-        if run_is_one_interval(self.run) and self.run.failures_per_s:
+        if self.run.interval_steps >= self.run.steps and self.run.failures_per_s:
             lines.append("the run ends before its first checkpoint is due")
         return tuple(lines)
-
-
-def run_is_one_interval(run: Run) -> bool:
-    """Whether no checkpoint but the last is written."""
-    return run.interval_steps >= run.steps

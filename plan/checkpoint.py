@@ -1,8 +1,10 @@
 """Checkpoints: their bytes from the memory model, and how long they take to copy, write and load."""
 
+from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
-from kernelcast.plan.fields import NODE_STORAGE_BYTES_PER_S
+from kernelcast.plan.fields import NODE_STORAGE_BYTES_PER_S, PLAN
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
@@ -44,32 +46,23 @@ def checkpoint_bytes(estimate: Estimate) -> tuple[int, int]:
 
 
 def checkpoint_of(
-    estimate: Estimate,
-    *,
-    mode: str,
-    nodes: int,
-    host_link_bytes_per_s: float | None,
-    node_bytes_per_s: float | None,
-    total_bytes_per_s: float | None,
-    neighbour_bytes_per_s: float | None,
-    stall_s: float | None,
+    estimate: Estimate, own: Mapping[str, Any], *, nodes: int, host_link_bytes_per_s: float | None
 ) -> Checkpoint:
-    """Times of a checkpoint in `mode` (`fields.MODES`); rates None where they are not known, `stall_s` where not given.
+    """Times of a checkpoint by the fields of `PLAN` in `own`; the host link's rate is None where it is not known.
 
     The copy to the host runs at the link's published rate; without a known link it takes no time.
 
     Raises:
         UsageError: in a neighbour's memory with one node.
     """
+    mode, total_bytes_per_s = own.get("checkpoint", PLAN["checkpoint"].default), own.get("storage_total")
     total, device = checkpoint_bytes(estimate)
     if mode == "memory" and nodes < 2:
         raise UsageError(
             "checkpoint is memory on one node, expected two nodes or more: a neighbour holds the copy"
         )
     copy_s = device / host_link_bytes_per_s if host_link_bytes_per_s else 0.0
-    per_node = node_bytes_per_s or NODE_STORAGE_BYTES_PER_S
-    if mode == "memory" and node_bytes_per_s is None and neighbour_bytes_per_s is not None:
-        per_node = neighbour_bytes_per_s
+    per_node = own.get("storage_bandwidth") or NODE_STORAGE_BYTES_PER_S
     node_bytes = device * min(estimate.cluster.gpus_per_node, estimate.parallelism.world_size)
     shared_s = total / total_bytes_per_s if total_bytes_per_s and mode != "memory" else 0.0
     storage_s = max(node_bytes / per_node, shared_s)
@@ -80,7 +73,7 @@ def checkpoint_of(
         device_bytes=device,
         copy_s=copy_s,
         storage_s=storage_s,
-        stall_s=stall_s if stall_s is not None else copy_s + (storage_s if is_sync else 0.0),
+        stall_s=own.get("checkpoint_cost", copy_s + (storage_s if is_sync else 0.0)),
         write_s=0.0 if is_sync else storage_s,
         load_s=copy_s + storage_s,
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.json_text import plain_values
 from kernelcast.runtime.record import WITH_DEFAULT, Record, above, at_least, read_record
 
 FAILURES_PATH = Path(__file__).resolve().parent / "failures.toml"
@@ -39,6 +40,7 @@ class FailureSite(Record):
     source: str
     operator: str
     range: tuple[int, int] | None = None
+    waited_h: Annotated[float | None, above(0)] = None
 
     @property
     def per_1000_node_days(self) -> float:
@@ -49,9 +51,24 @@ class FailureSite(Record):
 
 @cache
 def published_sites() -> Mapping[str, FailureSite]:
-    """Sites by name."""
     rows = tomllib.loads(FAILURES_PATH.read_text(encoding="utf-8"))
     return {name: read_record(FailureSite, row) for name, row in rows.items()}
+
+
+def people_detection(*, without: Collection[str] = ()) -> tuple[float, float]:
+    """Seconds that a failure waits for people who restart a run, and the standard deviation of their logarithm.
+
+    Geometric mean of the published sites that state it; two of them cannot say that a third scatters by less than a
+    factor of two. `without` are names left out.
+    """
+    logs = [
+        math.log(3600 * one.waited_h)
+        for name, one in published_sites().items()
+        if one.waited_h and name not in without
+    ]
+    mean = sum(logs) / len(logs)
+    scatter = math.sqrt(sum((one - mean) ** 2 for one in logs) / max(1, len(logs) - 1))
+    return math.exp(mean), max(math.log(2), scatter) * math.sqrt(1 + 1 / len(logs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +88,6 @@ class FailureRate:
 
     @classmethod
     def of(cls, events: float, thousands: float, origin: str) -> "FailureRate":
-        """With the mean that follows."""
         return cls(events=events, thousands=thousands, mean=events / thousands, origin=origin)
 
     def draws(self, random: np.random.Generator, count: int) -> NDArray[np.float64]:
@@ -99,7 +115,6 @@ class FailureRate:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; the interval is of 90 %."""
         return {
             "per_1000_node_days": self.mean,
             "interval": None if math.isinf(self.events) else list(self.interval()),
@@ -137,18 +152,14 @@ def rate_of(architecture: str | None, *, without: Collection[str] = ()) -> Failu
     same = {name: one for name, one in known.items() if one.architecture == architecture}
     used = same if len(same) >= _LEAST_SITES else known
     logs = [math.log(one.per_1000_node_days) for one in used.values()]
-    mean, spread = _mean_and_spread(logs)
+    mean = sum(logs) / len(logs)
+    spread = math.sqrt(sum((one - mean) ** 2 for one in logs) / max(1, len(logs) - 1))
     # The Gamma with these moments of its logarithm: trigamma ≈ 1/a + 1/2a², digamma ≈ log a − 1/2a − 1/12a².
     variance = max(spread**2 * (1 + 1 / len(logs)), 1e-4)
     events = (1 + math.sqrt(1 + 2 * variance)) / (2 * variance)
     rate = math.exp(mean + 1 / (2 * events) + 1 / (12 * events**2))
     kind = f"{architecture} sites" if used is same else "sites of all generations"
     return FailureRate.of(events, events / rate, f"{len(used)} published {kind} ({', '.join(used)})")
-
-
-def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    mean = sum(values) / len(values)
-    return mean, math.sqrt(sum((one - mean) ** 2 for one in values) / max(1, len(values) - 1))
 
 
 _LEAST_EVENTS = 5
@@ -172,16 +183,11 @@ class Fit:
 
     @property
     def kind(self) -> str:
-        """`exponential` or `weibull`."""
         return "exponential" if self.shape == 1 else "weibull"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "kind": self.kind, "shape": self.shape, "mean_s": self.mean_s, "events": self.events,
-            "censored": self.censored, "gain": self.gain,
-            "shape_interval": None if self.shape_interval is None else list(self.shape_interval),
-        }  # fmt: skip
+        names = ("kind", "shape", "mean_s", "events", "censored", "gain", "shape_interval")
+        return plain_values(self, *names)
 
 
 def fit(events_s: Sequence[float], censored_s: Sequence[float] = ()) -> Fit | None:

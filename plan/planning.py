@@ -2,14 +2,14 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from kernelcast.plan.answer import Plan, Restart
 from kernelcast.plan.checkpoint import checkpoint_of
-from kernelcast.plan.failures import FailureRate, rate_of, stated_rate
+from kernelcast.plan.failures import FailureRate, people_detection, rate_of, stated_rate
 from kernelcast.plan.fields import DETECTION_S, PLAN, REPAIR_S, REPLACEMENT_S
 from kernelcast.plan.run import Run, expected, with_best_interval
 from kernelcast.plan.simulation import Draws
@@ -24,6 +24,7 @@ from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.by_fields import read_question_fields
 from kernelcast.runtime.intent.goals import Wish
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import MEMORY, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.spelling import unknown_field
@@ -109,6 +110,8 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
     Wish.of_data(own)
     if own.get("elastic") and "spares" not in own:
         raise UsageError("elastic is given without spares, expected both")
+    if own.get("restarted_by") == "people" and "detection" in own:
+        raise UsageError("detection is given with restarted_by people, expected one of them")
     return own
 
 
@@ -120,35 +123,32 @@ def plan_of(
     rate: FailureRate | None = None,
     spread: StepSpread | None = None,
     fabric: FabricChoice | None = None,
+    without: Collection[str] = (),
 ) -> Plan:
-    """Plan a run of steps as estimated; `own` are values of `read_plan`.
+    """Plan a run of steps as estimated; `own` are values of `read_plan`, `without` published sites that are left out.
 
     Raises:
         UsageError: the run makes no progress, more spares than nodes, or as `Run.check`.
     """
     layout = estimate.parallelism
     data = Wish.of_data(own)
-    steps = own.get("steps") or data.steps(layout.samples_per_update, estimate.model.sequence_length) or 1
+    steps = (
+        own.get("steps") or data.steps(layout.samples_per_update, layout.sample_length(estimate.model)) or 1
+    )
     per_node = min(estimate.cluster.gpus_per_node, layout.world_size)
     nodes = math.ceil(layout.world_size / per_node)
     spares = own.get("spares", 0)
     if spares > nodes:
         raise UsageError(f"spares is {spares}, expected at most the {nodes} nodes of the run")
     spread = spread or spread_of(layout.world_size)
-    used = rate or _rate(estimate, own)
-    checkpoint = checkpoint_of(
-        estimate,
-        mode=own.get("checkpoint", PLAN["checkpoint"].default),
-        nodes=nodes,
-        host_link_bytes_per_s=host_link_bytes_per_s(estimator.bundle),
-        node_bytes_per_s=own.get("storage_bandwidth"),
-        total_bytes_per_s=own.get("storage_total"),
-        neighbour_bytes_per_s=None,
-        stall_s=own.get("checkpoint_cost"),
-    )
+    used = rate or _rate(estimate, own, without)
+    is_by_people = own.get("restarted_by") == "people"
+    usual_s, scatter = people_detection(without=without) if is_by_people else (DETECTION_S, None)
+    host_link = host_link_bytes_per_s(estimator.bundle)
+    checkpoint = checkpoint_of(estimate, own, nodes=nodes, host_link_bytes_per_s=host_link)
     step_s = estimate.step_time_s * spread.mean
     restart = Restart(
-        detection_s=own.get("detection", DETECTION_S),
+        detection_s=own.get("detection", usual_s),
         replacement_s=own.get("replacement", REPLACEMENT_S),
         startup_s=own.get("startup", spread.start_s),
         loading_s=checkpoint.load_s,
@@ -191,7 +191,7 @@ def plan_of(
         spread=spread,
         checkpoint=checkpoint,
         restart=restart,
-        draws=_draws(estimate, used, spread, count, seed),
+        draws=_draws(estimate, used, spread, count, seed, scatter=scatter),
         seed=seed,
         nodes=nodes,
         gpus_per_node=per_node,
@@ -204,11 +204,11 @@ def plan_of(
     )
 
 
-def _rate(estimate: Estimate, own: Mapping[str, Any]) -> FailureRate:
+def _rate(estimate: Estimate, own: Mapping[str, Any], without: Collection[str]) -> FailureRate:
     if "failure_rate" in own:
         return stated_rate(own["failure_rate"])
     device = None if estimate.peak is None else device_named(estimate.peak.device)
-    return rate_of(None if device is None else device.architecture)
+    return rate_of(None if device is None else device.architecture, without=without)
 
 
 def _shortage(
@@ -239,15 +239,9 @@ def _shortage(
     if layout.dp < 2:
         raise UsageError("elastic is given with dp 1, expected a second replica that trains on")
     try:
-        smaller = estimator.predict(
-            model=estimate.model,
-            parallelism=replace(layout, dp=layout.dp - 1),
-            cluster=estimate.cluster,
-            bucket_entries=estimate.bucket_entries,
-            timeline=estimate.timeline,
-            interval=False,
-            fabric=fabric,
-        )
+        asked = values_of(estimate, "model", "cluster", "bucket_entries", "timeline")
+        fewer = replace(layout, dp=layout.dp - 1)
+        smaller = estimator.predict(**asked, parallelism=fewer, interval=False, fabric=fabric)
         ratio = smaller.tokens_per_s / estimate.tokens_per_s
     except KernelcastError:  # a layout that cannot lose one replica, such as experts over all
         ratio = (layout.dp - 1) / layout.dp
@@ -255,8 +249,12 @@ def _shortage(
     return max(0.0, short), min(wait_s, wait_s * (1 - ratio) + restart.total_s), ratio
 
 
-def _draws(estimate: Estimate, rate: FailureRate, spread: StepSpread, count: int, seed: int) -> Draws:
-    """Uncertain rates, steps and restarts: Gamma, the step's interval, and start-up times of public runs."""
+def _draws(
+    estimate: Estimate, rate: FailureRate, spread: StepSpread, count: int, seed: int, *, scatter: float | None
+) -> Draws:
+    """Uncertain rates, steps and restarts: Gamma, the step's interval, start-up times of public runs, and `scatter` of
+    the logarithm of people's detection.
+    """
     random = np.random.default_rng([seed, 1])
     z = random.standard_normal(count)
     low, high = estimate.interval_s or (estimate.step_time_s,) * 2
@@ -264,4 +262,6 @@ def _draws(estimate: Estimate, rate: FailureRate, spread: StepSpread, count: int
     step = np.exp(z * np.where(z < 0, below, above) + RUNS_STD * random.standard_normal(count))
     first, last = spread.start_range_s
     restart = np.exp(random.standard_normal(count) * math.log(last / first) / 2 / _Z95)
-    return Draws(failures=rate.draws(random, count), step=step, restart=restart)
+    failures = rate.draws(random, count)
+    detection = restart if scatter is None else np.exp(scatter * random.standard_normal(count))
+    return Draws(failures=failures, step=step, restart=restart, detection=detection)

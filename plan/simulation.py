@@ -21,17 +21,18 @@ _AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """Factors of a run's rate, step and restart (detection included), [runs] each; 1 where they are certain."""
+    """Factors of a run's rate, step, restart and detection, [runs] each; 1 where they are certain."""
 
     failures: Floats
     step: Floats
     restart: Floats
+    detection: Floats
 
     @classmethod
     def certain(cls, runs: int) -> "Draws":
         """All as stated."""
         one = np.ones(runs)
-        return cls(failures=one, step=one, restart=one)
+        return cls(failures=one, step=one, restart=one, detection=one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def simulate(
     step_s = run.step_s * (1 + run.evaluation_share) * drawn.step
     interval_s = run.interval_steps * step_s + run.stall_s
     rest_s = rest * step_s + run.stall_s if rest else np.zeros(runs)
-    restart_s, detection_s = run.restart_s * drawn.restart, run.detection_s * drawn.restart
+    restart_s, detection_s = run.restart_s * drawn.restart, run.detection_s * drawn.detection
     rate = run.failures_per_s * drawn.failures
     total_s, failures = np.zeros(runs), np.zeros(runs)
     if run.failures_per_s:
@@ -130,5 +131,4 @@ def _advance(
 
 
 def quantiles(values: Floats, levels: tuple[float, ...]) -> tuple[float, ...]:
-    """Quantiles of simulated values."""
     return tuple(float(one) for one in np.quantile(values, levels, method="inverted_cdf"))

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from kernelcast.runtime.errors import printable_json
@@ -27,3 +29,20 @@ def _finite(value: Any) -> Any:
 def values_of(one: object, *names: str) -> dict[str, Any]:
     """Some attributes of an object, by their names and in this order."""
     return {name: getattr(one, name) for name in names}
+
+
+def plain_values(one: object, *names: str) -> dict[str, Any]:
+    """Some attributes of an object as JSON has them: dataclasses and mappings are tables, tuples are lists."""
+    return {name: _plain(value) for name, value in values_of(one, *names).items()}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "__dataclass_fields__"):
+        return plain_values(value, *value.__dataclass_fields__)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

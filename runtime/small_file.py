@@ -2,11 +2,13 @@
 
 import os
 import stat
+import sys
 from io import BufferedReader
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
 
+STDIN = "-"
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -40,6 +42,20 @@ def open_regular(path: Path) -> BufferedReader:
 
 class NoSuchFile(DataError):
     """There is no file of that name; who asked may know what else it could have been."""
+
+
+def read_small_input(path: str, *, where: str, most_bytes: int) -> bytes:
+    """`read_small_file`, or standard input for `-`.
+
+    Raises:
+        DataError: as `read_small_file`.
+    """
+    if path != STDIN:
+        return read_small_file(Path(path), where=where, most_bytes=most_bytes)
+    content = sys.stdin.buffer.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise DataError(f"{where}: larger than {most_bytes} bytes")
+    return content
 
 
 def read_small_file(path: Path, *, where: str, most_bytes: int, expected: str = "") -> bytes:

@@ -15,19 +15,14 @@ from kernelcast.runtime.operators import Operator
 from kernelcast.sampling.design import FIRST_ROWS, positions, space_filling
 from kernelcast.store import Database
 from kernelcast.train.dataset import Array
-from kernelcast.train.prior import Prior
-from kernelcast.train.prior_points import MOST_CANDIDATES, answered, most_telling
+from kernelcast.train.prior import MOST_CANDIDATES, Prior, answered, most_telling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorPlan:
-    """Points to measure: `points` of each operator that the prior has, which `corrected` names.
-
-    `apart` are the operators that the prior lacks: they get enough points for a first fit of their own.
-    """
+    """Points to measure; `apart` are operators that the prior lacks: they get enough for a first fit of their own."""
 
     points: tuple[Point, ...]
-    corrected: tuple[str, ...]
     apart: tuple[str, ...]
 
 
@@ -44,7 +39,7 @@ def points_by_prior(
     """
     planned = planned_operators(plan, operators)
     found: list[list[Point]] = []
-    corrected, apart = [], []
+    apart = []
     for op in planned:
         listed = distinct_points(plan, [op])[op.name]
         fitting = [point for point in listed if point_bytes(point, element_bytes) <= memory_bytes]
@@ -53,7 +48,6 @@ def points_by_prior(
         vectors = np.array([point.vector for point in drawn], dtype=np.float64)
         if keys := answered(prior, op):
             chosen = most_telling(prior, keys, vectors, count) if drawn else []
-            corrected.append(op.name)
         else:
             chosen = space_filling(positions(vectors), [], max(count, FIRST_ROWS)) if drawn else []
             apart.append(op.name)
@@ -61,7 +55,6 @@ def points_by_prior(
     turns = range(max(map(len, found), default=0))
     return PriorPlan(
         points=tuple(own[turn] for turn in turns for own in found if turn < len(own)),
-        corrected=tuple(corrected),
         apart=tuple(apart),
     )
 
@@ -88,11 +81,7 @@ def collect_by_prior(
     settings: Settings,
     on_progress: Progress = lambda done, total, operator: None,
 ) -> tuple[Collected, PriorPlan]:
-    """Measure `count` points of every operator, chosen for the prior `bundle`; also returns the chosen points.
-
-    Raises:
-        UsageError: as `collect_compute`.
-    """
+    """Measure `count` points of every operator, chosen for the prior `bundle`; errors as `collect_compute`."""
     collection = Collection(plan, settings)
     chosen = points_by_prior(
         Prior.of(bundle, collection.keys.compute, settings.dtype),

@@ -14,10 +14,8 @@ from kernelcast.collector.measuring.measurer import point_bytes
 from kernelcast.collector.plans.plan import distinct_points, planned_operators
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import Direction, Operator
-from kernelcast.sampling.committee import best_member
-from kernelcast.sampling.cost import Cost
-from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads
-from kernelcast.sampling.stored_times import Times, tables_of
+from kernelcast.sampling.cost import Cost, Times, tables_of
+from kernelcast.sampling.design import FIRST_ROWS, batch_size, best_member, next_workloads
 from kernelcast.store import Sample, Status
 from kernelcast.train.dataset import Array
 
@@ -41,7 +39,6 @@ class OperatorState:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether every candidate was tried."""
         return not self.queue and len(self.tried) >= len(self.points)
 
     @property
@@ -103,7 +100,6 @@ class Chooser:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this chooser was made."""
         return self._clock() - self._started
 
     @property
@@ -131,7 +127,6 @@ class Chooser:
         return None
 
     def tell(self, point: Point, samples: Sequence[Sample]) -> None:
-        """Record the samples of a point."""
         state = self.states[point.operator]
         for sample in samples:
             time_us = sample.quiet_us if sample.quiet_us is not None else sample.time_us
@@ -153,10 +148,6 @@ class Chooser:
         if state.error is None:  # in rotation: drift of the machine then affects all operators equally
             tries = 1 + len(state.tried)
             return 1e9 * tries if self._one_by_one else 1e9 / tries
-        return self._gain(state)
-
-    def _gain(self, state: OperatorState) -> float:
-        assert state.error is not None
         remaining = [n for n in range(len(state.points)) if n not in state.tried]
         seconds = float(np.mean(state.seconds[remaining])) if remaining else 1.0
         # Errors fall about as 1 / √rows.

@@ -12,8 +12,7 @@ from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError
 from kernelcast.sampling.chooser import Chooser
-from kernelcast.sampling.cost import cost_of_measuring
-from kernelcast.sampling.stored_times import stored_times
+from kernelcast.sampling.cost import cost_of_measuring, stored_times
 from kernelcast.store import Database, Run, Sample
 
 

@@ -1,4 +1,7 @@
-"""The time to measure a point: from stored samples of this hardware, a prior, another device's bundle, or probes."""
+"""The time to measure a point: from stored samples of this hardware, a prior, another device's bundle, or probes.
+
+Stored times are from this hardware, software and dtype; the chooser uses them too.
+"""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +22,47 @@ from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
 from kernelcast.sampling.by_prior import calls_us
-from kernelcast.sampling.stored_times import Times
+from kernelcast.store import Database, Run
 from kernelcast.train.baseline import fit_baseline
-from kernelcast.train.dataset import Array
+from kernelcast.train.dataset import Array, Table
 from kernelcast.train.formula import Baseline
 from kernelcast.train.prior import Prior
+
+Times = dict[Key, dict[Vector, float]]
+"""µs by operator and direction, then by workload vector."""
+
+
+def stored_times(database: Database, run: Run, dtype: str, load: Load) -> Times:
+    """Shortest quiet time of every workload measured under the conditions of `run` and under `load`, µs."""
+    rows = database.read_samples(**run.measured_under, dtype=dtype, load=load)
+    times: Times = {}
+    for row in rows:
+        time_us = row.quiet_us if row.quiet_us is not None else row.time_us
+        if time_us is None:
+            continue
+        found = times.setdefault((row.operator, row.direction), {})
+        found[row.vector] = min(time_us, found.get(row.vector, time_us))
+    return times
+
+
+def tables_of(op: Operator, times: Times, vectors: Sequence[Vector]) -> list[Table]:
+    """A table per direction of an operator, over the workloads that are known in all directions."""
+    per_direction: list[Mapping[Vector, float]] = [
+        times.get((op.name, direction), {}) for direction in op.directions
+    ]
+    complete = [vector for vector in vectors if all(vector in found for found in per_direction)]
+    if not complete:
+        return []
+    return [
+        Table(
+            operator=op.name,
+            direction=direction,
+            workloads=np.array(complete, dtype=np.float64),
+            times_us=np.array([found[vector] for vector in complete]),
+        )
+        for direction, found in zip(op.directions, per_direction, strict=True)
+    ]
+
 
 # Calls of an operator per measurement: ten to warm up, and two blocks, as most of them need.
 _BLOCKS = 2
@@ -74,7 +113,6 @@ class Cost:
     added_s: Mapping[int, float] = field(default_factory=dict)
 
     def seconds(self, op: Operator, vectors: Sequence[Vector]) -> list[float]:
-        """Seconds that measuring each workload takes."""
         fixed_s = self.overhead_s + self.added_s.get(len(op.directions), 0.0)
         return [float(fixed_s + _CALLS * call_us / 1e6) for call_us in self._calls_us(op, vectors)]
 
@@ -142,11 +180,7 @@ def cost_of_measuring(
 
 
 def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
-    """The cost of measuring on a device that is not installed here; the overhead around calls is this machine's.
-
-    Raises:
-        UsageError: the table of devices does not have it.
-    """
+    """The cost on a device that is not installed here, with this machine's overhead; UsageError without known peaks."""
     device = hardware.device
     rate = device.most_flops_per_s(hardware.dtype) if device else None
     if device is None or rate is None:
@@ -187,6 +221,5 @@ def _forward_s(bench: Bench, place: Place, effort: Effort) -> float:
 
 
 def total_seconds(cost: Cost, points: Iterable[Point]) -> float:
-    """Seconds of several points of one operator."""
     listed = list(points)
     return sum(cost.seconds(listed[0].law, [point.vector for point in listed])) if listed else 0.0

@@ -13,9 +13,17 @@ from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.json_text import values_of
 from kernelcast.sampling.by_prior import points_by_prior
-from kernelcast.sampling.cost import Cost, HardwareTimes, cost_of_measuring, cost_on_hardware, total_seconds
-from kernelcast.sampling.stored_times import Times, stored_times
+from kernelcast.sampling.cost import (
+    Cost,
+    HardwareTimes,
+    Times,
+    cost_of_measuring,
+    cost_on_hardware,
+    stored_times,
+    total_seconds,
+)
 from kernelcast.store import Database, PointKey
 from kernelcast.train.prior import Prior
 
@@ -53,15 +61,11 @@ class Preview:
 
     @property
     def seconds(self) -> float:
-        """The whole time."""
         return self.settling_s + sum(row.seconds for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, form `kernelcast.plan/1` (docs/json.md)."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("plan", "device", "dtype", "load", "memory_bytes", "source")
-        }
+        plain = values_of(self, "plan", "device", "dtype", "load", "memory_bytes", "source")
         operators = [asdict(row) | {"seconds": round(row.seconds, 1)} for row in self.rows]
         seconds = {"settling_s": self.settling_s, "seconds": round(self.seconds, 1)}
         return {"format": FORMAT, **plain, **seconds, "operators": operators}

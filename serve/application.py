@@ -1,9 +1,14 @@
-"""The server's routes, as a Starlette application: read a request, compute in a pool, answer JSON or one line."""
+"""The server's routes, as a Starlette application: read a request, compute in a pool, answer JSON or one line.
+
+`run` serves a bundle on a socket until a signal stops it.
+"""
 
 import asyncio
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -21,37 +26,43 @@ from starlette.types import ASGIApp
 from kernelcast.runtime.byte_cache import Remembered
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
 from kernelcast.runtime.estimate.estimator import TooManyChunks
-from kernelcast.serve.bodies import BodyError, TooLarge, content_of, json_object
-from kernelcast.serve.catalogue import catalogue, model_fields
-from kernelcast.serve.limits import Limits
+from kernelcast.serve.answering import catalogue, model_fields
+from kernelcast.serve.http_server import Listener, serving
+from kernelcast.serve.limits import Busy, Limits, Pool
+from kernelcast.serve.messages import (
+    HTML,
+    JSON,
+    TEXT,
+    BodyError,
+    Lingering,
+    OfThisMachine,
+    TooLarge,
+    Unread,
+    content_of,
+    json_bytes,
+    json_error,
+    json_object,
+    media_type,
+    text_bytes,
+    text_error,
+)
 from kernelcast.serve.metrics import CLIENT_GONE, Metrics, RequestMetrics
 from kernelcast.serve.openapi import document
-from kernelcast.serve.pools import Busy, Pool
-from kernelcast.serve.predicting import (
+from kernelcast.serve.questions import (
+    IsGone,
+    NobodyWaits,
+    compact_layouts,
     layout_choices,
     plan_run,
     predict,
     predict_page,
     predict_pictures,
     predict_trace,
+    search_layouts,
 )
-from kernelcast.serve.responses import (
-    HTML,
-    JSON,
-    TEXT,
-    Lingering,
-    Unread,
-    json_bytes,
-    json_error,
-    media_type,
-    text_bytes,
-    text_error,
-)
-from kernelcast.serve.searching import IsGone, NobodyWaits, compact_layouts, search_layouts
-from kernelcast.serve.this_machine import OfThisMachine
 from kernelcast.serve.walltimes import for_slurm, walltime
 from kernelcast.serve.warm import Warm
-from kernelcast.walltime.batch_script import decoded
+from kernelcast.walltime.job import decoded
 
 SENT_BYTES = 16 << 20
 """Of answers as they were sent, for questions that come again: an array of jobs, a user who submits once more."""
@@ -165,7 +176,6 @@ class Application:
             _log(f"reloaded: {warm.name} {warm.digest[:12]}")
 
     def close(self) -> None:
-        """Drop queued work."""
         for pool in self._pools.values():
             pool.close()
 
@@ -342,3 +352,43 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 def _log(line: str) -> None:
     print(f"kernelcast: {one_line(line)}", file=sys.stderr, flush=True)
+
+
+def run(
+    path: Path,
+    warm: Warm,
+    listener: Listener,
+    limits: Limits,
+    *,
+    environment: Mapping[str, str],
+    started: Callable[[], None],
+    pages: Sequence[BaseRoute] = (),
+) -> None:
+    """Answer requests, also on the routes `pages`, until SIGTERM or SIGINT; SIGHUP reloads the bundle."""
+    reach = {"can_reload": listener.is_unix, "is_local": listener.is_local}
+    try:
+        application = Application(path, warm, limits, environment=environment, pages=pages, **reach)
+        asyncio.run(_run(application, listener, started))
+    finally:
+        listener.close()
+
+
+async def _run(application: Application, listener: Listener, started: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(_reload(application))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        await serving(application.asgi, application.limits, listener.socket, started)
+    finally:
+        application.close()
+
+
+async def _reload(application: Application) -> None:
+    with suppress(KernelcastError):  # logged
+        await application.reload()

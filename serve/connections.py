@@ -11,6 +11,7 @@ from kernelcast.serve.limits import Limits
 
 _SPARE_CHUNKS, _LEAST_CHUNK_BYTES = 256, 64
 _BODY_BYTES_PER_S = 16 << 10
+_MAX_HEAD_BYTES = 16 << 10
 
 
 class _Parser(h11.Connection):
@@ -55,7 +56,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **others: Any) -> None:
         super().__init__(*args, **others)
-        self.conn = _Parser(h11.SERVER, self.config.h11_max_incomplete_event_size or 16_384)
+        self.conn = _Parser(h11.SERVER, _MAX_HEAD_BYTES)
 
     @property
     def is_idle(self) -> bool:
@@ -103,7 +104,6 @@ class Connection(H11Protocol):
             self._is_asking = True
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
         self._wait(self.timeout_keep_alive)
         super().on_response_complete()
         if self.is_sending:  # the next request had already arrived
@@ -118,14 +118,12 @@ class Connection(H11Protocol):
         self._reader = self.loop.call_later(self.read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads on."""
         super().resume_writing()
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel all timers."""
         self._stop_waiting()
         if self._reader is not None:
             self._reader.cancel()
@@ -178,7 +176,6 @@ class Connection(H11Protocol):
 
 
 def connection_of(limits: Limits) -> type[Connection]:
-    """The connections of a server with these limits."""
     values = {
         "most": limits.connections,
         "head_s": limits.head_s,

@@ -1,24 +1,150 @@
-"""uvicorn with limited connections, which a signal stops: the server of `serve`, `explore` and `db serve`."""
+"""uvicorn with limited connections, which a signal stops: the server of `serve`, `explore` and `db serve`.
+
+It listens on a Unix socket with permissions, or on a port of this machine.
+"""
 
 import asyncio
+import ipaddress
+import math
+import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import uvicorn
 
+from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
 from kernelcast.serve.connections import Connection, connection_of
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.listening import BACKLOG
+
+MAX_UNIX_PATH_BYTES = 107
+"""Of sockaddr_un, with its closing zero byte 108 (unix(7))."""
+
+BACKLOG = 1024
+"""Connections that the kernel keeps until they are accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A listening socket. `path` is the path of a Unix socket, else None; `name` is the address that clients use."""
+
+    socket: socket.socket
+    name: str
+    path: Path | None = None
+    inode: int | None = None
+    is_local: bool = False
+    """Whether it is a port that only this machine reaches, whose browsers may ask too."""
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether only processes of this machine with permission can connect."""
+        return self.path is not None
+
+    def close(self) -> None:
+        """Stop listening; the socket's file goes too, unless another server has taken its place."""
+        self.socket.close()
+        if self.path is not None and _inode(self.path) == self.inode:
+            self.path.unlink(missing_ok=True)
+
+
+def unix_listener(path: Path, *, mode: int = 0o660) -> Listener:
+    """Listen on a Unix socket at `path`, whose file gets the permissions `mode`. A left-over socket is replaced.
+
+    Raises:
+        UsageError: the path is too long, is not a socket, or belongs to a running server.
+        DataError: the socket cannot be made.
+    """
+    name = shown_path(path)
+    if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+        raise UsageError(
+            f"--socket {name} has {len(os.fsencode(path))} bytes, expected at most {MAX_UNIX_PATH_BYTES}"
+        )
+    _make_way(path, name)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o777 & ~mode)  # from the first moment, not only after a chmod
+    try:
+        made.bind(os.fspath(path))
+        made.listen(BACKLOG)
+    except (OSError, ValueError) as error:
+        made.close()
+        raise DataError(
+            f"socket {name}: cannot be made ({getattr(error, 'strerror', None) or error})"
+        ) from error
+    finally:
+        os.umask(before)
+    return Listener(socket=made, name=f"unix:{name}", path=path, inode=_inode(path))
+
+
+def _make_way(path: Path, name: str) -> None:
+    try:
+        found = path.lstat()
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UsageError(f"--socket {name} exists and is not a socket, expected a socket or nothing")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(5)
+        try:
+            client.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)  # stale: its server was killed
+        except OSError as error:
+            raise DataError(f"socket {name}: cannot be tried ({error.strerror or error})") from error
+        else:
+            raise UsageError(f"--socket {name}: another server answers there, expected none")
+
+
+def tcp_listener(address: str, *, allow_remote: bool = False) -> Listener:
+    """Listen on `HOST:PORT` (an IP address or localhost; port 0 takes a free one).
+
+    Raises:
+        UsageError: it is no such address, or one that other machines reach and `allow_remote` is not given.
+        DataError: the port cannot be had.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        at = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+        number = int(port) if port.isascii() and port.isdigit() else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65_535:
+        raise UsageError(f"--listen is {shown(address)}, expected ADDRESS:PORT such as 127.0.0.1:8642")
+    if not at.is_loopback and not allow_remote:
+        raise UsageError(
+            f"--listen is {shown(address)}, which other machines reach; expected 127.0.0.1, or --allow-remote"
+        )
+    family = socket.AF_INET6 if at.version == 6 else socket.AF_INET
+    # With the protocol, asyncio turns Nagle's algorithm off; without, every answer waits 40 ms for an acknowledgement.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((str(at), number))
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise DataError(f"address {address}: cannot be had ({error.strerror})") from error
+    shown_host = f"[{at}]" if at.version == 6 else str(at)
+    name = f"http://{shown_host}:{made.getsockname()[1]}"
+    return Listener(socket=made, name=name, is_local=at.is_loopback)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return None
+
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # Compute threads release the interpreter lock after this time, so that /health is answered in time.
 _SWITCH_S = 0.001
 _KEEP_ALIVE_S = 75
-_MAX_HEAD_BYTES = 16_384
 _ACCEPTED_AT_ONCE = 16  # asyncio accepts all that wait before it reads what one sent
 _MARGIN_S = 5  # for tasks to end after their connections
 
@@ -76,8 +202,7 @@ async def serving(
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(limits.time_s)) + _MARGIN_S,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        timeout_graceful_shutdown=math.ceil(limits.time_s) + _MARGIN_S,
     )
     server = Server(config)
 

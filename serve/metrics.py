@@ -54,12 +54,10 @@ class Metrics:
             self.reloads.labels(result)
 
     def answers_with(self, warm: Warm) -> None:
-        """Record the bundle that answers from now on."""
         self._bundle.clear()
         self._bundle.labels(warm.digest).set(1)
 
     def text(self) -> bytes:
-        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

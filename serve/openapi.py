@@ -8,9 +8,9 @@ from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.compact import LAYOUTS_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.views.pictures import PICTURES_FORMAT
-from kernelcast.serve.catalogue import CATALOGUE_FORMAT, MODEL_FORMAT, MODEL_REQUEST
-from kernelcast.serve.predicting import CHOICES_FORMAT
-from kernelcast.serve.responses import HTML, JSON, TEXT
+from kernelcast.serve.answering import CATALOGUE_FORMAT, MODEL_FORMAT, MODEL_REQUEST
+from kernelcast.serve.messages import HTML, JSON, TEXT
+from kernelcast.serve.questions import CHOICES_FORMAT
 from kernelcast.serve.schemas import (
     LAYOUTS_FIELDS,
     PREDICT,

@@ -9,14 +9,7 @@ from kernelcast.plan.fields import PLAN
 from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.runtime.request.field_types import Field
-from kernelcast.runtime.request.fields import (
-    GPU_MEMORY,
-    MEMORY,
-    MODEL,
-    REQUEST,
-    SEARCH,
-    SHARED,
-)
+from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, MODEL, REQUEST, SEARCH, SHARED
 from kernelcast.runtime.search.read_question import LIMITS, MOST_ITEMS, USUAL, few_values
 from kernelcast.walltime.fields import JOB_FIELDS
 

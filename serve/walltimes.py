@@ -10,7 +10,7 @@ from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.runtime.request.models import FoundModel
 from kernelcast.serve.answering import find_fabric, find_model
-from kernelcast.serve.bodies import known_fields
+from kernelcast.serve.messages import known_fields
 from kernelcast.serve.schemas import WALLTIME
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime import (
@@ -24,8 +24,7 @@ from kernelcast.walltime import (
     script_job,
     slurm_allocation,
 )
-from kernelcast.walltime.batch_script import MAX_HEAD_BYTES
-from kernelcast.walltime.job import SITE_VARIABLE
+from kernelcast.walltime.job import MAX_HEAD_BYTES, SITE_VARIABLE
 from kernelcast.walltime.settings import Given, give, is_path
 
 _REQUEST = "request"

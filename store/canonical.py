@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import EnumType
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json, content_digest
@@ -21,28 +21,15 @@ _S_DECIMALS = 9
 _EMPTY: tuple[Any, ...] = ("", [], (), {})
 
 
-def _rounded(value: float, decimals: int, name: str) -> float:
+def rounded(value: float, name: str, *, decimals: int = _US_DECIMALS) -> float:
+    """A finite number in the stored form: of µs whole nanoseconds, else with `decimals`."""
     if not math.isfinite(value):
         raise UsageError(f"{name}: found {value}, expected a finite number")
     return round(float(value), decimals) + 0.0  # + 0.0 turns -0.0 into 0.0, which digests differently
 
 
-def rounded_us(value: float, name: str) -> float:
-    """A time in microseconds, in whole nanoseconds."""
-    return _rounded(value, _US_DECIMALS, name)
-
-
-def rounded_s(value: float, name: str) -> float:
-    """A time in seconds, in whole nanoseconds, or any other number, to nine decimals."""
-    return _rounded(value, _S_DECIMALS, name)
-
-
 def plain_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """`values` after a round trip through JSON: plain types, sorted string keys.
-
-    Raises:
-        UsageError: a value has no JSON form.
-    """
+    """`values` after a round trip through JSON: plain types, sorted string keys; UsageError without a JSON form."""
     try:
         plain: dict[str, Any] = json.loads(canonical_json(dict(values)))
     except (TypeError, ValueError) as error:
@@ -63,11 +50,7 @@ def future_problem(row: Mapping[str, Any]) -> str | None:
 
 
 def utc_moment(text: str, name: str) -> str:
-    """An ISO-8601 moment with offset or Z, in the stored form.
-
-    Raises:
-        UsageError: not ISO-8601, or without an offset.
-    """
+    """An ISO-8601 moment with offset or Z, in the stored form; UsageError for any other text."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -116,13 +99,13 @@ def _form(field: str, kind: Any) -> Callable[[Any, str], Any] | None:
         return utc_moment
     if isinstance(kind, EnumType):
         return lambda value, _: kind(value)
-    rounded = rounded_us if field.endswith("_us") else rounded_s
+    number = rounded if field.endswith("_us") else partial(rounded, decimals=_S_DECIMALS)
     forms: dict[Any, Callable[[Any, str], Any]] = {
-        float: rounded,
-        float | None: rounded,
-        tuple[float, ...]: lambda values, name: tuple(rounded(value, name) for value in values),
+        float: number,
+        float | None: number,
+        tuple[float, ...]: lambda values, name: tuple(number(value, name) for value in values),
         Mapping[str, float]: lambda values, name: {
-            key: rounded(values[key], f"{name} {key}") for key in sorted(values)
+            key: number(values[key], f"{name} {key}") for key in sorted(values)
         },
         Mapping[str, Any]: plain_mapping,
         tuple[Mapping[str, Any], ...]: lambda values, name: tuple(plain_mapping(v, name) for v in values),
@@ -141,6 +124,5 @@ class Record:
 
     @property
     def id(self) -> str:
-        """Digest of all fields."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # is a dataclass
         return record_digest(self.table, values)

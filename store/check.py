@@ -7,9 +7,9 @@ from pathlib import Path
 from kernelcast.runtime.errors import DataError, shown
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, read_header
-from kernelcast.store.migrations import APPLICATION_ID, FROZEN, OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.rows import CONTENT_TABLES, FINGERPRINTS, Row, json_value, row_problem, rows
 from kernelcast.store.sample_rows import sample_problem, stored_samples
+from kernelcast.store.schema import APPLICATION_ID, FROZEN, OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.timelines import stored_timelines
 from kernelcast.store.write import different_features
 

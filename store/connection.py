@@ -13,8 +13,16 @@ from kernelcast.store.database_file import (
     check_size,
     check_version,
 )
-from kernelcast.store.migrations import FROZEN, SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.schema import read_as_current, schema_differences, schema_objects
+from kernelcast.store.rollback_journal import check_journal
+from kernelcast.store.schema import (
+    FROZEN,
+    SCHEMA_VERSION,
+    migrate,
+    read_as_current,
+    schema_differences,
+    schema_objects,
+    schema_version,
+)
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, peaks_are_current, write_operators, write_peaks
 from kernelcast.store.write_ahead_log import check_log
@@ -62,7 +70,6 @@ class _Steps:
 
     @property
     def is_over(self) -> bool:
-        """Whether a limit is reached."""
         return self._left < 0 or time.monotonic() > self._until_s
 
 
@@ -161,27 +168,31 @@ def _open(path: Path, *, read_only: bool) -> tuple[sqlite3.Connection, int]:
     Returns the connection and the schema's version.
 
     Raises:
-        DataError: the version is not known, the schema is not that version's, or the log of a file that is read is
-            damaged.
+        DataError: the version is not known, the schema is not that version's, the log of a file that is read is
+            damaged, or a journal cannot be undone.
         sqlite3.Error: the file cannot be opened or is no database.
     """
-    address = path.resolve().as_uri()
+    target = path.resolve()
+    address = target.as_uri()
+    if not read_only:
+        check_journal(path, target, read_only=False)
     connection = _connect_uri(f"{address}?mode={'ro' if read_only else 'rw'}")
     try:
         schema_version(connection)
     except sqlite3.OperationalError:
-        # In a read-only folder SQLite cannot create the files that WAL readers share. Without a -wal file no
-        # process is writing, so the file can be opened as immutable.
+        # In a read-only folder SQLite cannot create the files that WAL readers share. Without a -wal file and a
+        # -journal no process is writing, so the file can be opened as immutable.
         connection.close()
-        if not read_only or path.with_name(path.name + "-wal").exists():
+        if not read_only or target.with_name(target.name + "-wal").exists():
             raise
+        check_journal(path, target, read_only=True)
         connection = _connect_uri(f"{address}?mode=ro&immutable=1")
     except sqlite3.Error:
         connection.close()
         raise
     try:
         if read_only:
-            check_log(path, path.resolve())
+            check_log(path, target)
         version = _compare_schema(path, connection)
     except BaseException:
         connection.close()

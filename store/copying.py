@@ -34,7 +34,6 @@ class Selection:
     conditions: Mapping[str, Condition] = field(default_factory=dict)
 
     def of(self, table: str) -> Condition:
-        """The condition on one table."""
         return self.conditions.get(table, ("1", ()))
 
 
@@ -95,18 +94,16 @@ class _Copy:
                 return self.rows(table, where, parameters)
 
     def timelines(self, where: str, parameters: Sequence[Any]) -> int:
-        """Add timelines with their steps and events; returns how many were new."""
         added = 0
         for timeline_id, timeline, problem in stored_timelines(self.source, where, parameters):
             if problem is not None:
                 raise self._corrupt("timeline", timeline_id, problem)
             with self._writing("timeline"):
-                added += (is_new := write_timeline(self.target, timeline))
+                added += (is_new := write_timeline(self.target, timeline, timeline_id=timeline_id))
                 self.brought("timeline", timeline_id, is_new)
         return added
 
     def rows(self, table: str, where: str, parameters: Sequence[Any]) -> int:
-        """Add the rows of one table; returns how many were new."""
         added = 0
         for row in rows(self.source, f"SELECT * FROM {table} WHERE {where} ORDER BY id", parameters):
             if (problem := row_problem(table, row)) is not None:
@@ -122,7 +119,6 @@ class _Copy:
         return added
 
     def samples(self, where: str, parameters: Sequence[Any]) -> int:
-        """Add samples with their flags, repetitions and kernels; returns how many were new."""
         writer = SampleWriter(self.target)
         added = 0
         for sample in stored_samples(self.source, where, parameters):

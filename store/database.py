@@ -85,7 +85,6 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the object cannot be used afterwards."""
         with reported(self.path):
             self._connection.close()
 
@@ -95,11 +94,7 @@ class Database:
         return self._connection
 
     def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
-        """Rows of a statement, as dictionaries column → value.
-
-        Raises:
-            DataError: the statement is wrong, or is not a query.
-        """
+        """Rows of a statement, as dictionaries column → value; DataError where it is wrong or no query."""
         # Installed plugins of sqlite-utils must not run here.
         database = sqlite_utils.Database(self._connection, recursive_triggers=False, execute_plugins=False)
         with reported(self.path):
@@ -149,7 +144,7 @@ class Database:
             DataError: a sample's run or operator is not in the database; none of the samples is stored.
         """
         with self._transaction() as connection:
-            return write.write_samples(connection, samples)
+            return sum(is_new for _, is_new in write.write_samples(connection, samples))
 
     def add(self, record: Record) -> str:
         """Add a record, such as a measured step of a stored run or a prediction for it; returns its id."""
@@ -175,10 +170,12 @@ class Database:
                 for trace, unrecognised in measured.traces:
                     for record in (trace, *unrecognised):
                         write.write_record(connection, record)
-                added += write.write_samples(connection, measured.samples)
+                written = write.write_samples(connection, measured.samples)
                 for timeline in measured.timelines:
-                    added += write.write_samples(connection, timeline.samples)
-                    write_timeline(connection, timeline)
+                    samples = write.write_samples(connection, timeline.samples)
+                    write_timeline(connection, timeline, [sample_id for sample_id, _ in samples])
+                    written += samples
+                added += sum(is_new for _, is_new in written)
             write.write_peaks(connection)
         return added
 

@@ -14,8 +14,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.output_file import check_writable as check_file_can_be_written
 from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.runtime.small_file import open_regular
-from kernelcast.store.migrations import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION
-from kernelcast.store.schema import create_schema
+from kernelcast.store.schema import APPLICATION_ID, OLDEST_VERSION, SCHEMA_VERSION, create_schema
 from kernelcast.store.sqlite_errors import reported
 
 DEFAULT_MAX_SIZE_BYTES = 16 * 2**30  # of an untrusted database
@@ -35,11 +34,7 @@ class Header:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a database can be written before long work starts; the file stays unchanged.
-
-    Raises:
-        DataError: the file or its folder, where SQLite writes its log, is read-only.
-    """
+    """Check before long work that a database and its folder can be written (DataError); the file stays unchanged."""
     try:
         path.open("r+b").close()
     except OSError as error:
@@ -50,11 +45,7 @@ def check_writable(path: Path) -> None:
 
 
 def read_header(path: Path) -> Header:
-    """Read a SQLite file's header.
-
-    Raises:
-        DataError: no such file, unreadable, or not a SQLite database.
-    """
+    """Read a SQLite file's header; DataError where there is none."""
     try:
         with open_regular(path) as file:
             start = file.read(_HEADER_BYTES)
@@ -71,11 +62,7 @@ def read_header(path: Path) -> Header:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that this kernelcast cannot read; it stays unchanged.
-
-    Raises:
-        DataError: not a kernelcast database, or of a newer schema version.
-    """
+    """Refuse a file that is no kernelcast database, or of a newer version (DataError); it stays unchanged."""
     header = read_header(path)
     if header.application_id != APPLICATION_ID:
         raise DataError(
@@ -86,11 +73,7 @@ def check_file(path: Path) -> None:
 
 
 def check_size(path: Path, max_size_bytes: int) -> None:
-    """Refuse a file that is larger than a limit, its -wal file included.
-
-    Raises:
-        DataError: too large; names the limit.
-    """
+    """Refuse a file that is larger than a limit, its -wal file included: a DataError names the limit."""
     sizes = [file.stat().st_size for file in (path, path.with_name(path.name + "-wal")) if file.exists()]
     if sum(sizes) > max_size_bytes:
         raise DataError(
@@ -100,11 +83,7 @@ def check_size(path: Path, max_size_bytes: int) -> None:
 
 
 def check_version(path: Path, found: int) -> None:
-    """Refuse a schema version that this kernelcast does not know.
-
-    Raises:
-        DataError: newer than this kernelcast, or older than any that it migrates.
-    """
+    """Refuse a schema version that is newer than this kernelcast, or older than any that it migrates (DataError)."""
     if found > SCHEMA_VERSION:
         raise DataError(
             f"{path}: has schema version {found}, this kernelcast reads versions up to {SCHEMA_VERSION}; "
@@ -150,8 +129,15 @@ def publish(unfinished: Path, path: Path) -> bool:
     """Give a complete, closed file its name; returns False when another process was faster.
 
     Raises:
-        DataError: the folder cannot be written.
+        DataError: the folder cannot be written, or holds a log of an earlier database of that name: SQLite would write
+            the pages in it over the new ones.
     """
+    logs = [log for suffix in ("-wal", "-journal") if (log := path.with_name(path.name + suffix)).exists()]
+    if logs and not path.exists():
+        raise DataError(
+            f"{path}: cannot be created next to {logs[0].name} of an earlier database, expected none; "
+            "remove it or bring that database back"
+        )
     try:
         os.link(unfinished, path)  # unlike a rename, never replaces an existing file
     except FileExistsError:

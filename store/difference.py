@@ -61,18 +61,13 @@ class Difference:
 
     @property
     def is_same_content(self) -> bool:
-        """Whether both databases hold the same rows."""
         return not any(self.only_in_a.values()) and not any(self.only_in_b.values())
 
 
 def diff_databases(
     a: str | Path, b: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> Difference:
-    """Compare two databases by the ids of their rows; neither is written, and memory does not grow with their size.
-
-    Raises:
-        DataError: one of them is no sound kernelcast database (see `foreign_database`).
-    """
+    """Compare two sound databases (`foreign_database`) by the ids of their rows, in constant memory."""
     with reading(Path(b)), reading(Path(a)), ExitStack() as opened:
         first, second = (
             opened.enter_context(foreign_database(Path(path), max_size_bytes=max_size_bytes))

@@ -220,52 +220,35 @@ class DoubtfulSamples:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)
 
 
 def doubtful_samples(database: Database) -> list[DoubtfulSamples]:
-    """Doubtful samples (doubts.py), flagged by `find_doubts` now or when they were stored; highest counts first.
-
-    Raises:
-        DataError: a row is damaged, or refers to a missing row.
-    """
-    with reading(database.path):
-        return _doubtful_samples(database)
-
-
-def _doubtful_samples(database: Database) -> list[DoubtfulSamples]:
-    hardware = {row.id: row for row in database.hardware_list()}
-    fabrics = {row.id: row.fingerprint for row in database.fabric_list()}
-    sources = {run.id: run.source.name for run in database.run_list()}
+    """Doubtful samples, flagged now or when stored, highest counts first; DataError where a row is damaged."""
     measured: dict[tuple[str, str | None], list[SampleRow]] = {}
-    for sample in database.read_samples():
-        measured.setdefault((sample.compute_id, sample.fabric_id), []).append(sample)
     counts: Counter[tuple[str, ...]] = Counter()
     totals: Counter[tuple[str, ...]] = Counter()
     examples: dict[tuple[str, ...], str] = {}
-    for (compute_id, fabric_id), samples in measured.items():
-        device = hardware[compute_id]
-        doubts = find_doubts(samples, device.fingerprint, fabrics.get(fabric_id) if fabric_id else None)
-        for position, sample in enumerate(samples):
-            stored = [doubt for doubt in sample.flags if doubt[0] in NEVER_TRAIN]
-            kind = (sources[sample.run_id], device.description, sample.operator, sample.direction.value)
-            totals[kind] += 1
-            for flag, detail in stored or [doubts[position]] if position in doubts or stored else []:
-                counts[*kind, flag] += 1
-                examples.setdefault((*kind, flag), detail)
+    with reading(database.path):
+        hardware = {row.id: row for row in database.hardware_list()}
+        fabrics = {row.id: row.fingerprint for row in database.fabric_list()}
+        sources = {run.id: run.source.name for run in database.run_list()}
+        for sample in database.read_samples():
+            measured.setdefault((sample.compute_id, sample.fabric_id), []).append(sample)
+        for (compute_id, fabric_id), samples in measured.items():
+            device, fabric = hardware[compute_id], fabrics.get(fabric_id or "")
+            doubts = find_doubts(samples, device.fingerprint, fabric)
+            for position, sample in enumerate(samples):
+                own = (sources[sample.run_id], device.description, sample.operator, sample.direction.value)
+                totals[own] += 1
+                stored = [doubt for doubt in sample.flags if doubt[0] in NEVER_TRAIN]
+                for flag, detail in stored or [doubts[position]] if position in doubts or stored else []:
+                    counts[*own, flag] += 1
+                    examples.setdefault((*own, flag), detail)
+    names = ("source", "hardware", "operator", "direction", "flag")
     return [
         DoubtfulSamples(
-            source=source,
-            hardware=name,
-            operator=operator,
-            direction=direction,
-            flag=flag,
-            count=count,
-            samples=totals[source, name, operator, direction],
-            example=examples[source, name, operator, direction, flag],
+            **dict(zip(names, key, strict=True)), count=count, samples=totals[key[:-1]], example=examples[key]
         )
-        for (source, name, operator, direction, flag), count in sorted(
-            counts.items(), key=lambda one: (-one[1], one[0])
-        )
+        for key, count in sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     ]

@@ -110,20 +110,16 @@ class Subset:
                 (*of_runs, *predictor_parameters),
             )
 
+        fabrics, of_fabrics = either("fabric_id")
         return {
             "hardware": either("compute_id"),
-            "fabric": _with_described(either("fabric_id")),
+            # A described fabric belongs to no run. It is small, and always exported.
+            "fabric": (f"({fabrics}) OR backend = ?", (*of_fabrics, DESCRIBED)),
             "software": either("software_id"),
             "source": (f"id IN (SELECT source_id FROM run WHERE {runs})", of_runs),
             "run": (runs, of_runs),
             "run_note": (f"run_id IN (SELECT id FROM run WHERE {runs})", of_runs),
         }
-
-
-def _with_described(condition: Condition) -> Condition:
-    # A described fabric belongs to no run. It is small, and always exported.
-    where, parameters = condition
-    return f"({where}) OR backend = ?", (*parameters, DESCRIBED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +178,7 @@ def copy_selection(
 
 
 def check_operators(connection: sqlite3.Connection, subset: Subset) -> None:
-    """Refuse an unknown operator, which would select nothing.
-
-    Raises:
-        UsageError: names it.
-    """
+    """Refuse an unknown operator, which would select nothing: a UsageError names it."""
     known = {row[0] for row in connection.execute("SELECT name FROM operator")} | OPERATORS.keys()
     if unknown := [name for name in subset.operators if name not in known]:
         raise UsageError(f"operator {unknown[0]!r:.80} is unknown, {alternatives(unknown[0], sorted(known))}")

@@ -140,11 +140,7 @@ def revert_merge(path: Path, prefix: str) -> Reverted:
 
 
 def revert_merges(path: Path, chosen: Callable[[Sequence[Merge]], Sequence[Merge]]) -> Reverted:
-    """Take back the merges that `chosen` returns of all, in one transaction; as `revert_merge`.
-
-    Raises:
-        DataError: the database cannot be opened or written.
-    """
+    """Take back the merges that `chosen` returns of all, in one transaction; as `revert_merge`."""
     check_file(path)
     with (
         reported(path),

@@ -69,17 +69,9 @@ _KERNEL_SCHEMA = pa.schema(
 
 _TRACE_EVENTS, _TRACE_VIEWS = "trace_event", "traces.sql"
 _VIEWS = (
-    "step_time",
-    "kernel_time",
-    "host_operator_time",
-    "product_rate",
-    "collective_rate",
-    "collective_match",
-    "rank_arrival",
-    "stream_idle",
-    "copy_rate",
-    "launch_delay",
-)
+    "step_time", "kernel_time", "host_operator_time", "product_rate", "collective_rate", "collective_match",
+    "rank_arrival", "stream_idle", "copy_rate", "launch_delay",
+)  # fmt: skip
 # Other tables that the views read.
 _TABLES = ("run", "hardware", "device_peak", "trace")
 _HEADER = """\

@@ -115,7 +115,6 @@ def read_measured_points(connection: sqlite3.Connection, **wanted: Any) -> set[P
 
 
 def read_sample_rows(connection: sqlite3.Connection, wanted: SampleFilter) -> list[SampleRow]:
-    """Samples that match, in the order of their ids."""
     where, parameters = _where(wanted)
     names = [field.name for field in fields(SampleRow)]
     found = []

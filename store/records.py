@@ -7,13 +7,13 @@ of a record is the digest of its content, so the same measurement is the same ro
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Self, TypedDict, Unpack
+from typing import Required, Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
-from kernelcast.store.canonical import canonicalise, record_digest, rounded_us
+from kernelcast.store.canonical import canonicalise, record_digest, rounded
 from kernelcast.store.statistics import middle_five_mean_us, quiet_us, spread
 
 MIDDLE_FIVE_OF_TEN = "middle five of ten"
@@ -37,8 +37,8 @@ class Kernel:
     stream: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start_us", rounded_us(self.start_us, "kernel start_us"))
-        object.__setattr__(self, "duration_us", rounded_us(self.duration_us, "kernel duration_us"))
+        object.__setattr__(self, "start_us", rounded(self.start_us, "kernel start_us"))
+        object.__setattr__(self, "duration_us", rounded(self.duration_us, "kernel duration_us"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +51,20 @@ class Repetition:
     kernels: tuple[Kernel, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "time_us", rounded_us(self.time_us, "repetition time_us"))
-        object.__setattr__(self, "start_us", rounded_us(self.start_us, "repetition start_us"))
+        object.__setattr__(self, "time_us", rounded(self.time_us, "repetition time_us"))
+        object.__setattr__(self, "start_us", rounded(self.start_us, "repetition start_us"))
         ordered = sorted(self.kernels, key=lambda k: (k.start_us, k.stream, k.duration_us, k.name))
         object.__setattr__(self, "kernels", tuple(ordered))
 
 
 class SampleDetails(TypedDict, total=False):
-    """Fields that the constructors of a sample pass on unchanged."""
+    """Fields that the constructors of a sample pass on."""
 
-    run_id: str
+    run_id: Required[str]
+    operator: Required[str]
+    direction: Required[Direction]
+    dtype: Required[str]
+    vector: Required[Sequence[int]]
     role: str
     variant: str
     reference_us: float | None
@@ -143,16 +147,7 @@ class Sample:
             raise UsageError(f"{self.operator}: found flags {names}, expected names, each once")
 
     @classmethod
-    def from_repetitions(
-        cls,
-        *,
-        operator: str,
-        direction: Direction,
-        dtype: str,
-        vector: Sequence[int],
-        repetitions: Sequence[Repetition],
-        **details: Unpack[SampleDetails],
-    ) -> Self:
+    def from_repetitions(cls, *, repetitions: Sequence[Repetition], **details: Unpack[SampleDetails]) -> Self:
         """A measured sample; its statistics, FLOPs and bytes follow from the repetitions and the table of operators.
 
         Raises:
@@ -160,12 +155,8 @@ class Sample:
         """
         ordered = sorted(repetitions, key=lambda repetition: repetition.index)
         durations_us = [repetition.time_us for repetition in ordered]
-        flops, moved_bytes = _cost(operator, direction, dtype, vector, details.get("variant", ""))
+        flops, moved_bytes = _cost(details)
         return cls(
-            operator=operator,
-            direction=direction,
-            dtype=dtype,
-            vector=tuple(vector),
             time_us=middle_five_mean_us(durations_us),
             quiet_us=quiet_us(durations_us),
             spread=spread(durations_us),
@@ -173,35 +164,13 @@ class Sample:
             flops=flops,
             moved_bytes=moved_bytes,
             repetitions=tuple(ordered),
-            **details,  # type: ignore[arg-type]  # `flags` becomes a tuple
+            **details,  # type: ignore[arg-type]  # `vector` and `flags` become tuples
         )
 
     @classmethod
-    def without_time(
-        cls,
-        *,
-        operator: str,
-        direction: Direction,
-        dtype: str,
-        vector: Sequence[int],
-        status: Status | str,
-        reason: str,
-        **details: Unpack[SampleDetails],
-    ) -> Self:
-        """A workload without a time: `status` is failed or unsupported, `reason` is one line.
-
-        Raises:
-            UsageError: status ok, or no reason.
-        """
-        return cls(
-            operator=operator,
-            direction=direction,
-            dtype=dtype,
-            vector=tuple(vector),
-            status=Status(status),
-            reason=" ".join(reason.split()),
-            **details,  # type: ignore[arg-type]
-        )
+    def without_time(cls, *, status: Status | str, reason: str, **details: Unpack[SampleDetails]) -> Self:
+        """A workload without a time: `status` is failed or unsupported, `reason` one line; UsageError else."""
+        return cls(status=Status(status), reason=" ".join(reason.split()), **details)  # type: ignore[arg-type]
 
     @property
     def columns(self) -> dict[str, object]:
@@ -233,14 +202,13 @@ def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:
     return whole
 
 
-def _cost(
-    name: str, direction: Direction, dtype: str, vector: Sequence[int], variant: str
-) -> tuple[float, float]:
+def _cost(details: SampleDetails) -> tuple[float, float]:
     """FLOPs and bytes moved of one execution."""
-    row = operator(name)
+    name, direction, dtype = details["operator"], details["direction"], details["dtype"]
+    row, vector = operator(name), details["vector"]
     if direction not in row.costs:
         raise UsageError(f"{name}: found direction {direction!r}, expected one of {', '.join(row.costs)}")
     if dtype not in ELEMENT_BYTES:
         raise UsageError(f"{name}: found dtype {dtype!r}, expected one of {', '.join(ELEMENT_BYTES)}")
-    direction = Direction(direction)
-    return row.flops(direction, vector, variant), row.moved_bytes(direction, vector, ELEMENT_BYTES[dtype])
+    flops = row.flops(Direction(direction), vector, details.get("variant", ""))
+    return flops, row.moved_bytes(Direction(direction), vector, ELEMENT_BYTES[dtype])

@@ -14,9 +14,9 @@ from kernelcast.runtime.bundle.fingerprint import (
     SoftwareFingerprint,
     canonical_json,
 )
-from kernelcast.runtime.errors import KernelcastError
 from kernelcast.store.canonical import future_problem, record_digest, utc_moment
 from kernelcast.store.runs import IngestedTrace, Source, UnrecognisedKernels
+from kernelcast.store.sqlite_errors import NO_RECORD
 from kernelcast.store.steps import FailureLog, MeasuredStep, Prediction, PredictorRecord, StepTimes
 
 Row = dict[str, Any]
@@ -100,11 +100,7 @@ def stored_value(value: object) -> object:
 
 
 def record_of(table: str, row: Row) -> Any:
-    """The record of a row of a table of `RECORDS`.
-
-    Raises:
-        KernelcastError, ValueError, TypeError: the row makes no valid record.
-    """
+    """The record of a row of a table of `RECORDS`, or one of `NO_RECORD`."""
     values = dict(row)
     for name in JSON_COLUMNS & row.keys():
         values[name] = json_value(name, row[name])
@@ -116,11 +112,7 @@ def record_of(table: str, row: Row) -> Any:
 
 
 def json_value(name: str, text: str) -> Any:
-    """The value of a JSON column.
-
-    Raises:
-        ValueError: not JSON, not in the stored form, or not of the column's type.
-    """
+    """The value of a JSON column; ValueError where it is not in the stored form, or not of the column's type."""
     try:
         value = json.loads(text)
         is_canonical = canonical_json(value) == text
@@ -131,18 +123,6 @@ def json_value(name: str, text: str) -> Any:
     if name in _OBJECTS and not isinstance(value, dict):
         raise ValueError(f"{name} is no JSON object")
     return value
-
-
-NO_RECORD = (
-    KernelcastError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    RecursionError,
-)
-"""Exceptions of making a record from a damaged row."""
 
 
 def row_problem(table: str, row: Row) -> str | None:

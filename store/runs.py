@@ -184,8 +184,14 @@ class TracedEvent(NamedTuple):
     call: int | None = None  # number of the launching host call, shared by its events
     correlation: int | None = None
     scope: str = ""  # annotations and modules around the launch, outermost first
-    sample_id: str = ""  # its sample and repetition, which are not part of the timeline's id
+    sample_id: str = (
+        ""  # its sample (or the position in `Timeline.samples`) and repetition, not part of the timeline's id
+    )
     repetition: int | None = None
+
+
+CUT = " (cut)"
+"""Ends the name of a step before whose end the recording ended."""
 
 
 class TracedStep(NamedTuple):
@@ -243,12 +249,31 @@ class Timeline:
     @property
     def id(self) -> str:
         """Digest of trace, steps and events."""
-        digest = hashlib.sha256(json.dumps([self.trace_id, self.steps]).encode())
-        ids: dict[int, tuple[str, EventKind]] = {}  # by identity, which is quicker than by content
+        digest = TimelineDigest(self)
         for kind, *values, _, _ in self.events:
-            kind_id, _ = ids.get(id(kind)) or ids.setdefault(id(kind), (kind.id, kind))
-            digest.update(f"{kind_id} {values!r}\n".encode())
-        return digest.hexdigest()[:DIGEST_HEX_DIGITS]
+            digest.add(kind, values)
+        return digest.id
+
+
+class TimelineDigest:
+    """The id of a timeline, while its events are read."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._digest = hashlib.sha256(json.dumps([timeline.trace_id, timeline.steps]).encode())
+        self._ids: dict[int, tuple[str, EventKind]] = {}  # by identity, which is quicker than by content
+
+    def add(self, kind: EventKind, values: list[Any]) -> str:
+        """Add the next event, `values` without its sample; returns the id of its kind."""
+        known = self._ids.get(id(kind))
+        if known is None:
+            known = self._ids[id(kind)] = kind.id, kind
+        self._digest.update(f"{known[0]} {values!r}\n".encode())
+        return known[0]
+
+    @property
+    def id(self) -> str:
+        """The id of what was added."""
+        return self._digest.hexdigest()[:DIGEST_HEX_DIGITS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.store.canonical import future_problem, record_digest
 from kernelcast.store.records import Kernel, Repetition, Sample
-from kernelcast.store.rows import NO_RECORD, Numbers, Row, id_problem, insert, json_value, rows
+from kernelcast.store.rows import Numbers, Row, id_problem, insert, json_value, rows
+from kernelcast.store.sqlite_errors import NO_RECORD
 
 _ROWS_AT_ONCE = 50_000
 
@@ -45,7 +46,6 @@ class SampleRows:
 
     @classmethod
     def of(cls, sample: Sample) -> "SampleRows":
-        """The rows of a sample."""
         columns = sample.columns
         repetitions = [
             RepetitionRow(
@@ -60,11 +60,7 @@ class SampleRows:
         return replace(found, id=meaning_digest(columns, found))
 
     def sample(self) -> Sample:
-        """The sample of these rows.
-
-        Raises:
-            KernelcastError, ValueError, TypeError: they make no valid sample.
-        """
+        """The sample of these rows, or one of `NO_RECORD`."""
         repetitions = tuple(
             Repetition(
                 index=r.index,
@@ -158,7 +154,6 @@ class SampleWriter:
         return True
 
     def flush(self) -> None:
-        """Write the rows that are still waiting."""
         for table, waiting in (
             ("sample_flag (sample_number, flag, detail)", self._flags),
             ("repetition (sample_number, repetition_index, time_us, start_us)", self._repetitions),

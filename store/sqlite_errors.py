@@ -7,6 +7,17 @@ from pathlib import Path
 
 from kernelcast.runtime.errors import DataError, KernelcastError, one_line
 
+NO_RECORD = (
+    KernelcastError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+"""Exceptions of making a record from a damaged row."""
+
 # By the error's name without its extension (SQLITE_IOERR_WRITE begins with SQLITE_IOERR).
 _EXPLANATIONS = {
     "SQLITE_FULL": "the disk is full; nothing of this change was stored",
@@ -51,14 +62,7 @@ def reading(path: Path) -> Iterator[None]:
             yield
     except DataError:
         raise
-    except (
-        KernelcastError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except NO_RECORD as error:
         reason = one_line(str(error))[:200] or type(error).__name__
         raise DataError(f"{path}: a row is damaged ({reason}); kernelcast db check lists them") from error
 

@@ -1,4 +1,7 @@
-"""Statistics of repetitions (docs/method.md, Measuring); durations in microseconds, in measured order."""
+"""Statistics of repetitions (docs/method.md, Measuring); durations in microseconds, in measured order.
+
+All of them raise UsageError without any duration.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -14,9 +17,6 @@ def middle_five_mean_us(durations: Sequence[float]) -> float:
 
     These are the third to seventh of ten sorted durations; of fewer than ten the middle five (rounded down), of fewer
     than five all.
-
-    Raises:
-        UsageError: no duration.
     """
     first = sorted(_some(durations)[:PAPER_REPETITIONS])
     low = max(0, (len(first) - 5) // 2)
@@ -41,31 +41,19 @@ def percentile(values: Sequence[float], fraction: float) -> float:
 
 
 def quiet_us(durations: Sequence[float]) -> float:
-    """10th percentile of all durations (µs), see `percentile`: the time on an undisturbed machine.
-
-    Raises:
-        UsageError: no duration.
-    """
+    """10th percentile of all durations (µs), see `percentile`: the time on an undisturbed machine."""
     return percentile(durations, QUIET_FRACTION)
 
 
 def inner_mean_us(durations: Sequence[float]) -> float:
-    """Mean (µs) without the lowest and the highest tenth: the mean of a step's many exchanges, without rare stalls.
-
-    Raises:
-        UsageError: no duration.
-    """
+    """Mean (µs) without the lowest and the highest tenth: the mean of a step's many exchanges, without rare stalls."""
     ordered = sorted(_some(durations))
     tenth = len(ordered) // 10
     return statistics.fmean(ordered[tenth : len(ordered) - tenth])
 
 
 def spread(durations: Sequence[float]) -> float:
-    """(90th − 10th percentile) / median of all durations, without unit; 0 if the median is 0.
-
-    Raises:
-        UsageError: no duration.
-    """
+    """(90th − 10th percentile) / median of all durations, without unit; 0 if the median is 0."""
     median = percentile(durations, 0.5)
     if median == 0:
         return 0.0

@@ -1,8 +1,8 @@
 """Events of traces: writing, reading and verifying their rows one at a time."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kernelcast.store.rows import Numbers, id_problem, insert
@@ -12,6 +12,7 @@ from kernelcast.store.runs import (
     HostTime,
     MatchedCollective,
     Timeline,
+    TimelineDigest,
     TraceClock,
     TracedEvent,
     TracedStep,
@@ -24,42 +25,47 @@ _TUPLES: Mapping[str, Any] = {
     "host_time": HostTime,
 }
 
+_KIND_FIELDS = tuple(field.name for field in fields(EventKind))
+_PRELIMINARY = "0" * 32
 
-def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
-    """Add a timeline of a stored trace and stored samples, in the caller's transaction; returns False if it exists."""
-    number = insert(connection, "timeline", {"id": timeline.id, "trace_id": timeline.trace_id})
-    if number is None:
-        return False
+
+def write_timeline(
+    connection: sqlite3.Connection,
+    timeline: Timeline,
+    sample_ids: Sequence[str] = (),
+    *,
+    timeline_id: str = "",
+) -> bool:
+    """Add a timeline of a stored trace and stored samples, in the caller's transaction; returns False if it exists.
+
+    `sample_ids` are the ids of `timeline.samples`. Without a `timeline_id` the id, which digests the events, is known
+    after the last one: they are written under a preliminary id, and withdrawn if the timeline exists.
+    """
+    connection.execute("SAVEPOINT timeline")
+    number = insert(
+        connection, "timeline", {"id": timeline_id or _PRELIMINARY, "trace_id": timeline.trace_id}
+    )
+    is_new = number is not None
+    if number is not None:
+        digest = TimelineDigest(timeline)
+        _write_parts(connection, number, timeline)
+        _write_events(connection, number, timeline.events, sample_ids, digest)
+        if not timeline_id:
+            named = connection.execute(
+                "UPDATE OR IGNORE timeline SET id = ? WHERE number = ?", (digest.id, number)
+            )
+            is_new = named.rowcount == 1
+    if not is_new:
+        connection.execute("ROLLBACK TO timeline")
+    connection.execute("RELEASE timeline")
+    return is_new
+
+
+def _write_parts(connection: sqlite3.Connection, number: int, timeline: Timeline) -> None:
+    """Steps, clock, matched collectives and times of the host."""
     connection.executemany(
         "INSERT INTO traced_step (timeline_number, step, name, start_ns, duration_ns) VALUES (?, ?, ?, ?, ?)",
         ((number, index, *step) for index, step in enumerate(timeline.steps)),
-    )
-    kinds, scopes = Numbers(connection, "event_kind", "id"), Numbers(connection, "event_scope", "name")
-    samples = Numbers(connection, "sample", "id")
-    known: dict[int, tuple[int | None, EventKind]] = {}  # by identity, which is quicker than by content
-
-    def kind_number(kind: EventKind) -> int | None:
-        if id(kind) not in known:
-            row = dict(zip(KIND_COLUMNS, astuple(kind), strict=True))
-            known[id(kind)] = kinds.find(kind.id, {"id": kind.id, **row}), kind
-        return known[id(kind)][0]
-
-    columns = "kind_number, start_ns, duration_ns, exposed_ns, idle_ns, late_ns, device, stream, step, launch_ns, call"
-    connection.executemany(
-        f"INSERT INTO traced_event (timeline_number, sequence, {columns}, correlation, scope_number, sample_number,"
-        f" repetition_index) VALUES ({', '.join('?' * 17)})",
-        (
-            (
-                number,
-                sequence,
-                kind_number(kind),
-                *values,
-                scopes.find(scope, {"name": scope}) if scope else None,
-                samples.find(sample_id) if sample_id else None,
-                repetition,
-            )
-            for sequence, (kind, *values, scope, sample_id, repetition) in enumerate(timeline.events)
-        ),
     )
     clocks = () if timeline.clock is None else (timeline.clock,)
     for table, found in zip(_TUPLES, (clocks, timeline.collectives, timeline.host), strict=True):
@@ -68,7 +74,50 @@ def write_timeline(connection: sqlite3.Connection, timeline: Timeline) -> bool:
             f"INSERT INTO {table} (timeline_number, {', '.join(names)}) VALUES (?{', ?' * len(names)})",
             ((number, *row) for row in found),
         )
-    return True
+
+
+def _write_events(
+    connection: sqlite3.Connection,
+    number: int,
+    events: Iterable[TracedEvent],
+    sample_ids: Sequence[str],
+    digest: TimelineDigest,
+) -> None:
+    """The events, in one pass with their digest."""
+    kinds, scopes = Numbers(connection, "event_kind", "id"), Numbers(connection, "event_scope", "name")
+    samples = Numbers(connection, "sample", "id")
+    kind_numbers: dict[str, int | None] = {}
+    sample_numbers: dict[str, int | None] = {"": None}
+    sample_numbers |= {str(place): samples.find(sample_id) for place, sample_id in enumerate(sample_ids)}
+    scope_numbers: dict[str, int | None] = {"": None}
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        values: list[Any]
+        for sequence, (kind, *values, sample_id, repetition) in enumerate(events):
+            if (kind_id := digest.add(kind, values)) not in kind_numbers:
+                row = {name.rstrip("_"): getattr(kind, name) for name in _KIND_FIELDS}
+                kind_numbers[kind_id] = kinds.find(kind_id, {"id": kind_id, **row})
+            scope = values.pop()
+            if scope not in scope_numbers:
+                scope_numbers[scope] = scopes.find(scope, {"name": scope})
+            if sample_id not in sample_numbers:
+                sample_numbers[sample_id] = samples.find(sample_id)
+            yield (
+                number,
+                sequence,
+                kind_numbers[kind_id],
+                *values,
+                scope_numbers[scope],
+                sample_numbers[sample_id],
+                repetition,
+            )
+
+    columns = "kind_number, start_ns, duration_ns, exposed_ns, idle_ns, late_ns, device, stream, step, launch_ns, call"
+    connection.executemany(
+        f"INSERT INTO traced_event (timeline_number, sequence, {columns}, correlation, scope_number, sample_number,"
+        f" repetition_index) VALUES ({', '.join('?' * 17)})",
+        rows(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +141,13 @@ def stored_kinds(
     connection: sqlite3.Connection, timeline_number: int
 ) -> Iterator[tuple[int, str, EventKind]]:
     """Number, id and record of the kinds of a timeline's events."""
-    names = [field.name for field in fields(EventKind)]
     columns = ", ".join(f"event_kind.{name}" for name in KIND_COLUMNS)
     for number, kind_id, *values in connection.execute(
         f"SELECT number, id, {columns} FROM event_kind"
         " WHERE number IN (SELECT kind_number FROM traced_event WHERE timeline_number = ?)",
         (timeline_number,),
     ):
-        yield number, kind_id, EventKind(**dict(zip(names, values, strict=True)))
+        yield number, kind_id, EventKind(**dict(zip(_KIND_FIELDS, values, strict=True)))
 
 
 def stored_timelines(

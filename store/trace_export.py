@@ -1,6 +1,7 @@
 """Writing stored traces, whole or one step, as Chrome traces, which ui.perfetto.dev and `ingest` read.
 
-Of the host they hold only stored facts: steps, launches and launching calls, without durations.
+Of the host they hold only stored facts: steps, launches and launching calls, without durations. Next to each stream is
+a track with the names of its operators, roles and collectives.
 """
 
 import json
@@ -14,6 +15,7 @@ from kernelcast.runtime.output_file import write_pieces
 from kernelcast.store.database import Database
 
 _HOST = 1_000_000  # process of the host's events; device numbers are smaller
+_NAMES = 1_000_000_000  # from a stream to the track of its operators; viewers read 32 bits
 _TRACES = """
     SELECT trace.id, timeline.number, trace.rank, trace.world_size, trace.backend, hardware.device_name, hardware.kind,
         hardware.memory_gib, hardware.multiprocessors, hardware.compute_capability
@@ -83,6 +85,7 @@ def _head(trace: Mapping[str, Any]) -> dict[str, Any]:
 def _events(
     database: Database, trace: Mapping[str, Any], steps: list[dict[str, Any]], *, is_all: bool
 ) -> Iterator[dict[str, Any]]:
+    yield _name("process_name", "host: steps and launches", _HOST, 1)
     for step in steps:
         yield _event("user_annotation", step["name"], step["start_ns"], step["duration_ns"], _HOST, 1, {})
     wanted = (
@@ -97,6 +100,7 @@ def _events(
     names = [column[0] for column in cursor.description]
     names[-1] = "scope"
     calls: set[int] = set()
+    streams: set[tuple[int, int]] = set()
     for values in cursor:
         row = dict(zip(names, values, strict=True))
         arguments = {text: row[name] for name, text in _ARGUMENTS.items() if row[name] not in ("", None)}
@@ -112,8 +116,21 @@ def _events(
                     dims = {name: arguments[name] for name in ("Input Dims",) if name in arguments}
                     yield _event("cpu_op", row["host_operator"], row["launch_ns"], 0, _HOST, 1, dims)
                 yield _event("cuda_runtime", "launch", row["launch_ns"], 0, _HOST, 1, launch)
-        place = row["device"], row["stream"]
-        yield _event(row["category"], row["name"], row["start_ns"], row["duration_ns"], *place, arguments)
+        device, stream = place = row["device"], row["stream"]
+        if place not in streams:
+            streams.add(place)
+            yield _name("thread_name", f"stream {stream}", device, stream)
+            yield _name("thread_name", f"stream {stream}: operators and collectives", device, stream + _NAMES)
+        times = row["start_ns"], row["duration_ns"]
+        yield _event(row["category"], row["name"], *times, *place, arguments)
+        if called := f"{row['operator']} {row['role']}".strip() or row["collective"]:
+            named = f"{called} ({row['direction']})" if row["direction"] not in ("", "once") else called
+            yield _event("gpu_user_annotation", named, *times, device, stream + _NAMES, {})
+
+
+def _name(kind: str, name: str, pid: int, tid: int) -> dict[str, Any]:
+    """What a viewer calls a process or a track."""
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _event(

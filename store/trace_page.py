@@ -6,6 +6,7 @@ The page of a database has coverage, noise, doubtful samples and hardware side b
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,30 +21,29 @@ from kernelcast.runtime.views.page import (
     legend,
     picture,
     rectangles,
-    region,
     rows_table,
     section,
     tile,
+    zoomed,
 )
 from kernelcast.store.database import Database
+from kernelcast.store.flame_graph import flame_graph
 from kernelcast.store.querying import Question, questions
-from kernelcast.store.trace_report import TraceReport, report_tables
+from kernelcast.store.trace_difference import Change, TraceComparison
+from kernelcast.store.trace_report import PART_TITLES, TraceReport, report_tables
 
-PART_TITLES = {
-    "compute_ms": "compute",
-    "exposed_communication_ms": "exposed communication",
-    "memory_ms": "copies and fills alone",
-    "idle_host_ms": "idle: host late",
-    "idle_other_stream_ms": "idle: waits for another stream",
-    "idle_dependency_ms": "idle: waits for its own stream",
-    "idle_unknown_ms": "idle: unknown",
-}
 _STYLES = {"compute": "backward", "communication": "reduce", "memory": "weight"}
 _LEGEND = (
     ("backward", "compute"),
     ("reduce", "communication"),
     ("weight", "copies and fills"),
     ("idle", "idle"),
+)
+_FLAMES = (
+    ("forward", "forward, recomputation"),
+    ("backward", "backward"),
+    *_LEGEND[1:3],
+    ("idle", "unknown"),
 )
 _WIDTH, _LEFT, _LANE, _TOP = 1200.0, 140.0, 22.0, 8.0
 _MOST_LANES = 32
@@ -54,16 +54,11 @@ _NEAR = 0.5  # of a pixel: closer events of one class are one shape
 
 
 def write_trace_page(database: Database, report: TraceReport, path: Path) -> None:
-    """Write the page of a report; the same database gives the same bytes.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
+    """Write the page of a report; the same database gives the same bytes. DataError where it cannot be written."""
     write_pieces(path, [trace_page(database, report)])
 
 
 def trace_page(database: Database, report: TraceReport) -> str:
-    """The page of a report."""
     step_ms = sum(report.parts_ms.values())
     title = f"A traced step: {seconds(step_ms / 1e3)}"
     tiles = [tile("step", seconds(step_ms / 1e3), "mean over steps and ranks")] + [
@@ -75,6 +70,38 @@ def trace_page(database: Database, report: TraceReport) -> str:
     return document(title, _header(title, about, tiles), element("main", *_sections(database, report)))
 
 
+def write_difference_page(compared: TraceComparison, one: str, two: str, path: Path) -> None:
+    """Write the page of two runs side by side, called `one` and `two`. DataError where it cannot be written."""
+    step = compared.step
+    tiles = [tile(one, seconds((step.one_ms or 0.0) / 1e3), f"A, steps: {compared.one_steps}"),
+             tile(two, seconds((step.two_ms or 0.0) / 1e3), f"B, steps: {compared.two_steps}")]  # fmt: skip
+    about, parts = "Per step and rank.", "Parts of the step"
+    tables = {parts: compared.parts, "Kernels": compared.kernels,
+              "Operators of the host": compared.operators, "Annotations and modules": compared.modules}  # fmt: skip
+    sections = [section(title, rows_table([_compared(one) for one in changes[:_MOST_SHOWN]],
+                                         caption="In the order of a report." if title == parts
+                                         else f"The largest changes first, at most {_MOST_SHOWN}."))
+                for title, changes in tables.items() if changes]  # fmt: skip
+    if compared.causes:
+        sections.insert(0, section("Causes", bullets(*(cause.line for cause in compared.causes))))
+    write_pieces(
+        path,
+        [document("Two traced runs", _header("Two traced runs", about, tiles), element("main", *sections))],
+    )
+
+
+def _compared(change: Change) -> dict[str, Any]:
+    times = {"A_ms": change.one_ms, "B_ms": change.two_ms, "change_ms": change.change_ms}
+    launches = {"A_launches": change.one_launches, "B_launches": change.two_launches}
+    return {
+        "name": PART_TITLES.get(change.name, change.name),
+        **{name: None if ms is None else round(ms, 3) for name, ms in times.items()},
+        "change_percent": round(100 * change.change_ms / change.one_ms, 1) if change.one_ms else None,
+        "": change.kind,
+        **{name: None if count is None else round(count, 1) for name, count in launches.items()},
+    }
+
+
 def _header(title: str, about: str, tiles: Iterable[Markup]) -> Markup:
     heading, text = element("h1", title), element("p", about, class_="soft")
     return element("header", heading, text, element("dl", *tiles, class_="tiles"))
@@ -84,8 +111,10 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
     if report.findings:
         yield section("What the ranks wait for", bullets(*(finding.line for finding in report.findings)))
     if lanes := _lanes(database, report):
+        yield section("A step, stream by stream", zoomed("lanes", "lanes of a step", lanes), legend(_LEGEND))
+    if flames := flame_graph(database, report.run_id):
         yield section(
-            "The first step, stream by stream", region("lanes of the first step", lanes), legend(_LEGEND)
+            "Passes, modules, operators and kernels", zoomed("flames", "flame graph", flames), legend(_FLAMES)
         )
     for table in report_tables():
         if rows := getattr(report, table.name):
@@ -98,13 +127,18 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:
-    """Streams of all ranks during the first marked step, or the whole trace, on one clock, as SVG."""
+    """Streams of all ranks during the first step that counts, or the whole trace, on one clock, as SVG."""
+    step = min(
+        (step["step_index"] for step in report.steps if step["in_mean"]),
+        key=lambda one: one or 0,
+        default=None,
+    )
     rows = database.connection.execute(
         "SELECT rank, device, stream, class, name,"
         " coalesce(run_us, start_us - min(start_us) OVER (PARTITION BY rank)), duration_us FROM trace_event"
-        " WHERE run_id = ? AND step_index IS (SELECT min(step_index) FROM trace_event WHERE run_id = ?)"
+        " WHERE run_id = ? AND step_index IS ?"
         " ORDER BY rank, trace_id, device, stream, start_us",
-        (report.run_id, report.run_id),
+        (report.run_id, step),
     )
     lanes: dict[tuple[int | None, ...], dict[str, list[tuple[float, float]]]] = {}
     named: list[tuple[float, float, tuple[int | None, ...], str, str]] = []
@@ -144,9 +178,7 @@ def _lanes(database: Database, report: TraceReport) -> Markup | None:
             element("text", seconds(span_us * 1e-6 * tick / _TICKS), x=x, y=bottom + 16, class_="label")
         )
     description = f"One row per stream, time from left to right, {seconds(span_us * 1e-6)} in all."
-    return picture(
-        "lanes", "Events of the first step", description, *shapes, width=_WIDTH, height=bottom + 16 + _TOP
-    )
+    return picture("lanes", "Events of a step", description, *shapes, width=_WIDTH, height=bottom + 16 + _TOP)
 
 
 def _merged(spans: npt.NDArray[np.float64]) -> Iterator[tuple[float, float]]:
@@ -161,11 +193,7 @@ _MOST_ROWS = 2000
 
 
 def database_page(database: Database, name: str) -> str:
-    """The page of a database called `name`; a click on a heading sorts the table.
-
-    Raises:
-        DataError: the file is damaged or locked.
-    """
+    """The page of a database called `name`; a click on a heading sorts the table. DataError where it is damaged."""
     counts = database.row_counts()
     [dates] = database.query("SELECT min(measured_at) AS first, max(measured_at) AS last FROM sample")
     hardware = database.hardware_list()

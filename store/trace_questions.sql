@@ -33,6 +33,14 @@ WHERE rank = 0
 ORDER BY exposed_us DESC
 LIMIT 8;
 
+-- passes: How much of the time is forward, backward and recomputation?
+-- Recomputation is what activation checkpointing runs again in the backward pass. Collectives are of no pass.
+SELECT rank, direction, count(*) AS events, round(sum(duration_us), 3) AS total_us, round(sum(exposed_us), 3) AS exposed_us
+FROM trace_event
+WHERE class = 'compute'
+GROUP BY trace_id, direction
+ORDER BY rank, exposed_us DESC;
+
 -- trace_categories: How is the time divided between kinds of events?
 -- By class and the profiler's category.
 SELECT rank, class, category, count(*) AS events, round(sum(duration_us), 3) AS total_us,
@@ -49,8 +57,7 @@ SELECT rank, batch, m, k, n, dtype, calls, mean_us, teraflops_per_s, percent_of_
     percent_of_roofline
 FROM product_rate
 WHERE m >= 4096
-ORDER BY rank, total_us DESC, m, k
-LIMIT 8;
+ORDER BY rank, total_us DESC, m, k LIMIT 8;
 
 -- collective_rate: How fast are the collectives of a trace?
 -- By collective, group and size. In a real run a collective waits for the slowest rank, so that `min_us` shows the
@@ -83,38 +90,28 @@ FROM stream_idle
 ORDER BY rank, device, stream;
 
 -- trace_comparison: What became slower between two traces?
--- Kernels of two traces side by side: slower, new and gone. Here rank 0 and rank 1 of one run; for two runs select by
--- `trace_id` (see `kernelcast trace diff`).
-WITH one AS (SELECT * FROM kernel_time WHERE rank = 0), two AS (SELECT * FROM kernel_time WHERE rank = 1)
-SELECT coalesce(one.kernel, two.kernel) AS kernel, one.launches AS launches_one,
-    two.launches AS launches_two, one.total_us AS one_us, two.total_us AS two_us,
-    round(coalesce(two.total_us, 0) - coalesce(one.total_us, 0), 3) AS change_us,
-    CASE WHEN one.kernel IS NULL THEN 'new' WHEN two.kernel IS NULL THEN 'gone'
-        WHEN two.total_us > one.total_us THEN 'slower' ELSE '' END AS change
-FROM one
-FULL JOIN two ON two.kernel = one.kernel AND two.class = one.class
-ORDER BY change_us DESC, kernel
-LIMIT 6;
+-- Kernels of two traces side by side; a kernel that one lacks takes 0 there. Here rank 0 and rank 1 of one run; for two
+-- runs select by `trace_id` (see `kernelcast trace diff`).
+SELECT kernel, round(sum(iif(rank = 0, total_us, 0)), 3) AS one_us, round(sum(iif(rank = 1, total_us, 0)), 3) AS two_us,
+    round(sum(iif(rank = 1, total_us, -total_us)), 3) AS change_us
+FROM kernel_time WHERE rank IN (0, 1)
+GROUP BY kernel, class
+ORDER BY change_us DESC, kernel LIMIT 6;
 
 -- kernels_of_an_operator: What runs inside an operator of a trace?
 -- The kernels of an operator with their shares; add `direction = 'backward'` for one direction.
-SELECT operator, direction, name AS kernel, count(*) AS launches, round(sum(duration_us), 3) AS total_us,
-    round(100.0 * sum(duration_us) / sum(sum(duration_us)) OVER (PARTITION BY operator, direction), 1)
-        AS percent
-FROM trace_event
-WHERE operator = 'gemm'
-GROUP BY operator, direction, name
-ORDER BY total_us DESC, kernel
-LIMIT 8;
+SELECT direction, name AS kernel, count(*) AS launches, round(sum(duration_us), 3) AS total_us,
+    round(100.0 * sum(duration_us) / sum(sum(duration_us)) OVER (PARTITION BY direction), 1) AS percent
+FROM trace_event WHERE operator = 'gemm'
+GROUP BY direction, name
+ORDER BY total_us DESC, kernel LIMIT 8;
 
 -- kernels_of_a_repetition: Which kernels of a trace made a sample?
 -- An event refers to its sample and repetition.
-SELECT sample.operator, sample.vector, trace_event.repetition_index, trace_event.rank, trace_event.step,
-    trace_event.name, trace_event.duration_us
+SELECT operator, vector, repetition_index, rank, step, name, duration_us
 FROM trace_event
-JOIN sample ON sample.number = trace_event.sample_number
-WHERE sample.operator = 'layer_norm' AND trace_event.rank = 0
-ORDER BY trace_event.repetition_index;
+WHERE sample_number IS NOT NULL AND operator = 'layer_norm' AND rank = 0
+ORDER BY sample_number, repetition_index;
 
 -- scopes: Which part of the program takes the time?
 -- By the annotations (`record_function`) and modules around the launch, outermost first.

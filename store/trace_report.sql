@@ -2,7 +2,8 @@
 -- :top rows of run :run. trace_sums.py makes the tables named *_sum.
 
 -- steps: steps
--- An event, with the gap before it, belongs to the step that launched it.
+-- An event, with the gap before it, belongs to the step that launched it. The first step, before which nothing was
+-- recorded, and steps in which the recording ended (cut) are not in the mean if there are others.
 SELECT
     rank,
     name AS step,
@@ -18,11 +19,16 @@ SELECT
     round(communication_ns / 1e6, 3) AS communication_ms,
     round(100 - 100.0 * exposed_communication_ns / nullif(communication_ns, 0), 1) + 0.0 AS overlapped_percent,
     CAST(events AS INTEGER) AS events,
+    unlike = min(unlike) OVER () AS in_mean,
     CAST(step_index AS INTEGER) AS step_index,
     trace_id,
     :run AS run_id
-FROM step_sum
-LEFT JOIN traced_step ON traced_step.timeline_number = step_sum.timeline_number AND traced_step.step = step_index
+FROM (
+    SELECT *,
+        CASE WHEN step_index IS NULL THEN 3 WHEN name LIKE '% (cut)' THEN 2 ELSE step_index = 0 END AS unlike -- a usual step
+    FROM step_sum
+    LEFT JOIN traced_step ON traced_step.timeline_number = step_sum.timeline_number AND traced_step.step = step_index
+)
 ORDER BY rank, trace_id, step_index IS NULL, step_index;
 
 -- ranks: ranks, by the collectives that several of them ran
@@ -42,6 +48,28 @@ FROM collective_match
 WHERE run_id = :run AND is_last
 GROUP BY collective, group_ranks, group_size, message_bytes
 ORDER BY sum(transfer_us) DESC LIMIT :top;
+
+-- path: critical path of a step, and the most that half of a part would save
+-- The longest chain over launches, streams and ranks. Savings are upper bounds: waits between streams are not recorded.
+SELECT name AS step, class, part, round(path_ns / 1e6, 3) AS path_ms,
+    round(100.0 * share, 1) AS percent_of_path, round(saved_ns / 1e6, 3) AS half_saves_ms
+FROM path_part
+LEFT JOIN (SELECT step, min(traced_step.name) AS name FROM traced_step JOIN timeline ON number = timeline_number
+    JOIN trace ON trace.id = trace_id WHERE run_id = :run GROUP BY step) AS named ON named.step = step_index
+ORDER BY path_ns DESC, part;
+
+-- passes: passes
+-- Recomputation: forward passes that the backward pass runs again (activation checkpointing). Update: all that is launched
+-- after the last backward pass of a step.
+SELECT
+    CASE pass WHEN 0 THEN 'forward' WHEN 1 THEN 'recomputation' WHEN 2 THEN 'backward' WHEN 3 THEN 'update'
+        WHEN 4 THEN 'communication' ELSE 'unknown' END AS pass,
+    CAST(sum(launches) AS INTEGER) AS launches, round(sum(duration_ns) / 1e6, 3) AS total_ms,
+    round(sum(exposed_ns) / 1e6, 3) AS exposed_ms,
+    round(100.0 * sum(exposed_ns) / sum(sum(exposed_ns)) OVER (), 1) AS percent_of_busy
+FROM pass_sum
+GROUP BY pass_sum.pass
+ORDER BY pass_sum.pass;
 
 -- kernels: kernels
 -- Exposed time counts every instant once.
@@ -74,21 +102,53 @@ SELECT rank, host_operator, batch, m, k, n, dtype, calls, round(mean_us, 3) AS m
         flops / flops_per_s > least_bytes / memory_bytes_per_s, flops / flops_per_s, least_bytes / memory_bytes_per_s
     ), 1) AS percent_of_roofline
 FROM (
-    SELECT rank, host_operator, batch, m, k, n, event_kind.dtype, CAST(calls AS INTEGER) AS calls,
-        duration_ns / calls / 1e3 AS mean_us, duration_ns, device_peak.flops_per_s, device_peak.memory_bytes_per_s,
-        2.0 * batch * m * k * n AS flops,
+    SELECT rank, host_operator, batch, m, k, n, event_kind.dtype, CAST(sum(calls) AS INTEGER) AS calls,
+        sum(duration_ns) / sum(calls) / 1e3 AS mean_us, sum(duration_ns) AS duration_ns, device_peak.flops_per_s,
+        device_peak.memory_bytes_per_s, 2.0 * batch * m * k * n AS flops,
         1.0 * batch * (m * k + k * n + m * n) * CASE
             WHEN event_kind.dtype = 'float64' THEN 8
             WHEN event_kind.dtype = 'float32' THEN 4
             WHEN event_kind.dtype LIKE '%8%' THEN 1
             ELSE 2
         END AS least_bytes
-    FROM product_sum JOIN event_kind ON event_kind.number = kind_number JOIN run ON run.id = :run
+    FROM call_sum JOIN event_kind ON event_kind.number = kind_number JOIN run ON run.id = :run
     JOIN hardware ON hardware.id = compute_id
     LEFT JOIN device_peak
         ON device_peak.device_name = hardware.device_name AND device_peak.dtype = event_kind.dtype
+    WHERE m IS NOT NULL
+    GROUP BY trace_id, host_operator, batch, m, k, n, event_kind.dtype
 )
 ORDER BY round(duration_ns / 1e3, 3) DESC, m, k, n, rank LIMIT :top;
+
+-- rates: other operators
+-- Attention, norms and others at the costs of the table of operators; convolutions and elementwise calls outside of it at the
+-- sizes of their tensors, each moved once. Sums over ranks, at the mean time of a call.
+SELECT operator, direction, workload, rated.dtype, CAST(calls AS INTEGER) AS calls, round(total_us / calls, 3) AS mean_us,
+    round(flops / total_us / 1e6, 3) AS teraflops_per_s, round(moved_bytes / total_us / 1e3, 3) AS gb_per_s,
+    CASE
+        WHEN flops / moved_bytes * memory_bytes_per_s < flops_per_s THEN 'memory'
+        WHEN flops_per_s IS NOT NULL THEN 'compute'
+    END AS bound,
+    round(100e6 / total_us * iif(
+        flops / flops_per_s > moved_bytes / memory_bytes_per_s, flops / flops_per_s, moved_bytes / memory_bytes_per_s
+    ), 1) AS percent_of_roofline,
+    round(total_us / 1e3, 3) AS total_ms
+FROM (
+    SELECT rtrim(operator || ' ' || role) AS operator, direction, workload, dtype, sum(repetitions) AS calls,
+        sum(repetitions * time_us) AS total_us, sum(repetitions * time_us * gigaflops_per_s) * 1e3 AS flops,
+        sum(repetitions * time_us * gigabytes_per_s) * 1e3 AS moved_bytes
+    FROM operator_time JOIN operator ON operator.name = operator_time.operator
+    WHERE run_id = :run AND operator NOT IN ('gemm', 'batched_gemm') AND operator.class <> 'communication'
+    GROUP BY operator, role, direction, workload, dtype, variant
+    UNION ALL
+    SELECT host_operator, direction, workload, dtype, sum(calls), sum(duration_ns) / 1e3, sum(calls * flops),
+        sum(calls * moved_bytes)
+    FROM call_sum JOIN call_cost USING (kind_number) JOIN event_kind ON number = kind_number
+    GROUP BY kind_number
+) AS rated
+JOIN run ON run.id = :run JOIN hardware ON hardware.id = compute_id
+LEFT JOIN device_peak ON device_peak.device_name = hardware.device_name AND device_peak.dtype = rated.dtype
+ORDER BY rated.total_us DESC, operator, workload LIMIT :top;
 
 -- collectives: collectives
 -- The mean includes waiting for other ranks.

@@ -127,10 +127,10 @@ def write_fingerprint(
     insert(connection, table, {**described, "fingerprint": values})
 
 
-def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> int:
-    """Add samples with their flags, repetitions and kernels; returns how many were new."""
+def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> list[tuple[str, bool]]:
+    """Add samples with their flags, repetitions and kernels; returns each one's id, and whether it was new."""
     writer = SampleWriter(connection)
-    added = sum(writer.add(SampleRows.of(sample)) for sample in samples)
+    added = [(found.id, writer.add(found)) for found in map(SampleRows.of, samples)]
     writer.flush()
     return added
 

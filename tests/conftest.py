@@ -213,6 +213,17 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure with 1 MiB evicted before an iteration, and warm up with small products, in tests that are not about
+    times.
+    """
+    from kernelcast.collector.measuring import cache_state, disturbance
+
+    monkeypatch.setattr(cache_state, "_MOST_CPU_BYTES", 1 << 20)
+    monkeypatch.setattr(disturbance, "_LARGER", 1)
+
+
+@pytest.fixture
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> "Sequence[Candidate]":
     """Let selections choose among two quick candidates, for tests that are not about the choice."""
     from kernelcast.train import selection

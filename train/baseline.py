@@ -34,7 +34,6 @@ class Constant(Baseline):
     mean_log_us: float
 
     def log_us(self, workloads: Array) -> Column:
-        """Logarithm of the time in µs."""
         return self.mean_log_us
 
 
@@ -46,7 +45,6 @@ class PowerLaw(Baseline):
     intercept: float
 
     def log_us(self, workloads: Array) -> Column:
-        """Logarithm of the time in µs, [rows, 1]."""
         return np.log(np.maximum(workloads, 1.0)) @ np.array(self.exponents)[:, None] + self.intercept
 
 
@@ -67,7 +65,6 @@ class Roofline(Baseline):
     knee_weights_us: tuple[float, ...]
 
     def log_us(self, workloads: Array) -> Column:
-        """Logarithm of the time in µs, [rows, 1] or a number."""
         # Fitted weights are often 0, and need no node in a graph then.
         work = [
             (w, monomial(workloads, p)) for w, p in zip(self.weights_us, self.powers, strict=True) if w > 0

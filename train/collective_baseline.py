@@ -68,7 +68,6 @@ class LatencyBandwidth(Baseline):
     link_log2: tuple[float, ...]
 
     def log_us(self, workloads: Array) -> Column:
-        """Logarithm of the time in µs, [rows, 1]."""
         entries, nodes, gpus = (workloads[:, [feature]] for feature in range(3))
         link_us = _power_of_two(self.link_log2, link_terms(nodes, gpus))
         entry_us = link_us * passes(self.ring_passes, nodes * gpus)
@@ -145,11 +144,11 @@ def fit_latency_bandwidth(op: Operator, workloads: Array, times_us: Array) -> La
         for (nodes, gpus), own, (latency, entry), spread in zip(found, rows, lines, spreads, strict=True)
     )
     nodes, gpus = np.array(found).T
-    ring_passes = op.ring_passes or (1.0, 0.0, 0.0)
-    link_us = np.array([layout.entry_us for layout in layouts]) / passes(ring_passes, nodes * gpus)
+    assert op.ring_passes is not None  # of every collective
+    link_us = np.array([layout.entry_us for layout in layouts]) / passes(op.ring_passes, nodes * gpus)
     latency_us = np.array([layout.latency_us for layout in layouts])
     return LatencyBandwidth(
-        ring_passes=ring_passes,
+        ring_passes=op.ring_passes,
         layouts=layouts,
         latency_log2=_smooth(latency_terms(nodes, gpus), np.log2(latency_us), _LATENCY_PRIOR),
         link_log2=_smooth(link_terms(nodes, gpus), np.log2(link_us), _LINK_PRIOR),

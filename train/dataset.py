@@ -60,7 +60,6 @@ class Table:
 
     @property
     def law(self) -> Operator:
-        """The operator's row of the operator table."""
         return OPERATORS[self.operator]
 
     @property
@@ -76,7 +75,6 @@ class Table:
         return rows
 
     def part(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Self:
-        """The table of some rows."""
         return replace(
             self,
             workloads=self.workloads[rows],
@@ -118,7 +116,6 @@ class MeasuredRange:
 
     @classmethod
     def of(cls, table: Table) -> Self:
-        """The range of a table's rows."""
         lows, highs = table.workloads.min(axis=0).tolist(), table.workloads.max(axis=0).tolist()
         elements = None
         if table.law.is_elementwise:

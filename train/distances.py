@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernelcast.runtime.answers.beyond_range import doublings_beyond, layout_doublings
+from kernelcast.runtime.answers.ranges import doublings_beyond, layout_doublings
 from kernelcast.runtime.bundle.interval import LEVEL, Interval
 from kernelcast.runtime.bundle.widening import PRIOR, HeldOut, Widening
 from kernelcast.train.dataset import Array, MeasuredRange, Table

@@ -2,15 +2,17 @@
 
 Opset 15 (the newest that both converters write) with the tree operators of `ai.onnx.ml` opset 3. Input `workload`
 float32 [rows, features]; outputs `time_us`, `low_us` and `high_us`, float32 [rows, 1] each. docs/bundle.md shows how
-other languages use one.
+other languages use one. Formulas become nodes: a `Value` takes part in numpy's arithmetic.
 """
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from onnx import TensorProto, helper, numpy_helper
 from onnxmltools import convert_xgboost
 from onnxmltools.convert.common.data_types import FloatTensorType as XgboostFloatTensorType
 from skl2onnx import convert_sklearn
@@ -24,10 +26,71 @@ from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.features import input_columns
+from kernelcast.train.formula import input_columns
 from kernelcast.train.intervals import log_half_width, log_half_widths
-from kernelcast.train.onnx_graph import Graph, Value
 from kernelcast.train.regressor import Regressor
+
+_NODES = {
+    np.add: "Add",
+    np.subtract: "Sub",
+    np.multiply: "Mul",
+    np.divide: "Div",
+    np.matmul: "MatMul",
+    np.maximum: "Max",
+    np.minimum: "Min",
+    np.exp: "Exp",
+    np.log: "Log",
+    np.floor: "Floor",
+    np.ceil: "Ceil",
+}
+_CONDITIONS = {np.equal: "Equal", np.greater: "Greater"}
+
+
+class Graph:
+    """Collects nodes and constants. A node that is asked for twice is made once."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self._known: dict[object, str] = {}
+
+    def node(self, kind: str, *inputs: Any, output: str = "", **attributes: Any) -> "Value":
+        """The output of a node; inputs are values, arrays or numbers."""
+        names = [given.name if isinstance(given, Value) else self._constant(given) for given in inputs]
+        key = (kind, *names, *attributes.items(), output)
+        if key not in self._known:
+            self._known[key] = output or f"{kind.lower()}_{len(self.nodes)}"
+            self.nodes.append(helper.make_node(kind, names, [self._known[key]], **attributes))
+        return Value(self, self._known[key])
+
+    def _constant(self, given: npt.ArrayLike) -> str:
+        value = np.asarray(given)
+        value = value.astype(np.int64 if value.dtype.kind == "i" and value.ndim else np.float32)
+        key = (str(value.dtype), value.shape, value.tobytes())
+        if key not in self._known:
+            self._known[key] = f"constant_{len(self.constants)}"
+            self.constants.append(numpy_helper.from_array(value, self._known[key]))
+        return self._known[key]
+
+
+class Value(NDArrayOperatorsMixin):
+    """A named value of a graph, float32 [rows, columns]; conditions are 1 where they hold, else 0."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph = graph
+        self.name = name
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any) -> "Value":
+        if ufunc in _CONDITIONS:
+            return self.graph.node(
+                "Cast", self.graph.node(_CONDITIONS[ufunc], *inputs), to=onnx.TensorProto.FLOAT
+            )
+        return self.graph.node(_NODES[ufunc], *inputs)
+
+    def __getitem__(self, index: tuple[slice, list[int]]) -> "Value":
+        _, columns = index
+        return self.graph.node("Gather", self, np.array(columns), axis=1)
+
 
 OPSET = 15
 ML_OPSET = 3
@@ -107,11 +170,7 @@ def _convert(regressor: Regressor, inputs: int) -> onnx.ModelProto:
 
 
 def check_parity(model: bytes, regressor: Regressor, interval: Interval, table: Table, seed: int) -> float:
-    """Largest relative difference between ONNX and Python, over all outputs, all rows and random rows around them.
-
-    Raises:
-        DataError: it exceeds `PARITY_TOLERANCE`, or the model cannot be run.
-    """
+    """Largest relative difference of ONNX and Python, on all and on random rows; DataError above `PARITY_TOLERANCE`."""
     where = f"{table.operator} ({table.direction})"
     workloads = np.concatenate([table.workloads, _random_workloads(table.workloads, seed)])
     try:

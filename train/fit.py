@@ -18,13 +18,13 @@ from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_diges
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.database_file import check_writable as check_database_writable
 from kernelcast.store.doubts import count_doubts
-from kernelcast.store.migrations import SCHEMA_VERSION
+from kernelcast.store.schema import SCHEMA_VERSION
 from kernelcast.train.dataset import Table, TableKey, tables
 from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
 from kernelcast.train.loads import ByLoad, LoadRatio, by_load
 from kernelcast.train.notes import Note, notes_on, notes_on_flags
-from kernelcast.train.prior import Corrected, Prior, correcting_points
+from kernelcast.train.prior import Prior, correcting_points
 from kernelcast.train.prior_choice import choose, corrections, parts_of
 from kernelcast.train.scope import Scope, Wanted, measured_peaks
 from kernelcast.train.screening import Screened, screen, statistic_of_all
@@ -96,7 +96,7 @@ def train_bundle(
     fitted = _fit_all(data.tasks(seed), earlier, jobs or _worthwhile_jobs(data.fit), on_progress)
     entries = tuple(one.entry for one in fitted)
     if data.prior is not None:
-        entries = choose(data.prior, entries, [c.entry for c in data.corrected], statistic=data.statistic)
+        entries = choose(data.prior, entries, data.corrected, statistic=data.statistic)
     used = data.used_samples()
     manifest = _manifest(database, data, used, entries, prior, seed)
     models = {one.entry.file: one.model for one in fitted}
@@ -128,17 +128,13 @@ class _TrainingData:
     loads: ByLoad
     peaks: tuple[Peak, ...]
     prior: Prior | None
-    corrected: Sequence[Corrected]
+    corrected: Sequence[RegressorEntry]
     fit: Sequence[Table]
     skipped: tuple[Note, ...]
 
     @classmethod
     def of(cls, scope: Scope, statistic: str, prior: Bundle | None, *, where: str) -> Self:
-        """Sort the samples of a scope.
-
-        Raises:
-            DataError: nothing to train on.
-        """
+        """Sort the samples of a scope; DataError with nothing to train on."""
         compute, fabric = scope.compute[0], scope.fabric[0] if scope.fabric else None
         screened = screen(scope.samples, statistic=statistic, where=where, compute=compute, fabric=fabric)
         all_loads = tables(screened.rows, statistic=statistic)
@@ -169,7 +165,6 @@ class _TrainingData:
         )
 
     def tasks(self, seed: int) -> list[FitTask]:
-        """A task per table to fit."""
         scope = replace(self.scope, samples=())
         return [
             FitTask(
@@ -194,9 +189,8 @@ class _TrainingData:
         ]
 
 
-def _keys(corrected: Sequence[Corrected]) -> set[TableKey]:
-    """Keys of the tables that corrections use or replace."""
-    return {(*part, 1) for one in corrected for part in parts_of(one.entry.key)}
+def _keys(corrected: Sequence[RegressorEntry]) -> set[TableKey]:
+    return {(*part, 1) for one in corrected for part in parts_of(one.key)}
 
 
 def open_measurements(path: Path) -> Database:
@@ -285,7 +279,6 @@ def _check(database: Database, output: Path, statistic: str, seed: int, jobs: in
 
 
 def _listed(skipped: Sequence[Note]) -> str:
-    """The first few in one line."""
     more = len(skipped) - _REASONS_SHOWN
     return "; ".join([*map(str, skipped[:_REASONS_SHOWN]), *([f"{more} more"] if more > 0 else [])])
 
@@ -324,11 +317,7 @@ def _manifest(
 
 
 def _record(database: Database, output: Path, manifest: Manifest, digest: str) -> None:
-    """Record the errors of the regressors in the database.
-
-    Raises:
-        DataError: it cannot be written.
-    """
+    """Record the errors of the regressors in the database; DataError where it cannot be written."""
     with (
         error_context(f"bundle {output} is written, but its errors are not recorded"),
         Database.open(database.path) as writable,

@@ -70,11 +70,7 @@ class Fitted:
 
 
 def fit_table(task: FitTask) -> Fitted:
-    """Choose and fit a regressor, and export it.
-
-    Raises:
-        DataError: the export answers other than its regressor.
-    """
+    """Choose and fit a regressor, and export it; DataError where the export answers otherwise."""
     table = task.table
     selected = select(table, task.seed, task.base)
     candidate = selected.regressor.candidate

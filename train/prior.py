@@ -2,10 +2,15 @@
 
 The other device's times are scaled by the peaks of both devices. A Gaussian process in log space fits the points'
 deviation from them (runtime/bundle/correction.py). The interval comes from leave-one-out errors.
+
+The points to measure leave the least uncertainty about the other workloads. The prior's errors are taken to be alike
+where workloads are (`Likeness`). Greedily, the next workload is the one that lowers the sum of the posterior variances
+over all candidates most, in all directions alike (Seo et al., "Gaussian process regression: active data selection and
+test point rejection", IJCNN 2000).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Self
@@ -13,7 +18,7 @@ from typing import Self
 import numpy as np
 
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.bundle.correction import LIKENESS, Correction, Likeness, centred, positions
+from kernelcast.runtime.bundle.correction import LIKENESS, Correction, centred, positions
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, content_digest
 from kernelcast.runtime.bundle.interval import LEVEL
@@ -24,7 +29,7 @@ from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.roofline import Rates
-from kernelcast.runtime.operators import OPERATORS, Key
+from kernelcast.runtime.operators import OPERATORS, Key, Operator
 from kernelcast.train.dataset import Array, Table
 
 MOST_POINTS = 160
@@ -134,21 +139,10 @@ class Prior:
         return entry.data or (entry.transfer.origin.device if entry.transfer else self.origin.device)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corrected:
-    """A prior's regressor corrected by a table: its `entry`, of the prior's own model.
+def corrected(prior: Prior, table: Table, *, statistic: str) -> RegressorEntry:
+    """The prior's regressor of the table's operator, corrected by its rows, one or more.
 
-    `held_out_us` [rows] is the prediction of each row by a correction without it.
-    """
-
-    entry: RegressorEntry
-    held_out_us: Array
-
-
-def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
-    """Correct the prior's regressor of the table's operator by its rows, one or more.
-
-    The model stays the prior's: `prior.bundle.models[entry.key]`. `statistic` is the one of the table's times.
+    The model stays the prior's: `prior.bundle.model(entry.key)`. `statistic` is the one of the table's times.
     """
     key = table.operator, table.direction
     carried = prior.carried(key)
@@ -159,11 +153,10 @@ def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
         np.log(table.times_us / prior.predicted_us(key, table.workloads)),
         earlier=transfer.correction,
     )
-    held_out_us = table.times_us / np.exp(held_out_logs)
-    errors = np.abs(held_out_us / table.times_us - 1)
+    errors = np.abs(table.times_us / np.exp(held_out_logs) / table.times_us - 1)
     own = min(carried.interval.log_half_widths)
     width = _log_half_width(np.abs(held_out_logs))
-    entry = replace(
+    return replace(
         carried,
         # The regressor's own interval is added as squares.
         transfer=replace(transfer, correction=fitted, log_half_width=math.sqrt(max(0.0, width**2 - own**2))),
@@ -175,7 +168,6 @@ def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
             [carried.table_digest, table.workloads.tolist(), table.times_us.tolist()]
         ),
     )
-    return Corrected(entry=entry, held_out_us=held_out_us)
 
 
 def correcting_points(entry: RegressorEntry) -> int | None:
@@ -185,7 +177,7 @@ def correcting_points(entry: RegressorEntry) -> int | None:
 
 
 def fit_correction(
-    knots: Array, logs: Array, *, earlier: Correction | None = None, likeness: Likeness = LIKENESS
+    knots: Array, logs: Array, *, earlier: Correction | None = None
 ) -> tuple[Correction, Array]:
     """Correction by `logs` [points], log(measured / predicted) at `knots` [points, 2 + features].
 
@@ -193,13 +185,13 @@ def fit_correction(
     (Rasmussen and Williams, Gaussian Processes for Machine Learning, eq. 5.12). Predictions hold `earlier` already.
     """
     places = centred(knots, knots)
-    covariance = likeness.covariance(places, places) + likeness.noise**2 * np.eye(len(knots))
+    covariance = LIKENESS.covariance(places, places) + LIKENESS.noise**2 * np.eye(len(knots))
     inverse = np.linalg.inv(covariance)
     weights = inverse @ logs
     correction = Correction(
         knots=tuple(map(tuple, knots.tolist())),
         weights=tuple(weights.tolist()),
-        likeness=likeness,
+        likeness=LIKENESS,
         earlier=earlier,
     )
     return correction, weights / np.diag(inverse)
@@ -225,3 +217,37 @@ def _measured(compute: ComputeFingerprint, flops_per_s: float | None) -> Rates:
     return Rates(
         device=compute.description, flops_per_s=flops_per_s or _ANY_FLOPS_PER_S, bytes_per_s=_ANY_BYTES_PER_S
     )
+
+
+MOST_CANDIDATES = 250
+"""Most candidate workloads of an operator; drawn at random from more."""
+
+
+def answered(prior: Prior, op: Operator) -> tuple[Key, ...]:
+    return tuple((op.name, direction) for direction in op.costs if (op.name, direction) in prior)
+
+
+def most_telling(prior: Prior, keys: Sequence[Key], vectors: Array, count: int) -> list[int]:
+    """Numbers of the `count` workloads [candidates, features] to measure, the most telling first."""
+    left, noises = [], []
+    for key in keys:
+        places = prior.positions(key, vectors)
+        places = centred(places, places)
+        covariance = LIKENESS.covariance(places, places)
+        # Directions count alike, however uncertain they are.
+        left.append(covariance / np.trace(covariance))
+        noises.append(LIKENESS.noise**2 / np.trace(covariance))
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(vectors)):
+        gain = np.sum(
+            [(one**2).sum(axis=0) / (np.diag(one) + own) for one, own in zip(left, noises, strict=True)],
+            axis=0,
+        )
+        gain[chosen] = -1.0
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        left = [
+            one - np.outer(one[:, best], one[:, best]) / (one[best, best] + own)
+            for one, own in zip(left, noises, strict=True)
+        ]
+    return chosen

@@ -9,10 +9,10 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.train.dataset import Table, aligned
-from kernelcast.train.prior import MOST_POINTS, Corrected, Prior, corrected
+from kernelcast.train.prior import MOST_POINTS, Prior, corrected
 
 
-def corrections(prior: Prior, tables: Sequence[Table], *, statistic: str) -> list[Corrected]:
+def corrections(prior: Prior, tables: Sequence[Table], *, statistic: str) -> list[RegressorEntry]:
     """The prior's regressors corrected by every table that is small enough, or by the sum of several tables.
 
     Tables of several processes per node are left out, as priors hold operators that run alone.
@@ -38,7 +38,9 @@ def choose(
     for one in corrected_entries:
         whole, *parts = parts_of(one.key)
         rivals = [found[(*key, 1)] for key in (whole, *parts) if (*key, 1) in found]
-        if len(rivals) < max(1, len(parts)) or one.validation_error <= _mean_error(rivals):
+        if len(rivals) < max(1, len(parts)) or one.validation_error <= np.mean(
+            [rival.validation_error for rival in rivals]
+        ):
             for rival in rivals:
                 del found[(*rival.key, 1)]
             found[(*one.key, 1)] = one
@@ -57,7 +59,6 @@ def parts_of(key: Key) -> tuple[Key, ...]:
 
 
 def _is_summed(key: Key, answered: set[Key]) -> bool:
-    """Whether all parts of a sum are answered."""
     _, *parts = parts_of(key)
     return bool(parts) and answered.issuperset(parts)
 
@@ -85,7 +86,3 @@ def _sums(prior: Prior, alone: Mapping[Key, Table]) -> Iterator[Table]:
                     if all(role in part.role_times_us for part in picked)
                 },
             )
-
-
-def _mean_error(entries: Sequence[RegressorEntry]) -> float:
-    return float(np.mean([one.validation_error for one in entries]))

@@ -1,19 +1,21 @@
-"""A regressor of one operator and direction: a baseline, and trees on its residual."""
+"""A regressor of one operator and direction: a baseline, and trees on its residual; and the candidates for one.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+The search among candidates is small: its size depends on the rows alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from xgboost import XGBRegressor
 
-from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.operators import OPERATORS, Direction, Operator, OperatorClass
 from kernelcast.train.baseline import fit_baseline
 from kernelcast.train.collective_baseline import LatencyBandwidth
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.features import tree_inputs
-from kernelcast.train.formula import Baseline, Column, flat
+from kernelcast.train.formula import Baseline, Column, flat, tree_inputs
 
 # Neither library is typed; both have fit and predict.
 Trees: TypeAlias = Any
@@ -26,7 +28,7 @@ _FARTHEST = 3.0
 class Candidate:
     """One way to fit: algorithm ("random_forest" or "xgboost"), form of the baseline, hyperparameters of the trees.
 
-    `inputs` names the input columns of the trees (features.py). A `shared` candidate is fitted also on rows of the
+    `inputs` names the input columns of the trees (`input_columns`). A `shared` candidate is fitted also on rows of the
     operator with fewer processes per node (levels.py).
     """
 
@@ -94,3 +96,156 @@ def fit(candidate: Candidate, table: Table, seed: int) -> Regressor:
     trees = candidate.trees(seed)
     trees.fit(tree_inputs(table.workloads, table.law, candidate.inputs), residual)
     return Regressor(candidate=candidate, operator=table.operator, baseline=baseline, trees=trees)
+
+
+RICH_ROWS = 100
+"""From this number of rows on, the larger candidates are tried. With fewer rows neither they nor more trees
+(`_with_fewer_trees`) help: 46 CPU tables of 15 to 26 rows have 6.3 % error either way, in less than half the time, and
+15 of the authors' tables cut to 60 rows 4.7 instead of 4.8 %."""
+_FASTEST_RATE = 0.3
+SEARCH_BUDGET = 5e8
+"""Rows × trees × depth, over all candidates of a table: about two minutes of one core of 2020. The limit is no clock,
+so that the same rows give the same choice on every machine; candidates beyond it are not tried."""
+
+_Hyperparameters = Mapping[str, int | float | str]
+
+_FOREST: _Hyperparameters = {"n_estimators": 40, "max_depth": 8, "min_samples_leaf": 2}
+# Corrects little: for few or noisy rows.
+_STUMPS: _Hyperparameters = {
+    "n_estimators": 60,
+    "max_depth": 1,
+    "learning_rate": 0.1,
+    "min_child_weight": 3,
+}
+# Twice the trees at half the rate would err 2 to 5 % less, and take twice the bytes and the time to load.
+_BOOSTED: _Hyperparameters = {"n_estimators": 80, "max_depth": 4, "learning_rate": 0.15, "subsample": 0.8}
+_DEEP: _Hyperparameters = {
+    "n_estimators": 100,
+    "max_depth": 6,
+    "learning_rate": 0.1,
+    "subsample": 0.8,
+    "min_child_weight": 3,
+}
+# Matrices of all roles stand in one table: leaves go where the error is, for the same size of the file.
+_LEAFWISE: _Hyperparameters = {
+    "n_estimators": 40,
+    "max_depth": 10,
+    "max_leaves": 100,
+    "learning_rate": 0.15,
+    "subsample": 0.8,
+    "min_child_weight": 5,
+    "tree_method": "hist",
+    "grow_policy": "lossguide",
+    "max_bin": 512,
+}
+# In units of a layout's spread: errors above half of it count by their size, not by its square.
+_ROBUST: _Hyperparameters = {
+    "objective": "reg:pseudohubererror",
+    "huber_slope": 0.5,
+    "learning_rate": 0.2,
+    "subsample": 0.8,
+}
+_ROBUST_STUMPS: _Hyperparameters = {**_ROBUST, "n_estimators": 30, "max_depth": 1, "min_child_weight": 3}
+_ROBUST_BOOSTED: _Hyperparameters = {**_ROBUST, "n_estimators": 60, "max_depth": 6, "reg_lambda": 5}
+_ROBUST_LEAFWISE: _Hyperparameters = {
+    **_ROBUST,
+    "n_estimators": 40,
+    "max_depth": 14,
+    "max_leaves": 150,
+    "reg_lambda": 5,
+    "min_child_weight": 2,
+    "tree_method": "hist",
+    "grow_policy": "lossguide",
+    "max_bin": 2048,
+}
+
+
+def _candidate(
+    algorithm: str, form: str, hyperparameters: _Hyperparameters, inputs: str = "product"
+) -> Candidate:
+    return Candidate(algorithm=algorithm, form=form, hyperparameters=hyperparameters, inputs=inputs)
+
+
+CANDIDATES: Sequence[Candidate] = (
+    # As in the paper: trees on the workload vector alone.
+    _candidate("random_forest", "raw", _FOREST),
+    _candidate("xgboost", "raw", _BOOSTED),
+    *(
+        _candidate(algorithm, form, hyperparameters)
+        for form in ("power_law", "roofline")
+        for algorithm, hyperparameters in (
+            ("random_forest", _FOREST),
+            ("xgboost", _STUMPS),
+            ("xgboost", _BOOSTED),
+        )
+    ),
+    *(_candidate("xgboost", form, _DEEP, "shapes") for form in ("power_law", "roofline")),
+    _candidate("xgboost", "roofline", _LEAFWISE, "tiles"),
+)
+"""For every operator; for collectives with few rows too, whose caches knees may explain."""
+
+COLLECTIVE_CANDIDATES: Sequence[Candidate] = (
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_STUMPS),
+    _candidate("random_forest", "latency_bandwidth", _FOREST, "aligned"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_BOOSTED, "chunks"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "aligned"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "chunks"),
+)
+"""For collectives alone."""
+
+
+def applicable(
+    candidates: Sequence[Candidate], collective_candidates: Sequence[Candidate], table: Table
+) -> list[Candidate]:
+    """The candidates that a table of these rows tries."""
+    rich = len(table) >= RICH_ROWS
+    unsuited = "shapes" if _multiplies_matrices(table.law, table.direction) else "tiles"
+    suited = [c for c in candidates if c.inputs != unsuited]
+    if table.law.is_collective:
+        # Rich collectives have several layouts, which only their own candidates can follow. The paper's stay.
+        suited = [c for c in suited if c.form == "raw" or not rich] + list(collective_candidates)
+    kept: list[Candidate] = []
+    left = SEARCH_BUDGET
+    for one in suited:
+        if not rich and _is_for_many_rows(one):
+            continue
+        candidate = one if rich else _with_fewer_trees(one)
+        left -= _work(candidate) * len(table)
+        if left >= 0 or not kept:
+            kept.append(candidate)
+    return kept
+
+
+def _multiplies_matrices(op: Operator, direction: Direction) -> bool:
+    """Whether the FLOPs are multiples of the product of all features, as in matrix products."""
+    return op.operator_class is OperatorClass.COMPUTE and all(
+        sorted(term.features) == sorted(op.features) for term in op.costs[direction].flops
+    )
+
+
+def _is_for_many_rows(candidate: Candidate) -> bool:
+    # A forest on a power law takes as long as any, and is hardly ever chosen with few rows.
+    slow = candidate.algorithm == "random_forest" and candidate.form == "power_law"
+    large = candidate.inputs != "product" or candidate.hyperparameters in (_ROBUST_BOOSTED, _ROBUST_LEAFWISE)
+    return slow or large
+
+
+def _with_fewer_trees(candidate: Candidate) -> Candidate:
+    """The same with a quarter of the forest's trees, or a third of the boosted ones at thrice their rate.
+
+    A fit on two dozen rows takes time in proportion to its trees, and a choice takes hundreds of fits.
+    """
+    settings = candidate.hyperparameters
+    trees = int(settings.get("n_estimators", 0))
+    if candidate.algorithm == "random_forest":
+        return replace(candidate, hyperparameters={**settings, "n_estimators": max(trees // 4, 1)})
+    if candidate.algorithm != "xgboost":
+        return candidate
+    rate = min(3 * float(settings["learning_rate"]), _FASTEST_RATE)
+    fewer = {"n_estimators": max(trees // 3, 1), "learning_rate": rate}
+    return replace(candidate, hyperparameters={**settings, **fewer})
+
+
+def _work(candidate: Candidate) -> float:
+    trees = candidate.hyperparameters
+    return float(trees.get("n_estimators", 1)) * float(trees.get("max_depth", 1))

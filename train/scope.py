@@ -3,27 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypedDict, TypeVar
+from typing import Self, TypedDict
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store import Database, FabricRow, SampleRow
+from kernelcast.store.read import F, FingerprintRow
 from kernelcast.train.dataset import Table
 
 OWN = "own"
 """Origin of the samples that no merge brought."""
-
-
-class _Listed(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def description(self) -> str: ...
-
-
-L = TypeVar("L", bound=_Listed)
 
 
 class Wanted(TypedDict, total=False):
@@ -197,7 +188,9 @@ def _dtype(where: str, samples: Sequence[SampleRow], wanted: str) -> str:
     return wanted or found[0]
 
 
-def _one(where: str, kind: str, rows: Sequence[L], sample_ids: Sequence[str], prefix: str) -> L:
+def _one(
+    where: str, kind: str, rows: Sequence[FingerprintRow[F]], sample_ids: Sequence[str], prefix: str
+) -> FingerprintRow[F]:
     """The row named by `prefix` among the rows that have samples (one id per sample)."""
     counts = Counter(sample_ids)
     listed = sorted((row for row in rows if row.id in counts), key=lambda row: (-counts[row.id], row.id))

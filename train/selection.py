@@ -8,12 +8,18 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import KFold
 
-from kernelcast.train.candidates import CANDIDATES, COLLECTIVE_CANDIDATES, applicable
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.distances import HeldOutPart, held_out_parts
 from kernelcast.train.levels import with_level_below
 from kernelcast.train.notes import constant_times, outliers
-from kernelcast.train.regressor import Candidate, Regressor, fit
+from kernelcast.train.regressor import (
+    CANDIDATES,
+    COLLECTIVE_CANDIDATES,
+    Candidate,
+    Regressor,
+    applicable,
+    fit,
+)
 
 __all__ = ["CANDIDATES", "COLLECTIVE_CANDIDATES", "FEWEST_ROWS", "Selected", "relative_errors", "select"]
 
@@ -156,7 +162,6 @@ class _Search:
     seed: int
 
     def folds(self) -> list[_Rows]:
-        """Five disjoint parts of the rows."""
         splitter = KFold(_SPLITS, shuffle=True, random_state=self.seed)
         return [held_out for _, held_out in splitter.split(self.table.workloads)]
 

@@ -20,11 +20,10 @@ import numpy.typing as npt
 from kernelcast.runtime import DataError, Estimate
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.components import components_of
-from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.store import Sample
 from kernelcast.store.importers import Parsed, PublishedError
+from kernelcast.validate.reweighted import step_by
 from kernelcast.validate.runs import MeasuredRun
 
 _SEED = 0
@@ -90,14 +89,7 @@ class AuthorsRegressors:
             answers.update((one, self.time_us(one)) for one in asked)
             return np.nan_to_num([[answers[one]] for one in asked])
 
-        engine = Engine(
-            estimate.model,
-            estimate.cluster,
-            estimate.bucket_entries,
-            times_us,
-            element_bytes=estimate.parts.element_bytes,
-        )
-        [step] = engine.configurations(Layouts.of(estimate.parallelism))
+        step = step_by(estimate, times_us, estimate.parallelism)
         if all(map(isnan, answers.values())):
             return None
         predicted = components_of(
@@ -132,11 +124,7 @@ def _workloads(vectors: Sequence[Sequence[int]]) -> Array:
 
 
 def _fit(settings: PublishedError, samples: Sequence[Sample]) -> Any:
-    """One regressor of theirs: trees on the workload vector, the time in µs as target.
-
-    Raises:
-        DataError: settings that the regressor does not take.
-    """
+    """One regressor of theirs, trees on the workload vector with the time in µs as target; DataError for others."""
     try:
         if settings.algorithm == "random_forest":
             from sklearn.ensemble import RandomForestRegressor

@@ -145,11 +145,7 @@ def usual_parameters(configurations: int) -> int:
 
 
 def write_calibrated(path: Path, bundle: Bundle, calibration: Calibration) -> str:
-    """Write `bundle` with this calibration instead of its own; models keep their bytes. Returns the SHA-256.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
+    """Write `bundle` with this calibration instead of its own, as `write_bundle`; models keep their bytes."""
     return write_bundle(path, replace(bundle.manifest, calibration=calibration), bundle.files)
 
 
@@ -167,7 +163,6 @@ class PredictedStep:
 
     @classmethod
     def of(cls, estimator: Estimator, run: MeasuredRun, timeline: TimelineKind) -> "PredictedStep":
-        """Predict a run; errors as in `predicted_steps`."""
         with error_context(f"run {run.label}"):
             estimate = estimator.predict(**run.asked, timeline=timeline, interval=False)
         predicted_s = estimate.step_time_s

@@ -33,11 +33,7 @@ class Configuration:
 
     @classmethod
     def of(cls, run: MeasuredRun, manifest: Manifest) -> "Configuration":
-        """The configuration of `run`; without a cluster, with the nodes that `Estimator.predict` takes.
-
-        Raises:
-            UsageError: more chunks than the model's layers can be spread over.
-        """
+        """The configuration of `run`; without a cluster, with the nodes that `Estimator.predict` takes."""
         layout = run.parallelism
         sizes = {fabric.gpus_per_node for fabric in manifest.fabric} or {layout.world_size}
         if run.cluster is not None:
@@ -56,11 +52,7 @@ class Configuration:
 
 
 def distinctly_labelled(runs: Iterable[MeasuredRun], manifest: Manifest) -> tuple[MeasuredRun, ...]:
-    """Runs with unique labels: equal ones get the fields that differ, and repetitions of one configuration a number.
-
-    Raises:
-        UsageError: as `Configuration.of`.
-    """
+    """Runs with unique labels: equal ones get the fields that differ, repetitions a number; as `Configuration.of`."""
     listed = list(runs)
     labels = [run.label for run in listed]
     details = [_details(Configuration.of(run, manifest)) for run in listed]

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelcast.runtime import Estimate, Estimator
 from kernelcast.runtime.errors import error_context
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.validate.runs import MeasuredRun
 
@@ -47,12 +47,10 @@ class ComparedRun:
 
     @property
     def error(self) -> float:
-        """The closed form's error, as a fraction."""
         return self.closed_form.step_time_s / self.run.measured_s - 1
 
     @property
     def simulated_error(self) -> float:
-        """The simulation's error, as a fraction."""
         return self.simulated.step_time_s / self.run.measured_s - 1
 
     @property
@@ -89,16 +87,14 @@ class ComparedRun:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; errors are fractions."""
         layout = self.run.parallelism
-        interval_s = self.closed_form.interval_s
         return {
             "label": self.run.label,
             "model": self.run.model.name,
             **values_of(layout, *DEGREES, "micro_batch", "micro_batches"),
             "measured_s": self.run.measured_s,
             "predicted_s": self.closed_form.step_time_s,
-            "interval_s": list(interval_s) if interval_s else None,
-            "is_inside": self.is_inside,
-            "error": self.error,
+            **plain_values(self.closed_form, "interval_s"),
+            **values_of(self, "is_inside", "error"),
             "simulated_s": self.simulated.step_time_s,
             "simulated_error": self.simulated_error,
             "published_error": self.run.published_error,
@@ -119,20 +115,14 @@ def compare_runs(
         UsageError: a layout's timeline cannot be simulated, or neither run nor bundle gives the devices per node.
         DataError: the bundle lacks what a run needs. Both name the run.
     """
-    return tuple(_compared(estimator, run, implied) for run in runs)
-
-
-def _compared(
-    estimator: Estimator,
-    run: MeasuredRun,
-    implied: Callable[[MeasuredRun, Estimate], Mapping[str, float] | None],
-) -> ComparedRun:
-    with error_context(f"run {run.label}"):
-        closed_form = estimator.predict(**run.asked, timeline="closed-form")
-        simulated = estimator.predict(**run.asked, timeline="simulate", interval=False)
-    return ComparedRun(
-        run=run, closed_form=closed_form, simulated=simulated, implied_s=implied(run, closed_form)
-    )
+    compared = []
+    for run in runs:
+        with error_context(f"run {run.label}"):
+            closed = estimator.predict(**run.asked, timeline="closed-form")
+            simulated = estimator.predict(**run.asked, timeline="simulate", interval=False)
+        implied_s = implied(run, closed)
+        compared.append(ComparedRun(run=run, closed_form=closed, simulated=simulated, implied_s=implied_s))
+    return tuple(compared)
 
 
 def mean_absolute(errors: Sequence[float | None]) -> float | None:

@@ -20,7 +20,8 @@ _NUMBERS: Mapping[str, tuple[float, ...]] = {
     "vocabulary_multiple": (1, 128),
     "host_launch_us": (10,),
 }
-"""Values to try of options that have more than a few."""
+"""Values to try of options that have more than a few; of other numbers, such as the rank of adapters, none."""
+_MOST_VALUES = 8  # of what recomputation may cover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,8 @@ def option_effects(paths: Sequence[Path] = ()) -> tuple[Option, ...]:
     stated = [_predicted_s(one) for one in files]
     found = [Option(field=None, value=None, effects=_effects(files, stated, stated))]
     for name in STACK:
-        for value in _NUMBERS.get(name, LAYOUT[name].kind.values[:8]):
+        values = LAYOUT[name].kind.values
+        for value in _NUMBERS.get(name, () if isinstance(values, range) else values[:_MOST_VALUES]):
             times = [_predicted_s(one, name, value) for one in files]
             if any(map(_changed, stated, times)):
                 found.append(Option(field=name, value=value, effects=_effects(files, stated, times)))

@@ -41,12 +41,7 @@ A100_SOURCES: Mapping[str, tuple[str, Callable[..., Parsed], Mapping[str, Any]]]
 
 
 def a100_all_reduces(data: Path) -> Mapping[str, tuple[Row, ...]]:
-    """All-reduces inside of A100 nodes, by source.
-
-    Raises:
-        DataError: a file is missing or is not what it should be.
-        UsageError: pyarrow is not installed.
-    """
+    """All-reduces inside of A100 nodes, by source; DataError without a file, UsageError without pyarrow."""
     found = {}
     for source, (pattern, read, described) in A100_SOURCES.items():
         files = sorted(data.glob(pattern))
@@ -57,11 +52,7 @@ def a100_all_reduces(data: Path) -> Mapping[str, tuple[Row, ...]]:
 
 
 def h100_cluster(data: Path, operators: Iterable[str]) -> Mapping[str, tuple[Row, ...]]:
-    """Rows of the H100 cluster with 1 × 8, 10 × 1 and 10 × 8, by operator, in place and out of place.
-
-    Raises:
-        DataError: a file is missing or is not what it should be.
-    """
+    """Rows of the H100 cluster with 1 × 8, 10 × 1 and 10 × 8, by operator, in place and out of place."""
     logs = [data / "nccl-tests" / f"nccl_{layout}.log" for layout in NCCL_LAYOUTS]
     parsed = read_nccl_tests(logs)
     return {name: tuple(_rows(parsed, name)) for name in operators}
@@ -180,12 +171,7 @@ class FabricValidation:
 
 
 def validate_fabrics(data: Path) -> FabricValidation:
-    """Run the three checks on published rows in folder `data` (docs/fabrics.md, How well it does).
-
-    Raises:
-        DataError: a file is missing or is not what it should be.
-        UsageError: pyarrow is not installed.
-    """
+    """Run the three checks on published rows in folder `data` (docs/fabrics.md); errors as `a100_all_reduces`."""
     a100 = {
         source: tuple(row for row in rows if row[2] > _LARGE_BYTES)
         for source, rows in a100_all_reduces(data).items()

@@ -11,13 +11,15 @@ import numpy as np
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.estimate.defaults import RESERVED_BYTES
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.memory.spread import MemorySpread
 from kernelcast.runtime.memory.stages import StageMemory, stage_memory
+from kernelcast.runtime.memory.working import communicator_bytes
+from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.validate.memory_cases import MEASURED, TITAN, AskedCase, asked_cases
 
 FORMAT = "kernelcast.memory-validation/1"
-_MOST_FIT = 2 << 30
-"""Bytes of a device that training cannot use (docs/memory.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +51,15 @@ class ComparedCase:
     def fits(self) -> bool | None:
         """Whether the step, which did run, is said to fit; None where the device is unknown."""
         memory = self.case.device_bytes
-        return None if memory is None else max(one.total_bytes for one in self.stages) <= memory - _MOST_FIT
+        if memory is None:
+            return None
+        buffers = sum(communicator_bytes(Layouts.of(self.case.parallelism)).values())
+        return max(one.total_bytes for one in self.stages) <= int(np.sum(memory - RESERVED_BYTES - buffers))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        case = self.case
         return {
-            "source": case.source,
-            "name": case.name,
-            "device": case.device,
-            "kind": case.kind,
-            "number_format": case.number_format,
-            "measured_bytes": case.measured_bytes,
-            "predicted_bytes": self.predicted_bytes,
-            "error": self.error,
-            "fits": self.fits,
+            **values_of(self.case, "source", "name", "device", "kind", "number_format", "measured_bytes"),
+            **values_of(self, "predicted_bytes", "error", "fits"),
         }
 
 
@@ -105,7 +101,6 @@ class MemoryValidation:
 
     @property
     def measured(self) -> tuple[ComparedCase, ...]:
-        """Cases whose memory was logged."""
         return tuple(one for one in self.cases if one.error is not None)
 
     @property
@@ -129,17 +124,12 @@ class MemoryValidation:
         return tuple((source, sum(fits), len(fits)) for source, fits in sorted(known.items()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "format": FORMAT,
             "measured": dict(MEASURED),
-            "groups": [
-                {name: getattr(one, name) for name in MemoryGroup.__dataclass_fields__} for one in self.groups
-            ],
+            **plain_values(self, "groups"),
             "fitting": [dict(zip(("source", "fit", "ran"), one, strict=True)) for one in self.fitting],
-            "left_out": dict(self.left_out),
-            "unread": dict(self.unread),
-            "cases": [one.to_dict() for one in self.cases],
+            **plain_values(self, "left_out", "unread", "cases"),
         }
 
 
@@ -166,7 +156,6 @@ def _spread(
 
 
 def spreads_toml(found: MemoryValidation) -> str:
-    """The table memory_errors.toml."""
     lines = [
         "# log(measured / predicted) of allocated memory: 5, 50 and 95 % quantiles, models equally weighted.",
         "# kernelcast validate memory DIR -o runtime/shipped/memory_errors.toml writes it.",
@@ -192,11 +181,7 @@ def covered(found: MemoryValidation) -> dict[str, tuple[int, int]]:
 
 
 def validate_memory(directory: Path) -> MemoryValidation:
-    """Predict every case of the folders memory, mlperf and simumax in `directory` that can be asked.
-
-    Raises:
-        DataError: a file is missing or unreadable.
-    """
+    """Predict every case in the folders of `directory` that can be asked; errors as `asked_cases`."""
     found = asked_cases(directory)
     return MemoryValidation(
         cases=tuple(_compared(found.cases)),

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from kernelcast.plan import Plan, plan_of, rate_of, read_plan
+from kernelcast.plan import Plan, plan_of, read_plan
+from kernelcast.plan.failures import published_sites
 from kernelcast.plan.fields import PLAN
 from kernelcast.plan.simulation import quantiles
 from kernelcast.runtime import Estimator, predict
 from kernelcast.runtime.dataclass import dataclass, field, replace
-from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.record import WITH_DEFAULT, Record, above, between, read_record
 
 PUBLISHED_RUNS = Path(__file__).resolve().parent.parent / "plan" / "published_runs.toml"
@@ -58,28 +59,37 @@ class PlannedRun:
         error = self.predicted - self.reported
         return min(0.0, error) if self.run.at_least else error
 
+    @property
+    def lost_per_failure_h(self) -> tuple[float, float] | None:
+        """Hours lost per failure: as reported, with the failures and node-days of the run's own site, and as planned.
+        None where these are not published. All loss counts, whatever its cause; of a bound it is the most.
+        """
+        if self.run.goodput is None or not self.run.without:
+            return None
+        site, found = published_sites()[self.run.without[0]], self.plan.expected
+        days = site.node_days / self.plan.nodes
+        planned_s = (found.total_s - found.work_s) / found.failures
+        return 24 * days * (1 - self.run.goodput) / site.failures, planned_s / 3600
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "name": self.name,
             "quantity": "gpu_hours" if self.run.goodput is None else "goodput",
             "reported": self.reported,
             "at_least": self.run.at_least,
-            "predicted": self.predicted,
-            "interval": list(self.interval),
+            **plain_values(self, "predicted", "interval"),
             "within": self.is_within,
             "error": self.error,
-            "days": list(self.plan.days),
+            **plain_values(self.plan, "days"),
+            "lost_per_failure_h": None if (lost := self.lost_per_failure_h) is None else list(lost),
             "step_is_published": self.run.step_s is not None,
             "left_out": list(self.run.without),
-            "vague": self.run.vague,
-            "source": self.run.source,
+            **values_of(self.run, "vague", "source"),
         }
 
 
-def planned_runs(path: Path = PUBLISHED_RUNS) -> Iterator[PlannedRun]:
-    """Plan every published run."""
-    for name, row in tomllib.loads(path.read_text(encoding="utf-8")).items():
+def planned_runs() -> Iterator[PlannedRun]:
+    for name, row in tomllib.loads(PUBLISHED_RUNS.read_text(encoding="utf-8")).items():
         run = read_record(PublishedRun, row)
         estimator = Estimator.load(run.hardware)
         own = read_plan({key: value for key, value in run.ask.items() if key in PLAN})
@@ -87,9 +97,7 @@ def planned_runs(path: Path = PUBLISHED_RUNS) -> Iterator[PlannedRun]:
         estimate = predict(estimator, run.model, **asked)
         if run.step_s is not None:
             estimate = replace(estimate, step_time_s=run.step_s, interval_s=None)
-        device = None if estimate.peak is None else device_named(estimate.peak.device)
-        rate = rate_of(None if device is None else device.architecture, without=run.without)
-        found = plan_of(estimator, estimate, own, rate=rate)
+        found = plan_of(estimator, estimate, own, without=run.without)
         hours = found.simulated.total_s / 3600 * found.gpus
         is_goodput = run.goodput is not None
         low, high = found.goodput_interval if is_goodput else quantiles(hours, (0.05, 0.95))

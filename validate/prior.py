@@ -5,7 +5,7 @@ Of each operator a fifth of the workloads is held out; points are chosen among t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,14 +14,12 @@ import numpy as np
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values
 from kernelcast.runtime.operators import Key
 from kernelcast.store import Database
-from kernelcast.train.candidates import CANDIDATES
 from kernelcast.train.dataset import Array, Table, aligned, tables
-from kernelcast.train.prior import Prior, corrected
-from kernelcast.train.prior_points import MOST_CANDIDATES, most_telling
-from kernelcast.train.regressor import fit
+from kernelcast.train.prior import MOST_CANDIDATES, Prior, corrected, most_telling
+from kernelcast.train.regressor import CANDIDATES, fit
 from kernelcast.train.scope import Scope, measured_peaks
 from kernelcast.train.screening import screen, statistic_of_all
 
@@ -64,7 +62,6 @@ class PointsErrors:
 
     @property
     def of_directions(self) -> Array:
-        """Errors by operator and direction."""
         return np.array([one.error for one in self.operators])
 
     @property
@@ -74,7 +71,6 @@ class PointsErrors:
 
     @property
     def coverage(self) -> float | None:
-        """Mean share of rows within their interval."""
         found = [one.coverage for one in self.operators if one.coverage is not None]
         return float(np.mean(found)) if found else None
 
@@ -86,8 +82,7 @@ class PointsErrors:
             "mean_error": float(np.mean(self.of_directions)),
             "median_role_error": float(np.median(self.of_roles)),
             "mean_role_error": float(np.mean(self.of_roles)),
-            **values_of(self, "coverage", "minutes"),
-            "operators": [{**asdict(one), "roles": dict(one.roles)} for one in self.operators],
+            **plain_values(self, "coverage", "minutes", "operators"),
         }
 
 
@@ -107,10 +102,7 @@ class PriorValidation:
         """The JSON form `kernelcast.prior_validation/1` (docs/json.md)."""
         return {
             "format": FORMAT,
-            **values_of(self, "prior", "target", "scaled_by", "draws"),
-            "left_out": list(self.left_out),
-            "uncorrected": self.uncorrected.to_dict(),
-            "found": [one.to_dict() for one in self.found],
+            **plain_values(self, "prior", "target", "scaled_by", "draws", "left_out", "uncorrected", "found"),
         }
 
 
@@ -202,7 +194,7 @@ def _trials(
             if way == "without prior":
                 predicted_us = _alone(known, seed).predict_us(asked.workloads)
             else:
-                entry = corrected(prior, known, statistic=statistic).entry if count else prior.carried(key)
+                entry = corrected(prior, known, statistic=statistic) if count else prior.carried(key)
                 answers = Predictor(replace(prior.bundle, entries=MappingProxyType({key: entry}))).answers(
                     *key, asked.workloads
                 )

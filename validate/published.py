@@ -11,7 +11,7 @@ from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import shown_path
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.store import Database
 from kernelcast.store.importers import (
     PublishedError,
@@ -79,12 +79,11 @@ class Published:
             "format": FORMAT,
             **values_of(self.file, "site", "hardware", "source"),
             "runs_digest": self.file.digest,
-            **values_of(self, "mean_abs_error", "mean_abs_simulated_error", "mean_abs_published_error"),
-            "runs": [run.to_dict() for run in self.runs],
+            **plain_values(
+                self, "mean_abs_error", "mean_abs_simulated_error", "mean_abs_published_error", "runs"
+            ),
             "regressors": len(manifest.regressors),
-            "taken_over": self.taken_over,
-            "mean_validation_error": self.mean_validation_error,
-            "training": self.training.to_dict(),
+            **plain_values(self, "taken_over", "mean_validation_error", "training"),
             "provenance": {
                 "bundle_digest": self.trained.digest,
                 **values_of(manifest, "dataset_digest", "kernelcast_version", "dtype", "statistic", "seed"),
@@ -170,7 +169,6 @@ def validate_published(
 
 
 def _questions(compared: Sequence[ComparedRun]) -> list[Question]:
-    """All questions of runs with published components."""
     return [
         question(call)
         for one in compared

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.layouts import Layouts
@@ -26,13 +27,25 @@ def reweighted_step_s(
         own = np.array([estimate.answers[one][0] if one in estimate.answers else 0.0 for one in asked])
         return own[:, None] * factors.T[columns]
 
+    step = step_by(estimate, times_us, parallelism, draws=len(factors) - 1)
+    return step.times(estimate.timeline).step_us / _US_PER_S
+
+
+def step_by(
+    estimate: Estimate,
+    times_us: Callable[[Sequence[Question]], Array],
+    layout: Parallelism,
+    *,
+    draws: int = 0,
+) -> Configurations:
+    """The step of an estimate in a layout, its operators' times as `times_us` answers them."""
     engine = Engine(
         estimate.model,
         estimate.cluster,
         estimate.bucket_entries,
         times_us,
-        draws=len(factors) - 1,
+        draws=draws,
         element_bytes=estimate.parts.element_bytes,
     )
-    [step] = engine.configurations(Layouts.of(parallelism))
-    return step.times(estimate.timeline).step_us / _US_PER_S
+    [step] = engine.configurations(Layouts.of(layout))
+    return step

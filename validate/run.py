@@ -1,9 +1,10 @@
 """Real training steps on this machine: measured, stored, compared with predictions (docs/validation.md, Real steps)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelcast.collector.machine.probe import Fingerprints
+from kernelcast.collector.own_run import own_run
 from kernelcast.collector.training.job import TrainingEffort, TrainingJob, Turn
 from kernelcast.collector.training.job_result import JobResult
 from kernelcast.collector.training.steps import train_jobs
@@ -12,7 +13,7 @@ from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.run_config import RunConfig
 from kernelcast.validate.run_report import ComparedJob, RunReport
-from kernelcast.validate.run_steps import known_steps, new_run, step_of, store_predictions
+from kernelcast.validate.run_steps import COMMAND, known_steps, step_of, store_predictions
 
 Progress = Callable[[int, int, str], None]
 """Called after every turn: turns done and in total, over all repetitions, and the layout of the last one."""
@@ -31,12 +32,7 @@ class RunOptions:
 
 
 def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, tuple[Estimate, Estimate]]:
-    """The simulated timeline and the closed form of every configuration, all processes on this one node.
-
-    Raises:
-        UsageError: the bundle was measured in another element type.
-        DataError: the bundle lacks an operator or collective.
-    """
+    """The simulated timeline and the closed form of every configuration, all processes on this one node."""
     dtype = estimator.bundle.manifest.dtype
     found = {}
     for job in config.jobs:
@@ -79,14 +75,16 @@ def validate_run(
     )
     wanted = [(job, number) for number in range(1, options.repetitions + 1) for job in config.jobs]
     total = config.rounds * len([one for one in wanted if one not in known])
-    recorder = _Recorder(database, keys_of, config, total, on_progress)
+    recorder = _Recorder(
+        database=database, keys_of=keys_of, config=config, total=total, on_progress=on_progress
+    )
     for repetition in range(1, options.repetitions + 1):
         missing = [job for job in config.jobs if (job, repetition) not in known]
         if missing:
             try:
                 _train(missing, repetition, config, options, recorder)
             except DataError as error:
-                stored = recorder.stored + len([one for one in wanted if one in known])
+                stored = len(recorder.steps) + len([one for one in wanted if one in known])
                 raise DataError(f"{error}; {stored} of {len(wanted)} measurements are stored") from error
     known |= recorder.steps
     compared = []
@@ -129,54 +127,46 @@ def _train(
         raise
 
 
+@dataclass(slots=True, kw_only=True)
 class _Recorder:
     """Gathers the turns of a repetition and stores each job's step after its last one."""
 
-    def __init__(
-        self,
-        database: Database,
-        keys_of: Callable[[int], Fingerprints],
-        config: RunConfig,
-        total: int,
-        on_progress: Progress,
-    ) -> None:
-        self._database, self._keys_of, self._config = database, keys_of, config
-        self._total, self._done, self._on_progress = total, 0, on_progress
-        self._jobs: list[TrainingJob] = []
-        self._repetition = 0
-        self._turns: dict[int, list[Turn]] = {}
-        self.steps: dict[tuple[TrainingJob, int], MeasuredStep] = {}
-
-    @property
-    def stored(self) -> int:
-        """Steps stored so far."""
-        return len(self.steps)
+    database: Database
+    keys_of: Callable[[int], Fingerprints]
+    config: RunConfig
+    total: int
+    on_progress: Progress
+    done: int = 0
+    jobs: list[TrainingJob] = field(default_factory=list)
+    repetition: int = 0
+    turns: dict[int, list[Turn]] = field(default_factory=dict)
+    steps: dict[tuple[TrainingJob, int], MeasuredStep] = field(default_factory=dict)
 
     def begin(self, jobs: list[TrainingJob], repetition: int) -> None:
-        self._jobs, self._repetition, self._turns = jobs, repetition, {}
+        self.jobs, self.repetition, self.turns = jobs, repetition, {}
 
     def take(self, turn: Turn) -> None:
-        turns = self._turns.setdefault(turn.job, [])
+        turns = self.turns.setdefault(turn.job, [])
         turns.append(turn)
-        if len(turns) == self._config.rounds:
+        if len(turns) == self.config.rounds:
             self._store(turn.job)
-        self._done += 1
-        self._on_progress(self._done, self._total, self._jobs[turn.job].label)
+        self.done += 1
+        self.on_progress(self.done, self.total, self.jobs[turn.job].label)
 
     def keep_unfinished(self) -> None:
         """Store the turns of jobs that did not get all of them."""
-        for number in list(self._turns):
+        for number in list(self.turns):
             self._store(number)
 
     def _store(self, number: int) -> None:
-        job, turns = self._jobs[number], self._turns.pop(number)
+        job, turns = self.jobs[number], self.turns.pop(number)
         measured = JobResult(job=job, turns=tuple(turns))
-        keys, finished = self._keys_of(job.parallelism.world_size), len(turns) == self._config.rounds
-        run = new_run(keys, job.parallelism.world_size)
+        keys, finished = self.keys_of(job.parallelism.world_size), len(turns) == self.config.rounds
+        run = own_run(COMMAND, keys, conditions={"processes_per_node": job.parallelism.world_size})
         times = sorted(measured.reference_us)
         reference_us = times[len(times) // 10] if times else None
-        step = step_of(run, measured, self._repetition, reference_us, finished=finished)
-        self._database.add_run(run, keys.compute, keys.fabric, keys.software)
-        self._database.add(step)
+        step = step_of(run, measured, self.repetition, reference_us, finished=finished)
+        self.database.add_run(run, keys.compute, keys.fabric, keys.software)
+        self.database.add(step)
         if finished:
-            self.steps[job, self._repetition] = step
+            self.steps[job, self.repetition] = step

@@ -13,7 +13,9 @@ from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.toml_text import read_toml
 from kernelcast.validate.runs import RunModels, only_known, request_of, runs_and_defaults
 
-_FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
+_NUMBERS = {"rounds": (2, 1), "warm_up_steps": (2, 0), "seed": (0, 0)}
+"""Default and least value of each."""
+_FIELDS = (*_NUMBERS, "models", "defaults", "runs")
 _RUN_FIELDS = ("model", "sequence_length", *LAYOUT, "bucket_entries")
 _MOST = 2**31 - 1
 _SHIPPED = ("here", "modern")
@@ -47,16 +49,12 @@ class RunConfig:
 
     @classmethod
     def of(cls, document: dict[str, Any], *, folder: Path, dtype: str) -> Self:
-        """The configuration of a file's fields; models' files are relative to `folder`.
-
-        Raises:
-            DataError, UsageError: as `load`.
-        """
+        """The configuration of a file's fields, with models' files relative to `folder`; errors as `load`."""
         only_known(document, _FIELDS)
         runs, defaults = runs_and_defaults(document, _RUN_FIELDS)
-        require_integer("rounds", document.get("rounds", 2), low=1, high=_MOST)
-        require_integer("warm_up_steps", document.get("warm_up_steps", 2), low=0, high=_MOST)
-        require_integer("seed", document.get("seed", 0), low=0, high=_MOST)
+        numbers = {name: document.get(name, default) for name, (default, _) in _NUMBERS.items()}
+        for name, value in numbers.items():
+            require_integer(name, value, low=_NUMBERS[name][1], high=_MOST)
         models = RunModels.of(document.get("models", {}), folder=folder)
         jobs = [_job(number, run, defaults, models, dtype) for number, run in enumerate(runs, start=1)]
         if len(set(jobs)) < len(jobs):
@@ -64,19 +62,10 @@ class RunConfig:
             raise UsageError(
                 f"runs holds {again.model.name} ({again.label}) twice, expected each configuration once"
             )
-        return cls(
-            jobs=tuple(jobs),
-            rounds=document.get("rounds", 2),
-            warm_up_steps=document.get("warm_up_steps", 2),
-            seed=document.get("seed", 0),
-        )
+        return cls(jobs=tuple(jobs), **numbers)
 
     def only(self, labels: tuple[str, ...]) -> Self:
-        """Configurations of some layouts, named `pp-tp-dp`; none named are all.
-
-        Raises:
-            UsageError: a layout is not in the configuration.
-        """
+        """Configurations of some layouts, named `pp-tp-dp`; none named are all. UsageError for an unknown one."""
         known = list(dict.fromkeys(job.label for job in self.jobs))
         for label in labels:
             if label not in known:
@@ -86,11 +75,7 @@ class RunConfig:
         return replace(self, jobs=tuple(job for job in self.jobs if not labels or job.label in labels))
 
     def check_processes(self, most: int, reason: str) -> None:
-        """Check that every configuration fits on this machine.
-
-        Raises:
-            UsageError: one needs more than `most` processes; `reason` names the limit.
-        """
+        """Check that no configuration needs more than `most` processes: a UsageError has the `reason`."""
         for job in self.jobs:
             needed = job.parallelism.world_size
             if needed > most:

@@ -1,7 +1,7 @@
 """Predicted and measured steps by configuration, and the noise of the measurements."""
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +10,7 @@ from kernelcast.collector.training.marks import called
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.store import MeasuredStep
@@ -86,7 +86,6 @@ class ComparedJob:
 
     @property
     def closed_form_error(self) -> float:
-        """The closed form likewise."""
         return self.closed_form.step_time_s / self.minimum_s - 1
 
     @property
@@ -174,20 +173,17 @@ class ComparedJob:
             "closed_form_s": self.closed_form.step_time_s,
             "measured_s": self.minimum_s,
             **values_of(self, "p10_s", "median_s", "error", "closed_form_error"),
-            "interval_s": None if self.simulated.interval_s is None else list(self.simulated.interval_s),
-            "inside": self.inside,
-            "noise": self.noise,
+            **plain_values(self.simulated, "interval_s"),
+            **values_of(self, "inside", "noise"),
             "traced_s": None if traced is None else traced[0],
             "traced_gaps_s": None if traced is None else traced[1],
             "repetitions": [
                 {
                     "measured_s": step.min_s,
-                    "p10_s": step.p10_s,
-                    "median_s": step.median_s,
+                    **values_of(step, "p10_s", "median_s"),
                     "steps": len(step.repetitions_s),
                     "error": self.simulated.step_time_s / (step.min_s or 1.0) - 1,
-                    "reference_us": step.reference_us,
-                    "measured_at": step.measured_at,
+                    **values_of(step, "reference_us", "measured_at"),
                 }
                 for step in self.steps
             ],
@@ -221,7 +217,6 @@ class RunReport:
 
     @property
     def worst(self) -> ComparedJob:
-        """The configuration with the largest absolute error."""
         return max(self.jobs, key=lambda one: abs(one.error))
 
     @property
@@ -231,7 +226,6 @@ class RunReport:
 
     @property
     def noises(self) -> list[float]:
-        """The noise of every configuration with several rounds."""
         return [one.noise for one in self.jobs if one.noise is not None]
 
     @property
@@ -263,7 +257,7 @@ class RunReport:
             "format": FORMAT,
             **values_of(self, "hardware", "software", "same_hardware"),
             **values_of(provenance, "kernelcast_version", "bundle", "bundle_digest", "statistic"),
-            "calibration": None if self.calibration is None else asdict(self.calibration),
+            **plain_values(self, "calibration"),
             "measured_at": max(step.measured_at or "" for one in self.jobs for step in one.steps),
             "mean_abs_error": self.mean_abs_error,
             "worst_error": self.worst.error,

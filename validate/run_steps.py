@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import Any
 
 from kernelcast.collector.machine.probe import Fingerprints
-from kernelcast.collector.own_run import own_run
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.job_result import JobResult
 from kernelcast.runtime import Estimate, Parallelism
@@ -17,6 +16,7 @@ from kernelcast.store.canonical import plain_mapping
 COMMAND = "validate run"
 _OPERATOR, _KERNEL = "operator", "kernel"
 _UNFINISHED = "unfinished"
+_OF_LAYOUT = ("pp", "tp", "dp", "micro_batch", "micro_batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,6 @@ class OperatorPart:
     direction: str
     known: bool
     step_s: float
-
-
-def new_run(keys: Fingerprints, processes: int) -> Run:
-    """The run that measured steps belong to."""
-    return own_run(COMMAND, keys, conditions={"processes_per_node": processes})
 
 
 def step_of(
@@ -64,7 +59,7 @@ def step_of(
 def layout_columns(layout: Parallelism) -> dict[str, Any]:
     """The columns of a stored step that a layout fills."""
     return {
-        **values_of(layout, "pp", "tp", "dp", "micro_batch", "micro_batches"),
+        **values_of(layout, *_OF_LAYOUT),
         "schedule": "1F1B" if layout.schedule == "1f1b" else layout.schedule,
         "recomputation": layout.recompute != "none",
     }
@@ -111,7 +106,7 @@ def known_steps(
             continue
         repetition = options.pop("repetition", 0)
         options.pop("rounds", None)
-        layout = [step.pp, step.tp, step.dp, step.micro_batch, step.micro_batches, step.schedule.lower()]
+        layout = [*(getattr(step, name) for name in _OF_LAYOUT), step.schedule.lower()]
         identity = _identity(step.model, step.dtype, layout, options)
         for job, one in wanted.items():
             keys = here[job.parallelism.world_size]
@@ -121,8 +116,7 @@ def known_steps(
 
 
 def _layout(job: TrainingJob) -> list[Any]:
-    layout = job.parallelism
-    return [layout.pp, layout.tp, layout.dp, layout.micro_batch, layout.micro_batches, layout.schedule]
+    return [getattr(job.parallelism, name) for name in (*_OF_LAYOUT, "schedule")]
 
 
 def _identity(
@@ -152,7 +146,6 @@ def store_predictions(database: Database, step: MeasuredStep, estimates: Iterabl
 
 
 def operator_parts(step: MeasuredStep) -> list[OperatorPart]:
-    """The operators of a stored step, longest first."""
     found = []
     for name, seconds in step.components_s.items():
         kind, _, rest = name.partition(" ")

@@ -30,11 +30,7 @@ class RunModels:
 
     @classmethod
     def of(cls, tables: object, *, folder: Path) -> Self:
-        """The models of the value of `models` in a file.
-
-        Raises:
-            UsageError: no table of tables, a field is wrong, or a name belongs to a built-in model.
-        """
+        """The models of the value of `models` in a file; UsageError for a wrong field, or a built-in model's name."""
         if not isinstance(tables, dict):
             raise UsageError(f"models is {shown(tables)}, expected tables [models.NAME]")
         models = {}
@@ -48,12 +44,7 @@ class RunModels:
         return cls(tables=models, folder=folder)
 
     def named(self, run: Mapping[str, Any]) -> ModelConfig:
-        """The model that a run's `model` names, with the run's `sequence_length` if it has one.
-
-        Raises:
-            DataError: the file that it names is missing, unreadable, or not TOML or JSON.
-            UsageError: there is no such model, or a field is wrong.
-        """
+        """The model that a run's `model` names, with its `sequence_length` if it has one; errors as `load_model`."""
         name = run.get("model")
         if type(name) is not str or not name:
             found = shown(name) if "model" in run else "missing"
@@ -97,20 +88,13 @@ _NEEDED = ("pp", "tp", "dp", "micro_batch", "micro_batches")
 DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT, "gpus_per_node", "bucket_entries")
 """Fields of `[defaults]`: those that several runs can share."""
 RUN_FIELDS = (
-    "name",
-    *DEFAULT_FIELDS,
-    "measured_s",
-    "mean_s",
-    "measured_components",
-    "memory_gib",
-    "published_error",
-    "published_components",
-    "flag",
-)
+    "name", *DEFAULT_FIELDS, "measured_s", "mean_s", "measured_components", "memory_gib", "published_error",
+    "published_components", "flag",
+)  # fmt: skip
 COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Components)), 0.0)).to_dict())
 """Names of Table IX."""
 
-_TEXTS = ("site", "hardware", "source", "device", "fabric", "stack", "software", "licence")
+_TEXTS = ("site", "hardware", "source", "device", "fabric", "stack", "licence")
 _FILE_FIELDS = (*_TEXTS, "left_out", "defaults", "models", "runs")
 _LARGEST = 1e9
 _Text = Annotated[str, Check(lambda text: text.strip() and text.isprintable(), "a text on one line")]
@@ -125,11 +109,7 @@ def _each(bound: Check) -> Check:
 
 
 def only_known(table: Mapping[str, Any], names: Collection[str], *, path: str = "") -> dict[str, Any]:
-    """The table by the names that its fields have now; it has no other fields than `names`.
-
-    Raises:
-        UsageError: it has, or a field is given by two names.
-    """
+    """The table by today's names of its fields; UsageError for one that is not in `names`, or has two names."""
     found = renamed(table, LAYOUT)
     for name in found:
         if name not in names:
@@ -140,11 +120,7 @@ def only_known(table: Mapping[str, Any], names: Collection[str], *, path: str = 
 def runs_and_defaults(
     document: Mapping[str, Any], names: Collection[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The tables `[[runs]]`, at least one, and `[defaults]`, which has no other fields than `names`.
-
-    Raises:
-        UsageError: one is missing or no such table, or a default is unknown.
-    """
+    """The tables `[[runs]]`, at least one, and `[defaults]`, with no other fields than `names`; else UsageError."""
     runs, defaults = document.get("runs", []), document.get("defaults", {})
     if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
         found = shown(runs) if "runs" in document else "missing"
@@ -155,11 +131,7 @@ def runs_and_defaults(
 
 
 def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """The arguments of `Estimator.predict` except the model, checked against it; a run gives its whole layout.
-
-    Raises:
-        UsageError: a field is missing or wrong, or `model` cannot be cut that way.
-    """
+    """The arguments of `Estimator.predict` except the model, which has to fit; UsageError without a whole layout."""
     for name in _NEEDED:
         if name not in table:
             raise UsageError(field=name, expected=LAYOUT[name].kind.expected)
@@ -216,12 +188,10 @@ class MeasuredRun(Measured):
 
     @property
     def kind(self) -> str:
-        """Format of its products and kind of model, such as "mxfp8, experts"."""
         return kind_of(self.model, self.parallelism)
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What `Estimator.predict` takes of it."""
         return values_of(self, "model", "parallelism", "cluster", "bucket_entries")
 
     @property
@@ -235,9 +205,8 @@ class RunsFile(Record):
     """A site's measured steps in the file's order, with their hardware and their source.
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
-    ships, `stack` is the software that ran the steps, `software` the name of the stack that ships for it: texts, empty
-    where the file does not say. `model_files` are models that its runs name by a file. `left_out` are published steps
-    that cannot be asked, with the reason.
+    ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
+    models that its runs name by a file. `left_out` are published steps that cannot be asked, with the reason.
     """
 
     site: _Text
@@ -248,7 +217,6 @@ class RunsFile(Record):
     device: _MaybeText = ""
     fabric: _MaybeText = ""
     stack: _MaybeText = ""
-    software: _MaybeText = ""
     licence: _MaybeText = ""
     model_files: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()

@@ -1,15 +1,13 @@
 """Figures of scored steps, source by source, from the plain values of `kernelcast validate steps --json`."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from kernelcast.runtime.errors import DataError, UsageError, needs_extra, shown_path
 
 Document = Mapping[str, Any]
-LEVEL = 0.9
 _OF_STEP = ("label", "measured_s", "predicted_s", "is_steady", "published_error")
 
 
@@ -30,7 +28,6 @@ class Point:
 
     @classmethod
     def of(cls, step: Document, hardware: str) -> Self:
-        """The point of a predicted step."""
         split = [name for name in ("pp", "tp") if step[name] > 1]
         low_s, high_s = step["interval_s"]
         return cls(
@@ -44,31 +41,7 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Predicted / measured - 1."""
         return self.predicted_s / self.measured_s - 1
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the measured step lies in the interval."""
-        low_s, high_s = self.interval_s
-        return low_s <= self.measured_s <= high_s
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interval, as a fraction of the predicted step."""
-        low_s, high_s = self.interval_s
-        return (high_s - low_s) / 2 / self.predicted_s
-
-    @property
-    def interval_score(self) -> float:
-        """Interval score of Gneiting and Raftery (2007, section 6.2) on log(time): the smaller the better."""
-        low, high, measured = (math.log(one) for one in (*self.interval_s, self.measured_s))
-        beyond = max(0.0, low - measured, measured - high)
-        return high - low + 2 / (1 - LEVEL) * beyond
-
-    def within(self, share: float) -> Self:
-        """The same with a constant interval, a factor of 1 + `share` up and down."""
-        return replace(self, interval_s=(self.predicted_s / (1 + share), self.predicted_s * (1 + share)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +54,6 @@ class Source:
     fabric: str
     is_own: bool
     points: tuple[Point, ...]
-
-    def with_points(self, points: Iterable[Point]) -> Self:
-        """The same source with other predictions of its steps."""
-        return replace(self, points=tuple(points))
-
-    def where(self, **fields: object) -> tuple[Point, ...]:
-        """Points whose fields have these values."""
-        return tuple(
-            one for one in self.points if all(getattr(one, name) == value for name, value in fields.items())
-        )
 
 
 def sources_of(document: Document) -> tuple[Source, ...]:
@@ -134,12 +97,7 @@ class Panel:
 
 
 def draw(path: Path, rows: Sequence[Sequence[Panel]], *, panel_width: float = 4.2) -> None:
-    """Draw panels in rows; the file's name decides the format (.png, .svg, .pdf).
-
-    Raises:
-        UsageError: matplotlib is not installed, or does not know the format.
-        DataError: the file cannot be written.
-    """
+    """Draw panels in rows; the file's name decides the format: .png, .svg, .pdf, else UsageError."""
     with needs_extra("a picture", "plot"):
         import matplotlib as mpl
 

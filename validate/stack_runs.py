@@ -208,11 +208,7 @@ def _students_factor(degrees: float) -> float:
 
 
 def check_fixed(fixed: Mapping[str, float]) -> None:
-    """Check factors that are set.
-
-    Raises:
-        UsageError: a name is unknown or a value out of bounds.
-    """
+    """Refuse factors that are set: a UsageError names one that is unknown or out of bounds."""
     for name, value in fixed.items():
         if name not in NAMES:
             raise UsageError(f"fixed {shown(name)} is unknown, expected one of {', '.join(NAMES)}")
@@ -357,7 +353,6 @@ def _part(steps: Sequence[ScoredStep], groups: Sequence[str], group: str) -> lis
 
 
 def _fitted_runs(known: Sequence[tuple[AskedFile, ScoredStep]]) -> tuple[FittedRuns, ...]:
-    """The files with steps that were fitted to."""
     counts = Counter(one.path for one, step in known if step.run.is_steady)
     files = {one.path: one for one, _ in known}
     return tuple(

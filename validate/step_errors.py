@@ -12,6 +12,7 @@ from kernelcast.runtime.answers.step_errors import (
     CarriedError,
     ErrorsOfSource,
     StepErrors,
+    devices_of,
     is_carried,
     step_kind,
 )
@@ -95,7 +96,7 @@ def _sources(files: Sequence[AskedFile], timeline: TimelineKind) -> Iterator[Err
                 steps=len(found),
                 unsteady=sum(not step.run.is_steady for step in steps),
                 log_errors=quantiles_of(found),
-                software=files[0].file.software,
+                devices=devices_of(files[0].estimator.bundle),
             )
 
 

@@ -12,7 +12,7 @@ from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.errors import error_context, shown_path
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack.stack import Stack
 from kernelcast.validate.comparison import mean_absolute
@@ -36,7 +36,23 @@ TODAY = tuple(
     for source, devices in (
         ("megatron-bridge", ("h100", "b200", "b300", "gb200", "gb300")),
         ("torchtitan", ("h100", "h200")),
-        ("mlperf", ("h100", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi325x", "mi355x", "l40s")),
+        (
+            "mlperf",
+            (
+                "h100",
+                "h200",
+                "h200-nvl",
+                "b200",
+                "b300",
+                "gb200",
+                "gb300",
+                "mi300x",
+                "mi325x",
+                "mi350x",
+                "mi355x",
+                "l40s",
+            ),
+        ),
     )
     for device in devices
 )
@@ -54,12 +70,10 @@ class ScoredStep:
 
     @property
     def error(self) -> float | None:
-        """The error of the step's time."""
         return None if self.estimate is None else self.estimate.step_time_s / self.run.measured_s - 1
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the measured step lies in the 90 % interval."""
         return None if self.estimate is None else self.estimate.covers(self.run.measured_s)
 
     @property
@@ -97,7 +111,6 @@ class ScoredStep:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step, which did run, is predicted to fit into the device's memory."""
         return None if self.estimate is None else self.estimate.memory.fits
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,8 +130,7 @@ class ScoredStep:
             "predicted_memory_gib": None
             if estimate is None
             else estimate.memory.largest_bytes / _BYTES_PER_GIB,
-            "memory_errors": list(self.memory_errors),
-            **values_of(self, "fits", "margin_gib", "reason"),
+            **plain_values(self, "memory_errors", "fits", "margin_gib", "reason"),
         }
 
 
@@ -147,7 +159,6 @@ class Score:
 
     @classmethod
     def of(cls, model: str, steps: Sequence[ScoredStep]) -> "Score":
-        """The figures of `steps`."""
         errors = _known([step.error for step in steps])
         widths = _known([step.half_width for step in steps])
         memory = [error for step in steps for error in step.memory_errors]
@@ -211,9 +222,8 @@ class ScoredFile:
             **values_of(self, "asked", "bundle_digest", "fabric", "timeline"),
             "applied_stack": None if self.stack is None else self.stack.name,
             "is_fitted": self.is_fitted,
-            "left_out": list(self.file.left_out),
-            "scores": [asdict(score) for score in self.scores],
-            "steps": [step.to_dict() for step in self.steps],
+            **plain_values(self.file, "left_out"),
+            **plain_values(self, "scores", "steps"),
         }
 
 
@@ -241,7 +251,7 @@ class AskedFile:
         chosen = self.file.runs if runs is None else runs
         asked = {}
         for name in dict.fromkeys(run.model.name for run in chosen):
-            estimator = self.estimator.leaving_out(self.file.publisher, name, software=self.file.software)
+            estimator = self.estimator.leaving_out(self.file.publisher, name)
             asked[name] = estimator if stack is None else estimator.with_stack(stack)
         return [_step(asked[run.model.name], run, self.fabric, timeline, changed, interval) for run in chosen]
 

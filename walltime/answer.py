@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime import Cluster, Estimate, Estimator, Parallelism, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
 from kernelcast.runtime.answers.warnings import Cause
@@ -68,7 +68,6 @@ class Answer:
 
     @property
     def expected(self) -> Held:
-        """Resources that the job is expected to use."""
         return self._held(self.walltime.expected_s)
 
     @property
@@ -161,7 +160,9 @@ def answer(
     with settings.blamed():
         estimator = load(bundle) if chosen.stack is None else load(bundle).with_stack(chosen.stack)
         estimate = estimator.predict(model=model, fabric=fabric, **asked)
-        steps = _steps(settings, layout, model)
+        data = Wish.of_data({name: settings.value(name) for name in DATA})
+        steps = data.steps(layout.samples_per_update, layout.sample_length(model))
+        steps = steps or settings.whole("steps") or 1
         found = walltime(
             steps=steps,
             step=_step_time(estimate, steps),
@@ -290,11 +291,6 @@ def _overheads(settings: Settings) -> Overheads:
         restarts=settings.whole("restarts") or 0,
         restart_s=settings.number("restart_cost", startup_s),
     )
-
-
-def _steps(settings: Settings, layout: Parallelism, model: ModelConfig) -> int:
-    data = Wish.of_data({name: settings.value(name) for name in DATA})
-    return data.steps(layout.samples_per_update, model.sequence_length) or settings.whole("steps") or 1
 
 
 def _step_time(estimate: Estimate, steps: int) -> StepTime:

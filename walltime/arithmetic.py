@@ -112,7 +112,6 @@ def walltime(
 
 
 def device_hours(time_s: float, devices: int) -> float:
-    """Hours times GPUs (or nodes)."""
     return time_s * devices / _S_PER_HOUR
 
 

@@ -82,7 +82,6 @@ def format_slurm(time_s: float) -> str:
 
 
 def fits_slurm(time_s: float) -> bool:
-    """Whether Slurm can express a time."""
     return _slurm_s(time_s) <= MAX_SLURM_S
 
 

@@ -77,7 +77,7 @@ def script_layout(
         for key, text in zip(file.unread_keys, file.unread, strict=True)
         if "steps" not in values or key != file.framework.steps
     ]
-    unread = (f"{name}: not read: {', '.join(left)}",) if left else ()
+    unread = (f"{name}: not read ({len(left)}): {', '.join(left)}",) if left else ()
     said = tuple(f"{name}: {note}" for note in notes)
     described = None if "model" in settings else found
     return ScriptLayout(model_given | given, described, (*said, *unread), file.name)

@@ -36,7 +36,6 @@ class Settings:
         return name in self.given
 
     def value(self, name: str) -> Value | None:
-        """The field's value, or None."""
         found = self.given.get(name)
         return None if found is None else found.value
 
@@ -51,7 +50,6 @@ class Settings:
         return float(value) if isinstance(value, int | float) else default
 
     def text(self, name: str) -> str | None:
-        """The value of a field that holds a text, or None."""
         value = self.value(name)
         return value if isinstance(value, str) else None
 

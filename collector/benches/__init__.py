@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kernelcast.collector.benches import attention, elementwise, experts, gemm, optimizer
+from kernelcast.collector.benches import attention, elementwise, optimizer, products
 from kernelcast.collector.benches.bench import Bench, Builder, Place, Point, UnsupportedError
 from kernelcast.runtime.operators import OPERATORS
 
@@ -12,7 +12,7 @@ __all__ = ["BENCHES", "Bench", "Builder", "Place", "Point", "UnsupportedError"]
 BENCHES: Mapping[str, Builder] = MappingProxyType(
     {
         name: value
-        for module in (elementwise, gemm, attention, experts, optimizer)
+        for module in (elementwise, products, attention, optimizer)
         for name, value in vars(module).items()
         if name in OPERATORS and value.__module__ == module.__name__
     }

@@ -27,7 +27,6 @@ def qkv_split(point: Point, place: Place) -> Bench:
 
 
 def rope(point: Point, place: Place) -> Bench:
-    """Rotary embedding of queries and keys."""
     query, key, _ = _split(point, place)
     cosine, sine = rotary_tables(query.shape[1], query.shape[-1], device=place.device, dtype=place.dtype)
     return Bench(lambda: (rotate(query, cosine, sine), rotate(key, cosine, sine)), [query, key])
@@ -71,14 +70,12 @@ def _split(point: Point, place: Place) -> list[Tensor]:
 
 
 def causal_mask_fill(point: Point, place: Place) -> Bench:
-    """The causal mask filled into the scores."""
     scores, mask = place.activation(*point.vector), _masked_above_diagonal(point, place)
     lowest = torch.finfo(place.dtype).min
     return Bench(lambda: scores.masked_fill(mask, lowest), [scores])
 
 
 def softmax(point: Point, place: Place) -> Bench:
-    """Softmax over the keys."""
     scores = place.activation(*point.vector)
     return Bench(lambda: torch.softmax(scores, dim=-1), [scores])
 
@@ -95,11 +92,7 @@ def fused_causal_softmax(point: Point, place: Place) -> Bench:
 
 
 def compiled_causal_softmax(point: Point, place: Place) -> Bench:
-    """`fused_causal_softmax` on any device that torch.compile supports.
-
-    Raises:
-        UnsupportedError: it cannot be compiled.
-    """
+    """`fused_causal_softmax` on any device where torch.compile compiles it; UnsupportedError on others."""
     scores, mask = place.activation(*point.vector), _masked_above_diagonal(point, place)
     lowest = torch.finfo(place.dtype).min
     # A kernel for this shape alone, as in a training step, whatever was compiled before.

@@ -23,7 +23,6 @@ class Point:
 
     @property
     def law(self) -> Operator:
-        """The operator's row of the table."""
         return OPERATORS[self.operator]
 
 

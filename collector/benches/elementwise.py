@@ -54,7 +54,6 @@ def rms_norm(point: Point, place: Place) -> Bench:
 
 
 def gelu(point: Point, place: Place) -> Bench:
-    """GeLU of the MLP's width."""
     x = place.activation(*point.vector)
     return Bench(lambda: F.gelu(x), [x])
 
@@ -73,7 +72,6 @@ def residual_add(point: Point, place: Place) -> Bench:
 
 
 def bias_add(point: Point, place: Place) -> Bench:
-    """The bias of a linear, added to its product."""
     rows, columns = point.vector
     x, bias = place.activation(rows, columns), place.parameter(columns)
     return Bench(lambda: add_bias(x, bias), [x], [bias])

@@ -50,7 +50,6 @@ def _without_outputs(run: Callable[[], object], parameters: Sequence[Tensor] = (
 
 
 def gradient_zero(point: Point, place: Place) -> Bench:
-    """The gradients of a stage set to zero."""
     return _of_gradients(point, place, torch.Tensor.zero_)
 
 

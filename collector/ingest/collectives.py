@@ -2,6 +2,8 @@
 
 import json
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -9,7 +11,11 @@ from typing import Any
 
 from kernelcast.collector.ingest.recognised_calls import DTYPES, NO_TYPE, RecognisedCall, Unrecognised
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, Event
+from kernelcast.collector.traces.kineto import Trace
 from kernelcast.runtime.operators import OPERATORS
+
+_NCCL = ("nccl:", "rccl:")
 
 # Entries as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
 _NAMES: Mapping[str, str] = {
@@ -184,3 +190,23 @@ def _point(
     if found is None:
         return _LAYOUT
     return RecognisedCall(kind, (elements, *found), dtype=dtype) if dtype else NO_TYPE
+
+
+class Annotations:
+    """NCCL's annotations on the host: traces before 2024 have no metadata on its kernels."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._by_thread: dict[str, list[Event]] = defaultdict(list)
+        for event in trace.of_category(ANNOTATION_CATEGORY):  # by start time, as the trace's events are
+            if event.name.startswith(_NCCL):
+                self._by_thread[event.thread].append(event)
+        self._starts = {thread: [e.start_us for e in events] for thread, events in self._by_thread.items()}
+
+    def begun_in(self, call: Event) -> Event | None:
+        """The annotation that begins in a call, on its thread."""
+        place = bisect_left(starts := self._starts.get(call.thread, []), call.start_us)
+        return (
+            self._by_thread[call.thread][place]
+            if place < len(starts) and starts[place] <= call.end_us
+            else None
+        )

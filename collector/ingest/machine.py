@@ -4,7 +4,9 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from kernelcast.collector.traces.arguments import arguments_of, whole
+import numpy as np
+
+from kernelcast.collector.traces.arguments import decoded, whole
 from kernelcast.collector.traces.events import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
@@ -25,9 +27,11 @@ _YEAR_2200_NS = 7_258_118_400 * 10**9
 
 def compute_of(trace: Trace) -> ComputeFingerprint:
     """The device that the kernels ran on, from the trace's device properties."""
-    used: Counter[int | None] = Counter(
-        whole(arguments_of(event).device) for event in trace.of_category(*DEVICE_CATEGORIES)
-    )
+    used = Counter[int | None]()
+    kernels = trace.of_category(*DEVICE_CATEGORIES)
+    for text, count in enumerate(np.bincount(kernels.arguments).tolist()):
+        if count:
+            used[whole(decoded(kernels.texts.arguments[text]).device)] += count
     number = used.most_common(1)[0][0] if used else None
     listed = {whole(entry.get("id")): entry for entry in trace.device_properties}
     device = listed.get(number) or next(iter(trace.device_properties), {})
@@ -47,15 +51,15 @@ def compute_of(trace: Trace) -> ComputeFingerprint:
 
 def _kind(trace: Trace, name: str, *, has_kernels: bool) -> str:
     """The kind of device: cpu, cuda, rocm, one of `_FOREIGN`, or accelerator where nothing else is certain."""
-    categories = {event.category for event in trace.events}
+    categories = {trace.events.texts.kinds[number][0] for number in np.unique(trace.events.kind).tolist()}
     if foreign := [kind for kind in _FOREIGN if any(category.startswith(kind) for category in categories)]:
         return foreign[0]
     launches = trace.of_category(*LAUNCH_CATEGORIES)
-    is_hip = any(launch.name.startswith("hip") for launch in launches)
+    is_hip = any(name.startswith("hip") for name in launches.named())
     if trace.hip_runtime_version or is_hip or name.startswith("AMD "):
         return "rocm"
     backend = trace.distributed.get("backend")
-    if launches or trace.device_properties or trace.cuda_runtime_version or backend == "nccl":
+    if len(launches) or trace.device_properties or trace.cuda_runtime_version or backend == "nccl":
         return "cuda"
     is_elsewhere = isinstance(backend, str) and backend not in ("", "gloo", "mpi", "ucc")
     return "accelerator" if has_kernels or is_elsewhere else "cpu"
@@ -93,9 +97,9 @@ def gpus_per_node_of(trace: Trace) -> int:
 
 def recorded_ns(trace: Trace) -> int | None:
     """Unix time of the first event, ns; None where the trace's clock does not count from Unix time."""
-    if not trace.events:
+    if not len(trace.events):
         return None
-    moment_ns = trace.base_time_ns + round(trace.events[0].start_us * 1000)
+    moment_ns = trace.base_time_ns + round(trace.events.start_us.item(0) * 1000)
     return moment_ns if _YEAR_2000_NS < moment_ns < _YEAR_2200_NS else None
 
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.collector.ingest.attribute_kernels import AttributedKernel
 from kernelcast.collector.ingest.collectives import group_ranks, kind_of
+from kernelcast.collector.ingest.kernel_columns import AttributedKernel
 from kernelcast.collector.traces.arguments import whole
 from kernelcast.store.runs import TraceClock
 
@@ -67,7 +67,7 @@ class RankCalls:
 
 def collective_call(
     number: int,
-    placed: AttributedKernel,
+    piece: AttributedKernel,
     rank: int | None,
     *,
     size_bytes: int | None,
@@ -75,7 +75,7 @@ def collective_call(
     done_ns: tuple[int, int, int],
 ) -> CollectiveCall | None:
     """The call of a communication kernel, event `number` of its timeline; None for a transfer of unrecorded ranks."""
-    piece, described = placed.piece, placed.described
+    described = piece.described
     found = _KERNEL.search(piece.name)
     name = (found[1] if found else piece.name.partition(":")[2]).lower()
     group: tuple[Hashable, ...] = ()

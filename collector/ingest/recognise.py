@@ -98,9 +98,12 @@ class Surroundings:
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
         of_mixture: list[tuple[str, Shapes, Sequence[str]]] = []
-        for index, event in enumerate(tree.calls):
-            name = event.name
+        for index, name in enumerate(tree.names):
             if not (name in _OF_INTEREST or _is_norm(name)) or tree.backward_nodes[index] is not None:
+                continue
+            if tree.recomputed[
+                index
+            ]:  # perhaps of some layers only: roles follow from how often products run
                 continue
             dims = shapes(tree.arguments[index].dims)
             if name in experts.RULES:

@@ -3,12 +3,13 @@
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kernelcast.collector.ingest.attribute_kernels import UnrecognisedGroup, extract
+from kernelcast.collector.ingest.attribute_kernels import extract
 from kernelcast.collector.ingest.host_calls import host_times
 from kernelcast.collector.ingest.machine import (
     compute_of,
@@ -19,11 +20,14 @@ from kernelcast.collector.ingest.machine import (
     software_of,
 )
 from kernelcast.collector.ingest.matching import CollectiveCall, RankCalls, matched
+from kernelcast.collector.ingest.occurrences import UnrecognisedGroup
 from kernelcast.collector.ingest.samples import sample_of
 from kernelcast.collector.ingest.scopes import marks_of
 from kernelcast.collector.ingest.spool import Content, read_spool, write_spool
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
+from kernelcast.collector.traces.call_tree import CallTree
+from kernelcast.collector.traces.events import DEVICE_CATEGORIES
 from kernelcast.collector.traces.kineto import UNREAD, Trace, read_trace
 from kernelcast.collector.traces.trace_text import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
@@ -39,7 +43,6 @@ from kernelcast.store import (
     Sample,
     Source,
     Timeline,
-    TracedEvent,
     UnrecognisedKernels,
 )
 from kernelcast.store.doubts import flagged
@@ -137,7 +140,7 @@ def ingest_traces(
             known.add(digest)
     done = {path: Ingested(path=path, is_new=False) for path in paths}
     is_large = len(wanted) > 1 and sum(_unpacked_bytes(path) for path in wanted) > _IN_MEMORY_BYTES
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory() as name, _without_search_for_cycles():
         folder = Path(name) if is_large else None
         tasks = [
             _Task(path=path, digest=digest, gpus_per_node=gpus_per_node, max_bytes=max_bytes,
@@ -177,39 +180,53 @@ def _digest(path: Path) -> str:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _read(task: _Task) -> _File:
-    """Read a file. Its millions of objects live until the end: searching them for cycles takes a fifth of the time."""
+@contextmanager
+def _without_search_for_cycles() -> Iterator[None]:
+    """A trace's millions of objects have no cycles: searching them takes a fifth of the time."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
-        return _read_file(task)
+        yield
     finally:
         if is_enabled:
             gc.enable()
 
 
-def _read_file(task: _Task) -> _File:
+@_without_search_for_cycles()
+def _read(task: _Task) -> _File:
+    """Read a file, perhaps in a process of its own."""
     path = task.path
     trace = read_trace(path, max_bytes=task.max_bytes, is_partial=task.is_partial)
-    if not trace.events:
+    if not len(trace.events):
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
     gpus_per_node = task.gpus_per_node or gpus_per_node_of(trace)
     backend, rank = trace.distributed.get("backend"), whole(trace.distributed.get("rank"))
-    found = extract(trace, gpus_per_node)
+    tree, compute, span_us, event_count = (
+        CallTree(trace),
+        compute_of(trace),
+        _span_us(trace),
+        len(trace.events),
+    )
+    host = tuple(host_times(trace, tree))
+    # What is not needed any more is freed: the events of the host, then its calls, then occurrences one kind at a time.
+    trace = replace(trace, events=marks_of(trace, *DEVICE_CATEGORIES))
+    found = extract(trace, gpus_per_node, tree)
+    del tree
     if not found.count:
-        unread = "".join(f"; {note}" for note in trace.notes if UNREAD in note)
-        raise DataError(
-            f"{path}: holds no kernel, only events of the host{unread}; expected a trace of the device's kernels too"
-        )
+        raise _no_kernel(path, trace)
+    trace = replace(trace, events=marks_of(trace))
+    events = TraceEvents(trace, found)
+    start_ns, host_name = recorded_ns(trace), trace.host_name
+    node = None if rank is None or not gpus_per_node else rank // gpus_per_node
     file = _File(
         path=path,
         content=Path(),
-        compute=compute_of(trace),
+        compute=compute,
         software=software_of(trace),
         gpus_per_node=gpus_per_node,
         notes=trace.notes,
         left=found.left,
-        collectives=RankCalls(start_ns=None, host=None, calls=()),
+        collectives=RankCalls(start_ns=start_ns, host=host_name or node, calls=events.collectives(rank)),
         trace=IngestedTrace(
             run_id="",
             file_digest=task.digest,
@@ -217,35 +234,38 @@ def _read_file(task: _Task) -> _File:
             world_size=whole(trace.distributed.get("world_size")),
             backend=backend if isinstance(backend, str) else "",
             process_groups=process_groups(trace),
-            span_us=_span_us(trace),
-            event_count=len(trace.events),
+            span_us=span_us,
+            event_count=event_count,
             kernel_count=found.count,
             kernel_us=found.total_us,
             **values_of(found, "attributed_count", "attributed_us", "recognised_count", "recognised_us"),
             measured_at=recorded_at(trace),
         ),
     )
-    samples = flagged(
-        [sample_of(kind, pieces, file.trace.measured_at) for kind, pieces in found.points.items()],
-        file.compute,
-        file.fabric,
-    )
-    host = tuple(host_times(trace, found.tree))
-    start_ns, host_name = recorded_ns(trace), trace.host_name
-    node = None if rank is None or not gpus_per_node else rank // gpus_per_node
-    trace = replace(trace, events=marks_of(trace))  # the events of the host are not needed any more
-    events = TraceEvents(trace, found, {kind: str(place) for place, kind in enumerate(found.points)})
-    content = Content(samples=samples, steps=events.steps, host=host, events=events)
-    calls = RankCalls(start_ns=start_ns, host=host_name or node, calls=events.collectives(rank))
+    steps, stored, points, pieces = events.steps, events.stored(), found.points, found.pieces
+    del events, found
+    found_samples = [
+        sample_of(kind, points.pop(kind), pieces, file.trace.measured_at) for kind in list(points)
+    ]
+    samples = flagged(found_samples, file.compute, file.fabric)
+    content = Content(samples=samples, steps=steps, host=host, events=stored)
     if task.folder is None:
-        return replace(file, content=content, collectives=calls)
+        return replace(file, content=content)
     write_spool(task.folder / task.digest, content)
-    return replace(file, content=task.folder / task.digest, collectives=calls)
+    return replace(file, content=task.folder / task.digest)
+
+
+def _no_kernel(path: Path, trace: Trace) -> DataError:
+    unread = "".join(f"; {note}" for note in trace.notes if UNREAD in note)
+    return DataError(
+        f"{path}: holds no kernel, only events of the host{unread}; expected a trace of the device's kernels too"
+    )
 
 
 def _span_us(trace: Trace) -> float:
-    events = [event for event in trace.events if event.category != "Trace"] or list(trace.events)
-    return max(event.end_us for event in events) - min(event.start_us for event in events)
+    events = trace.events[~trace.events.are("Trace")]
+    events = events if len(events) else trace.events
+    return float(events.end_us.max() - events.start_us.min())
 
 
 def _jobs(files: Sequence[_File]) -> list[list[_File]]:
@@ -297,7 +317,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
             yield Timeline(
                 trace.id,
                 content.steps,
-                _NamedSamples(content.events, [sample.id for sample in samples]),
+                content.events,
                 clock,
                 tuple(_work(file.collectives.calls, found)),
                 content.host,
@@ -326,19 +346,6 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
         timelines=timelines(),
     )
     return measured, ingested
-
-
-@dataclass(frozen=True, slots=True)
-class _NamedSamples:
-    """Events with the ids of their samples in the place of their positions."""
-
-    events: Iterable[TracedEvent]
-    ids: Sequence[str]
-
-    def __iter__(self) -> Iterator[TracedEvent]:
-        for event in self.events:
-            place = event.sample_id
-            yield event._replace(sample_id=self.ids[int(place)]) if place else event
 
 
 def _work(calls: Sequence[CollectiveCall], numbers: Mapping[int, int]) -> Iterator[MatchedCollective]:

@@ -1,14 +1,19 @@
 """Steps and scopes of a launch: the annotations and modules around it."""
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
 
 from kernelcast.collector.traces.call_tree import CallTree
-from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, Event
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, NO_ID, Events, Floats, Integers
 from kernelcast.collector.traces.kineto import Trace
 
-_STEP = re.compile(r"ProfilerStep#\d+|(?:train(?:ing)?[ _])?(?:step|iteration|iter)[ _#:]*\d+", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?:ProfilerStep#\d+|(?:train(?:ing)?[ _])?(?:step|iteration|iter)[ _#:]*\d+)(?: \(cut\))?",
+    re.IGNORECASE,
+)
 _PROFILERS_STEP = "ProfilerStep#"
 _MODULE = "nn.Module: "
 _COMMUNICATION = ("nccl:", "gloo:", "rccl:")
@@ -16,50 +21,62 @@ _SEPARATOR = " / "
 _LONGEST = 400
 
 
-def steps_of(trace: Trace) -> list[Event]:
+def steps_of(trace: Trace) -> Events:
     """Annotations of steps, by start; the profiler's own take precedence."""
-    steps = [event for event in trace.of_category(ANNOTATION_CATEGORY) if _STEP.fullmatch(event.name)]
-    profilers = [event for event in steps if event.name.startswith(_PROFILERS_STEP)]
-    return profilers or steps
+    steps = trace.events[
+        trace.events.where(
+            lambda category, name: category == ANNOTATION_CATEGORY and _STEP.fullmatch(name) is not None
+        )
+    ]
+    profilers = steps.where(lambda _, name: name.startswith(_PROFILERS_STEP))
+    return steps[profilers] if profilers.any() else steps
 
 
-def marks_of(trace: Trace) -> tuple[Event, ...]:
-    """The first event of a trace, where its clock starts, and all events that this module reads."""
-    marks = (event for event in trace.events[1:] if event.category == ANNOTATION_CATEGORY or is_scope(event))
-    return (*trace.events[:1], *marks)
+def marks_of(trace: Trace, *categories: str) -> Events:
+    """The first event of a trace, where its clock starts, the categories, and all that this module reads."""
+    is_mark = trace.events.where(
+        lambda category, name: category == ANNOTATION_CATEGORY or is_scope(category, name)
+    )
+    is_mark[:1] = True
+    is_mark |= trace.events.are(*categories)
+    return trace.events[is_mark]
 
 
 class Steps:
     """Lookup of steps by time; where steps overlap, the later one counts."""
 
-    def __init__(self, steps: Sequence[Event]) -> None:
-        self._starts, self._ends = [s.start_us for s in steps], [s.end_us for s in steps]
+    def __init__(self, steps: Events) -> None:
+        self._starts, self._ends = steps.start_us, steps.end_us
 
-    def at(self, time_us: float) -> int | None:
-        """The step at a time."""
-        index = bisect_right(self._starts, time_us) - 1
-        return index if index >= 0 and time_us <= self._ends[index] else None
+    def at(self, time_us: Floats) -> Integers:
+        """The step at each time; `NO_ID` for none."""
+        index = np.searchsorted(self._starts, time_us, side="right") - 1
+        if not len(self._starts):
+            return np.full(len(time_us), NO_ID)
+        return np.where((index >= 0) & (time_us <= self._ends[index]), index, NO_ID)
 
 
 def scopes_of(trace: Trace, tree: CallTree) -> Sequence[str]:
     """Annotations and modules around every call, outermost first; a backward call without any has its forward's."""
-    marks = [event for event in trace.events if is_scope(event)]
-    if not marks:
-        return [""] * len(tree.calls)
+    marks = trace.events[trace.events.where(is_scope)]
     found: list[str] = [""] * len(tree.calls)
-    open_marks: dict[str, list[tuple[float, str]]] = {}
+    if not len(marks):
+        return found
+    open_marks: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    threads, names, ends_us = [*marks.threads(), *tree.threads], marks.named(), marks.end_us.tolist()
     # The sort is stable: a mark precedes the calls that start at the same time, and contains them.
-    places: list[tuple[Event, int]] = [*((mark, -1) for mark in marks), *_numbered(tree.calls)]
-    for event, index in sorted(places, key=lambda place: place[0].start_us):
-        stack = open_marks.setdefault(event.thread, [])
-        while stack and stack[-1][0] <= event.start_us:
+    starts_us = np.concatenate([marks.start_us, tree.calls.start_us])
+    order = np.argsort(starts_us, kind="stable")
+    for index, start_us in zip(order.tolist(), starts_us[order].tolist(), strict=True):
+        stack = open_marks[threads[index]]
+        while stack and stack[-1][0] <= start_us:
             stack.pop()
         around = stack[-1][1] if stack else ""
-        if index >= 0:
-            found[index] = around
+        if index >= len(marks):
+            found[index - len(marks)] = around
         else:
-            name = event.name.removeprefix(_MODULE)
-            stack.append((event.end_us, f"{around}{_SEPARATOR}{name}"[-_LONGEST:] if around else name))
+            name = names[index].removeprefix(_MODULE)
+            stack.append((ends_us[index], f"{around}{_SEPARATOR}{name}"[-_LONGEST:] if around else name))
     for index, node in enumerate(tree.backward_nodes):
         if not found[index] and node is not None:
             forward = tree.forward_of(node)
@@ -67,16 +84,10 @@ def scopes_of(trace: Trace, tree: CallTree) -> Sequence[str]:
     return found
 
 
-def _numbered(calls: Sequence[Event]) -> Iterable[tuple[Event, int]]:
-    return ((call, index) for index, call in enumerate(calls))
-
-
-def is_scope(event: Event) -> bool:
+def is_scope(category: str, name: str) -> bool:
     """Whether an event is an annotation or module of the program, neither a step nor a collective."""
-    if event.category == "python_function":
-        return event.name.startswith(_MODULE)
+    if category == "python_function":
+        return name.startswith(_MODULE)
     return (
-        event.category == ANNOTATION_CATEGORY
-        and not _STEP.fullmatch(event.name)
-        and not event.name.startswith(_COMMUNICATION)
+        category == ANNOTATION_CATEGORY and not _STEP.fullmatch(name) and not name.startswith(_COMMUNICATION)
     )

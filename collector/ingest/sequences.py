@@ -65,15 +65,15 @@ _BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = {
 def sequences_of(tree: CallTree) -> dict[int, tuple[int, Recognition]]:
     """For each call in a sequence: the index of the first call, and the operator."""
     by_thread: dict[str, list[int]] = defaultdict(list)
-    for index, (event, parent) in enumerate(zip(tree.calls, tree.parents, strict=True)):
-        if parent is None and tree.backward_nodes[index] is None and not event.name.startswith(NODE_PREFIX):
+    for index, (name, parent) in enumerate(zip(tree.names, tree.parents, strict=True)):
+        if parent is None and tree.backward_nodes[index] is None and not name.startswith(NODE_PREFIX):
             by_thread[tree.threads[index]].append(index)
     found: dict[int, tuple[int, Recognition]] = {}
     for calls in by_thread.values():
         for place, index in enumerate(calls):
             if index in found:
                 continue
-            for row in _BY_FIRST.get(tree.calls[index].name.removeprefix("aten::"), ()):
+            for row in _BY_FIRST.get(tree.names[index].removeprefix("aten::"), ()):
                 if (matched := _matched(tree, calls, place, row)) is not None:
                     part, point = matched
                     found |= dict.fromkeys(part, (index, point))
@@ -89,7 +89,7 @@ def _matched(
     part: list[int] = []
     for position in range(place, len(calls)):
         index = calls[position]
-        name = tree.calls[index].name
+        name = tree.names[index]
         if name == f"aten::{row.names[len(own)]}":
             own.append(index)
             part.append(index)

@@ -1,75 +1,31 @@
 """Every event of a trace as it is stored: its kind, its times, and its launch."""
 
-import heapq
 import json
-from array import array
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from kernelcast.collector.ingest.attribute_kernels import AttributedKernel, Extracted, KernelSpan, SampleKey
+import numpy as np
+from numpy.typing import NDArray
+
 from kernelcast.collector.ingest.collectives import group_ranks
+from kernelcast.collector.ingest.exposed_time import expose
+from kernelcast.collector.ingest.kernel_columns import AttributedKernel, distinct
 from kernelcast.collector.ingest.matching import CollectiveCall, collective_call
+from kernelcast.collector.ingest.occurrences import Extracted
 from kernelcast.collector.ingest.recognised_calls import DTYPES, RecognisedCall, product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
-from kernelcast.collector.traces.arguments import Arguments, shapes, shapes_text, texts, whole
+from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, shapes_text, texts, whole
+from kernelcast.collector.traces.events import NO_ID, Events, Floats, Integers
 from kernelcast.collector.traces.kineto import Trace
+from kernelcast.runtime.operators import Direction
 from kernelcast.store import EventKind, TracedEvent, TracedStep
+from kernelcast.store.runs import CUT
 
-
-@dataclass(slots=True)
-class Span:
-    """When an event ran, in ns; `rank` 0 takes precedence. The last three fields are results."""
-
-    start_ns: int
-    end_ns: int
-    rank: int
-    launch_ns: int | None = None
-    exposed_ns: int = 0
-    idle_ns: int = 0
-    late_ns: int | None = None
-
-
-def expose(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
-    """Yield index and results of each event of one device as it ends; events come by start. Time is O(n log n).
-
-    Of concurrent events of one rank the one that started last counts, because calls of a CPU nest. Events that have
-    ended are not held: a large trace has millions.
-    """
-    running: list[tuple[int, int, int, Span]] = []  # rank, latest start first
-    clock: int | None = None
-    end_ns = 0
-    for place, span in enumerate(spans):
-        clock = span.start_ns if clock is None else (yield from _run(running, clock, span.start_ns))
-        span.idle_ns = max(span.start_ns - clock, 0)
-        if span.launch_ns is not None:
-            span.late_ns = min(max(span.launch_ns - clock, 0), span.idle_ns)
-        clock = max(clock, span.start_ns)
-        end_ns = max(end_ns, span.end_ns) if place else span.end_ns
-        heapq.heappush(running, (span.rank, -span.start_ns, -place, span))
-    if clock is not None:
-        yield from _run(running, clock, end_ns)
-    yield from ((-place, span) for _, _, place, span in running)
-
-
-def _run(
-    running: list[tuple[int, int, int, Span]], clock: int, until: int
-) -> Generator[tuple[int, Span], None, int]:
-    """Charge running events with the time from `clock` to `until` at most; returns the time reached."""
-    while running and clock < until:
-        _, _, place, span = running[0]
-        end_ns = min(span.end_ns, until)
-        if end_ns > clock:
-            span.exposed_ns += end_ns - clock
-            clock = end_ns
-        if span.end_ns <= clock:
-            heapq.heappop(running)
-            yield -place, span
-    return clock
-
-
+RECOMPUTATION = "recomputation"
+"""Direction of an event that computes a forward pass again; its sample is one of a forward pass."""
 _RANKS = {"compute": 0, "communication": 1, "memory": 2}
 _COMMUNICATION = ("nccl", "rccl", "msccl", "gloo:", "cross_device_reduce", "c10d::", "deep_ep", "nvshmem")
 _MEMORY_CATEGORIES = ("gpu_memcpy", "gpu_memset")
@@ -81,124 +37,162 @@ _BYTES = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class StoredEvents:
+    """Events of a timeline as columns, int64 [events] each in the order of `TracedEvent`; `NO_ID` stands for None.
+
+    Kinds, scopes and samples are positions; an event's sample is its position as a text.
+    """
+
+    kinds: Sequence[EventKind]
+    scopes: Sequence[str]
+    columns: Sequence[Integers]
+
+    def __iter__(self) -> Iterator[TracedEvent]:
+        sample_ids = [*map(str, range(int(self.columns[_SAMPLE].max(initial=-1)) + 1)), ""]
+        for first in range(0, len(self.columns[0]), _AT_ONCE):
+            part: list[list[Any]] = [column[first : first + _AT_ONCE].tolist() for column in self.columns]
+            part[0] = [self.kinds[number] for number in part[0]]
+            part[_SCOPE] = [self.scopes[number] for number in part[_SCOPE]]
+            part[_SAMPLE] = [sample_ids[number] for number in part[_SAMPLE]]
+            for optional in _OPTIONAL:
+                part[optional] = [None if value == NO_ID else value for value in part[optional]]
+            yield from map(TracedEvent, *part)
+
+
+_AT_ONCE = 10_000
+_SCOPE, _SAMPLE = (TracedEvent._fields.index(name) for name in ("scope", "sample_id"))
+_OPTIONAL = [
+    TracedEvent._fields.index(name)
+    for name in ("late_ns", "step", "launch_ns", "call", "correlation", "repetition")
+]
+
+
 @dataclass(frozen=True)
 class TraceEvents:
-    """Steps and events of a trace, computed lazily; `samples` are the ids of the samples by key."""
+    """Steps and events of a trace, computed lazily."""
 
     trace: Trace
     extracted: Extracted
-    samples: Mapping[SampleKey, str]
 
     @property
     def start_us(self) -> float:
         """Start of the trace: its first event."""
-        return self.trace.events[0].start_us
+        return self.trace.events.start_us.item(0)
 
-    def _ns(self, time_us: float) -> int:
-        return round((time_us - self.start_us) * 1e3)
+    @cached_property
+    def _steps(self) -> Events:
+        return steps_of(self.trace)
 
     @cached_property
     def steps(self) -> tuple[TracedStep, ...]:
-        """The steps that the host marked."""
-        return tuple(
-            TracedStep(step.name, self._ns(step.start_us), round(step.duration_us * 1e3))
-            for step in steps_of(self.trace)
+        """The steps that the host marked; `CUT` ends the name of one that the recording did not see finish."""
+        steps = self._steps
+        starts_ns, durations_ns = _ns(steps.start_us - self.start_us), _ns(steps.duration_us)
+        names = (
+            step.name + CUT * (arguments_of(step).finished is False and not step.name.endswith(CUT))
+            for step in steps
         )
+        return tuple(map(TracedStep, names, starts_ns.tolist(), durations_ns.tolist()))
 
     @cached_property
-    def _scopes(self) -> Sequence[str]:
-        return scopes_of(self.trace, self.extracted.tree)
-
-    @cached_property
-    def _figures(self) -> "tuple[array[int], array[int], array[int], array[int]]":
-        """Start, exposed, idle and late time of every event, ns; late is -1 where it is not known."""
+    def _times(self) -> dict[str, Integers]:
+        """Start, duration, exposed, idle, late and launch time of every event, ns; `NO_ID` where not known."""
         pieces = self.extracted.pieces
-        by_device: dict[int, array[int]] = {}
-        for place, placed in enumerate(pieces):
-            by_device.setdefault(placed.piece.device, array("q")).append(place)
-        # Arrays take a tenth of the memory of lists.
-        empty = array("q", [0]) * len(pieces)
-        starts, exposed, idle, late = empty[:], empty[:], empty[:], empty
-        for places in by_device.values():
-            for number, span in expose(self._span(pieces[place].piece) for place in places):
-                place = places[number]
-                starts[place], exposed[place], idle[place] = span.start_ns, span.exposed_ns, span.idle_ns
-                late[place] = -1 if span.late_ns is None else span.late_ns
-        return starts, exposed, idle, late
-
-    def _span(self, piece: KernelSpan) -> Span:
-        launch_us = piece.launch_us if self.extracted.is_device else piece.start_us
-        start_ns = self._ns(piece.start_us)
-        return Span(
-            start_ns,
-            max(self._ns(piece.end_us), start_ns),
-            _RANKS[_class_of(piece)],
-            None if launch_us is None else self._ns(launch_us),
-        )
-
-    def __iter__(self) -> Iterator[TracedEvent]:
-        steps = Steps(steps_of(self.trace))
-        before_recording = _launched_before_recording([placed.piece for placed in self.extracted.pieces])
-        for number, (placed, kind, start_ns, exposed_ns, idle_ns, late_ns) in enumerate(
-            zip(self.extracted.pieces, self._kinds, *self._figures, strict=True)
-        ):
-            piece = placed.piece
-            occurrence = piece.occurrence
-            yield TracedEvent(
-                kind=kind,
-                start_ns=start_ns,
-                duration_ns=round(piece.duration_us * 1e3),
-                exposed_ns=exposed_ns,
-                idle_ns=idle_ns,
-                late_ns=None if late_ns < 0 else late_ns,
-                device=piece.device,
-                stream=piece.stream,
-                step=None
-                if number in before_recording
-                else steps.at(piece.start_us if piece.launch_us is None else piece.launch_us),
-                launch_ns=None if piece.launch_us is None else self._ns(piece.launch_us),
-                call=piece.call,
-                correlation=piece.correlation,
-                scope="" if piece.call is None else self._scopes[piece.call],
-                sample_id=self.samples.get(occurrence.kind, "") if occurrence and occurrence.kind else "",
-                repetition=occurrence.index if occurrence and occurrence.kind else None,
+        start, launch = _ns(pieces.start_us - self.start_us), _ns(pieces.launch_us - self.start_us)
+        end = np.maximum(_ns(pieces.end_us - self.start_us), start)
+        ranks = np.array([_RANKS[kind.class_] for kind in self._kinds[0]], dtype=np.int64)[self._kinds[1]]
+        device = pieces.device
+        found = {"start": start, "duration": _ns(pieces.duration_us), "launch": launch} | {
+            name: np.zeros(len(start), dtype=np.int64) for name in ("exposed", "idle", "late")
+        }
+        for number in np.unique(device):
+            rows = np.flatnonzero(device == number)
+            known = launch[rows].tolist() if self.extracted.is_device else start[rows].tolist()
+            figures: tuple[list[Any], ...] = expose(
+                start[rows].tolist(),
+                end[rows].tolist(),
+                ranks[rows].tolist(),
+                [None if ns == NO_ID else ns for ns in known],
             )
+            for name, values in zip(("exposed", "idle", "late"), figures, strict=True):
+                found[name][rows] = [NO_ID if value is None else value for value in values]
+        return found
+
+    def stored(self) -> StoredEvents:
+        """All events as they are stored; samples are numbered in the order of `extracted.points`."""
+        times, pieces = self._times, self.extracted.pieces
+        is_launched = ~np.isnan(pieces.launch_us)
+        steps = Steps(self._steps).at(np.where(is_launched, pieces.launch_us, pieces.start_us))
+        steps[_launched_before_recording(pieces.device, pieces.stream, is_launched)] = NO_ID
+        scopes, numbers = scopes_of(self.trace, self.extracted.tree), {"": 0}
+        scope = [
+            0 if one < 0 else numbers.setdefault(scopes[one], len(numbers)) for one in pieces.call.tolist()
+        ]
+        call, sample, repetition = (
+            column.astype(np.int64)
+            for column in (pieces.call, self.extracted.sample, self.extracted.repetition)
+        )
+        call[call < 0] = repetition[sample < 0] = NO_ID
+        columns = (
+            self._kinds[1], *(times[name] for name in ("start", "duration", "exposed", "idle", "late")), pieces.device,
+            pieces.stream, steps, times["launch"], call, pieces.correlation, np.array(scope, dtype=np.int64), sample,
+            repetition,
+        )  # fmt: skip
+        return StoredEvents(self._kinds[0], list(numbers), columns)
 
     def collectives(self, rank: int | None) -> tuple[CollectiveCall, ...]:
         """The collectives of the trace, in order of launch, for the match with other ranks."""
-        kinds, (_, exposed, _, late) = self._kinds, self._figures
+        times, (kinds, numbers), pieces = self._times, self._kinds, self.extracted.pieces
+        class_ = np.array([kind.class_ for kind in kinds])[numbers]
         calls = []
-        done: dict[int, list[int]] = {}
-        for number, (placed, kind) in enumerate(zip(self.extracted.pieces, kinds, strict=True)):
-            until = done.setdefault(placed.piece.device, [0, 0, 0])
-            until[2] += max(late[number], 0)
-            if kind.class_ == "communication":
-                done_ns = until[0], until[1], until[2]
-                found = collective_call(number, placed, rank, size_bytes=kind.message_bytes,
-                                        start_us=self.start_us, done_ns=done_ns)  # fmt: skip
-                calls += [] if found is None else [(placed.piece.launch_us or placed.piece.start_us, found)]
-            else:
-                until[kind.class_ == "memory"] += exposed[number]
-        return tuple(call for _, call in sorted(calls, key=itemgetter(0)))
+        for device in np.unique(pieces.device).tolist():
+            rows = np.flatnonzero(pieces.device == device)
+            done_ns = [
+                np.cumsum(np.where(class_[rows] == one, times["exposed"][rows], 0))
+                for one in ("compute", "memory")
+            ]
+            done_ns.append(np.cumsum(np.maximum(times["late"][rows], 0)))
+            for place in np.flatnonzero(class_[rows] == "communication").tolist():
+                row = int(rows[place])
+                piece, (compute_ns, memory_ns, late_ns) = pieces[row], (int(one[place]) for one in done_ns)
+                found = collective_call(row, piece, rank, size_bytes=kinds[numbers[row]].message_bytes,
+                                        start_us=self.start_us, done_ns=(compute_ns, memory_ns, late_ns))  # fmt: skip
+                calls += [] if found is None else [(piece.launch_us or piece.start_us, row, found)]
+        return tuple(call for _, _, call in sorted(calls, key=itemgetter(0, 1)))
 
     @cached_property
-    def _kinds(self) -> Sequence[EventKind]:
+    def _kinds(self) -> tuple[Sequence[EventKind], Integers]:
+        """The kinds of events, and the number of each event's kind."""
         known: dict[tuple[Any, ...], EventKind] = {}
-        return [self._kind(placed, known) for placed in self.extracted.pieces]
+        numbers: dict[int, int] = {}  # by identity: the kinds are all in `known`
+        pieces, tree, is_part = self.extracted.pieces, self.extracted.tree, self.extracted.sample >= 0
+        call = pieces.call
+        of_call = (
+            [np.where(call < 0, -1, column[call]) for column in
+             (tree.calls.kind, tree.calls.arguments, np.array(tree.recomputed, dtype=np.int32))]
+            if len(tree.calls) else []
+        )  # fmt: skip
+        first, alike = distinct(pieces.kind, pieces.place, pieces.launch, is_part, *of_call)
+        column = [
+            numbers.setdefault(id(self._kind(pieces[row], known, is_part=bool(is_part[row]))), len(numbers))
+            for row in first.tolist()
+        ]
+        return list(known.values()), np.array(column, dtype=np.int64)[alike]
 
-    def _kind(self, placed: AttributedKernel, kinds: dict[tuple[Any, ...], EventKind]) -> EventKind:
-        piece, found, described = placed.piece, placed.found, placed.described
+    def _kind(
+        self, piece: AttributedKernel, kinds: dict[tuple[Any, ...], EventKind], *, is_part: bool
+    ) -> EventKind:
+        found, described = piece.found, piece.described
         tree = self.extracted.tree
         name, listed, types = "", "", tuple[str, ...]()
+        direction: str = piece.direction
         if piece.call is not None:
+            if piece.direction is Direction.FORWARD and tree.recomputed[piece.call]:
+                direction = RECOMPUTATION
             arguments = tree.arguments[piece.call]
-            name, listed = tree.calls[piece.call].name, shapes_text(arguments.dims)
+            name, listed = tree.names[piece.call], shapes_text(arguments.dims)
             types = tuple(texts(arguments.types))
-        is_part = (
-            isinstance(found, RecognisedCall)
-            and piece.occurrence is not None
-            and piece.occurrence.kind is not None
-        )
         message = {} if described is None else _message(described)
         if piece.launch is not None:
             message |= {
@@ -212,7 +206,7 @@ class TraceEvents:
             types,
             found,
             is_part,
-            placed.direction,
+            direction,
             *message.items(),
         )
         if (known := kinds.get(key)) is not None:
@@ -230,7 +224,7 @@ class TraceEvents:
             class_=_class_of(piece),
             host_operator=name,
             shapes=listed,
-            direction=placed.direction.value if piece.call is not None or point else "",
+            direction=direction if piece.call is not None or point else "",
             operator=point.operator if point else "",
             role=point.role if point else "",
             dtype=point.dtype if point else first or message.get("dtype", ""),
@@ -242,24 +236,28 @@ class TraceEvents:
         return kind
 
 
-def _launched_before_recording(pieces: Sequence[KernelSpan]) -> set[int]:
-    """Indexes of kernels that were launched before the trace began: they belong to none of its steps.
+def _ns(time_us: Floats) -> Integers:
+    """Whole nanoseconds; `NO_ID` for NaN."""
+    missing = np.isnan(time_us)
+    return np.where(missing, NO_ID, np.rint(np.where(missing, 0.0, time_us) * 1e3).astype(np.int64))
+
+
+def _launched_before_recording(
+    device: Integers, stream: Integers, is_launched: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Which kernels were launched before the trace began: they belong to none of its steps.
 
     Streams run in order of launch. So a kernel without a recorded launch was launched before the recording if no kernel
     with one ran before it on its stream. A trace without launches (of a CPU, of a device alone) says nothing of this.
     """
-    ahead: list[int] = []
-    recorded: set[tuple[int, int]] = set()
-    for number in sorted(range(len(pieces)), key=lambda one: pieces[one].start_us):
-        piece = pieces[number]
-        if piece.launch_us is not None:
-            recorded.add((piece.device, piece.stream))
-        elif (piece.device, piece.stream) not in recorded:
-            ahead.append(number)
-    return set(ahead) if recorded else set()
+    ahead = ~is_launched & is_launched.any()
+    for one, two in np.unique(np.stack([device, stream], axis=1), axis=0):
+        rows = np.flatnonzero((device == one) & (stream == two))
+        ahead[rows[np.maximum.accumulate(is_launched[rows])]] = False
+    return ahead
 
 
-def _class_of(piece: KernelSpan) -> str:
+def _class_of(piece: AttributedKernel) -> str:
     if piece.category in _MEMORY_CATEGORIES:
         return "memory"
     name = piece.name.lower()

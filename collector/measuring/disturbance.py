@@ -13,6 +13,8 @@ from kernelcast.collector.measuring.harness import synchronise
 from kernelcast.collector.measuring.outcome import Flag, Flags
 
 _SIZE = {"cpu": 256, "cuda": 4096}
+_LARGER = 4
+"""Rows of the products that saturate a device, as a multiple of the reference's."""
 _CALLS = 7
 
 
@@ -28,7 +30,7 @@ class Reference:
 
     def saturate(self) -> None:
         """Ten products large enough for the whole device: clocks, allocator and libraries warm up."""
-        size = 4 * self._left.shape[0]
+        size = _LARGER * self._left.shape[0]
         large = torch.randn(size, size, device=self._device, dtype=self._left.dtype)
         for _ in range(10):
             torch.mm(large, large)

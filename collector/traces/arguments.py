@@ -1,30 +1,31 @@
-"""The arguments of an event, and checks of their values: any may be missing or have another type."""
+"""The arguments of an event, and checks of their values: any may be missing or have another type.
+
+Ids differ from event to event, and all other arguments repeat: they are kept apart, and each distinct text once.
+"""
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import msgspec
 
-from kernelcast.collector.traces.events import Event
+from kernelcast.collector.traces.events import NO_ARGUMENTS, NO_ID, Event
 
 
-class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename={
-    "external_id": "External id", "sequence_number": "Sequence number", "dims": "Input Dims", "types": "Input type",
-    "concrete": "Concrete Inputs", "collective": "Collective name", "elements_in": "In msg nelems",
+class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
+    "dims": "Input Dims", "types": "Input type", "concrete": "Concrete Inputs", "collective": "Collective name",
+    "elements_in": "In msg nelems",
     "elements_out": "Out msg nelems", "split_in": "In split size", "split_out": "Out split size",
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
-    "rank_stride": "Global rank stride", "old_external_id": "external id", "moved_bytes": "bytes",
+    "rank_stride": "Global rank stride", "moved_bytes": "bytes",
     "group_name": "Process Group Name", "group_description": "Process Group Description",
     "recorded_number": "Seq", "source_rank": "Src Rank", "destination_rank": "Dst Rank",
     "registers": "registers per thread", "occupancy": "est. achieved occupancy %",
 }):  # fmt: skip
-    """The arguments that this package uses, unchecked."""
+    """The arguments that this package uses, without ids and unchecked."""
 
-    external_id: Any = None
-    correlation: Any = None
-    sequence_number: Any = None
     stream: Any = None
     device: Any = None
     dims: Any = None
@@ -42,7 +43,6 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
     rank_stride: Any = None
     group_name: Any = None
     group_description: Any = None
-    old_external_id: Any = None  # torch 1.8
     moved_bytes: Any = None  # of a copy or a fill
     recorded_number: Any = None  # of a collective in its group
     source_rank: Any = None  # of a transfer between two ranks, in its group
@@ -51,43 +51,73 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
     block: Any = None
     registers: Any = None
     occupancy: Any = None
+    finished: Any = None  # False: the recording ended first
 
 
-class CallIds(msgspec.Struct, frozen=True, gc=False, rename={
-    "external_id": "External id", "sequence_number": "Sequence number",
-}):  # fmt: skip
-    """The ids by which kernels and autograd nodes refer to a call, unchecked; faster to read than `Arguments`."""
-
-    external_id: Any = None
-    sequence_number: Any = None
-
-
-_IDS_DECODER = msgspec.json.Decoder(CallIds)
-_NO_IDS = CallIds()
+_TEXT = msgspec.Raw | msgspec.UnsetType
+_IDS = {"external_id": "External id", "old_external_id": "external id", "sequence_number": "Sequence number",
+        "correlation": "correlation"}  # fmt: skip
+_Used = msgspec.defstruct(
+    "_Used",
+    [
+        *((field.name, _TEXT, msgspec.UNSET) for field in msgspec.structs.fields(Arguments)),
+        *((name, Any, msgspec.UNSET) for name in _IDS),
+    ],
+    rename={field.name: field.encode_name for field in msgspec.structs.fields(Arguments)} | _IDS,
+    gc=False,
+)
+_USED_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Used)
+_LAUNCH_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    msgspec.defstruct("_Launch", [("correlation", Any, None)], frozen=True, gc=False)
+)
+_ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Arguments)
 _NONE = Arguments()
 _BEYOND = 2**63
+_UNREADABLE = msgspec.MsgspecError, RecursionError
 
 
 def arguments_of(event: Event) -> Arguments:
     """The event's arguments; empty where they cannot be read."""
+    return decoded(event.raw_arguments)
+
+
+@lru_cache(maxsize=1 << 14)
+def decoded(raw_arguments: bytes) -> Arguments:
+    """Arguments of their text; empty where they cannot be read."""
     try:
-        return _DECODER.decode(event.raw_arguments)
-    except (msgspec.MsgspecError, RecursionError):
+        return _DECODER.decode(raw_arguments)
+    except _UNREADABLE:
         return _NONE
 
 
-def call_ids_of(event: Event) -> CallIds:
-    """The event's ids as a call; empty where they cannot be read."""
+def divided(raw: msgspec.Raw, *, is_on_device: bool) -> tuple[bytes, int, int, int]:
+    """The used arguments without ids, and External id, sequence number and correlation id; `NO_ID` where missing.
+
+    Torch 1.8 wrote External ids of kernels in lower case.
+    """
     try:
-        return _IDS_DECODER.decode(event.raw_arguments)
-    except (msgspec.MsgspecError, RecursionError):
-        return _NO_IDS
+        used = _USED_DECODER.decode(raw)
+    except _UNREADABLE:
+        return NO_ARGUMENTS, NO_ID, NO_ID, NO_ID
+    external_id, sequence, correlation = used.external_id, used.sequence_number, used.correlation
+    if is_on_device and type(external_id) is not int:
+        external_id = used.old_external_id
+    used.external_id = used.old_external_id = used.sequence_number = used.correlation = msgspec.UNSET
+    return _ENCODER.encode(used), id_of(external_id), id_of(sequence), id_of(correlation)
 
 
-def trimmed(event: Event) -> bytes:
-    """The used arguments as a separate text, because all arguments are most of a large trace."""
-    return msgspec.json.encode(arguments_of(event))
+def launch_id(raw: msgspec.Raw) -> int:
+    """The correlation id of a launch."""
+    try:
+        return id_of(_LAUNCH_DECODER.decode(raw).correlation)
+    except _UNREADABLE:
+        return NO_ID
+
+
+def id_of(value: Any) -> int:
+    """`value` if it is an id, otherwise `NO_ID`."""
+    return value if type(value) is int and -_BEYOND < value < _BEYOND else NO_ID
 
 
 def whole(value: Any) -> int | None:

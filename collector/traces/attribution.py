@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.call_tree import CallTree
-from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event, Events
 from kernelcast.collector.traces.kineto import RESOLUTION_US, Trace
 
 _GLOO = "gloo:"
@@ -43,14 +42,14 @@ def attribute(trace: Trace, prefix: str) -> list[Work]:
 def _host_work(trace: Trace, marks: Sequence[Event]) -> Iterable[Work]:
     # Gloo runs its collectives on its own threads and records them as annotations.
     tree = CallTree(trace, annotations=(_GLOO,))
-    starts = [event.start_us for event in tree.calls]
+    starts = tree.calls.start_us
     for mark in marks:
         first, end = bisect_left(starts, mark.start_us), bisect_right(starts, mark.end_us)
-        inside = tree.calls[first:end]
+        inside = list(tree.calls[first:end])
         if not inside:
             continue
         own_us = tree.self_times_us[first:end]
-        own = [event.lasting(us) for event, us in zip(inside, own_us, strict=True)]
+        own = [event._replace(duration_us=us) for event, us in zip(inside, own_us, strict=True)]
         kernels = [e for e in own if e.duration_us >= RESOLUTION_US]
         # A call shorter than the resolution counts as its longest operator.
         kernels = kernels or [max(own, key=lambda e: e.duration_us)]
@@ -58,18 +57,17 @@ def _host_work(trace: Trace, marks: Sequence[Event]) -> Iterable[Work]:
         yield Work(mark.name, inside[0].start_us, max(e.end_us for e in inside), tuple(kernels))
 
 
-def _device_work(trace: Trace, marks: Sequence[Event], kernels: Sequence[Event]) -> Iterable[Work]:
-    launches = CallTree(trace).launches
+def _device_work(trace: Trace, marks: Sequence[Event], kernels: Events) -> Iterable[Work]:
+    tree = CallTree(trace)
     mark_starts = [mark.start_us for mark in marks]
     by_mark: dict[int, list[Event]] = defaultdict(list)
-    for kernel in kernels:
-        correlation = whole(arguments_of(kernel).correlation)
-        launch = None if correlation is None else launches.get(correlation)
-        if launch is None:
+    for kernel, number in zip(kernels, tree.launch_of(kernels).tolist(), strict=True):
+        if number < 0:
             continue
+        launch_us = float(tree.launches.start_us[number])
         # Backward launches come from autograd's thread, so the mark is found by time, not by thread.
-        index = bisect_right(mark_starts, launch.start_us) - 1
-        if index >= 0 and launch.start_us <= marks[index].end_us:
+        index = bisect_right(mark_starts, launch_us) - 1
+        if index >= 0 and launch_us <= marks[index].end_us:
             by_mark[index].append(kernel)
     for index, own in sorted(by_mark.items()):
         # Kernels are ordered by start time, like all events of a trace.

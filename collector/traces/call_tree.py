@@ -7,24 +7,24 @@ the sequence number of the forward call that it differentiates.
 """
 
 import re
-from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from math import inf
-from operator import attrgetter
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.collector.traces.arguments import Arguments, arguments_of, call_ids_of, whole
+from kernelcast.collector.traces.arguments import Arguments, decoded
 from kernelcast.collector.traces.events import (
     ANNOTATION_CATEGORY,
     HOST_OPERATOR_CATEGORY,
     LAUNCH_CATEGORIES,
-    Event,
+    NO_ID,
+    Events,
+    Integers,
 )
 from kernelcast.collector.traces.kineto import Trace
 
@@ -32,8 +32,6 @@ COMMUNICATION_CALL = "record_param_comms"
 NODE_PREFIX = "autograd::engine::evaluate_function: "
 # Profilers before torch 1.9 recorded the nodes alone, not the engine around them.
 _BARE_NODE = re.compile(r"[A-Z]\w*Backward\d*|torch::autograd::AccumulateGrad")
-_RECOMPUTATION = "CheckpointFunction"
-_NO_ID = -(2**63)
 _FEW = 8  # calls of one sequence number that are searched linearly
 
 
@@ -41,56 +39,47 @@ class CallTree:
     """All host calls of a trace, by start time; annotations that start with one of `annotations` nest like calls.
 
     `calls[index]` ran on `threads[index]`, directly inside `calls[parents[index]]` (None: inside no other call).
-    `launches` are the calls of the device's runtime by correlation id. Time is linear in the number of events.
+    `launches` are the calls of the device's runtime, by start. Time is linear in the number of events.
     """
 
     def __init__(self, trace: Trace, *, annotations: tuple[str, ...] = ()) -> None:
-        self.calls: list[Event] = [
-            event
-            for event in trace.events
-            if event.category == HOST_OPERATOR_CATEGORY
-            or (event.category == ANNOTATION_CATEGORY and event.name.startswith(annotations))
-        ]
-        self.threads: list[str] = []
+        events = trace.events
+        is_call = events.are(HOST_OPERATOR_CATEGORY)
+        if annotations:
+            is_call |= events.where(
+                lambda category, name: category == ANNOTATION_CATEGORY and name.startswith(annotations)
+            )
+        self.calls = events[is_call]
+        self.launches = trace.of_category(*LAUNCH_CATEGORIES)
+        self.names = self.calls.named()
+        self.threads = self.calls.threads()
         self.parents: list[int | None] = []
-        self.launches: dict[int, Event] = {}
-        self._around_launch: dict[int, int | None] = {}
+        self._around_launch = np.full(len(self.launches), -1)
         self._innermost: dict[str, list[int | None]] = {}
         self._forward_of: dict[int, int | None] = {}
-        ends_us = [event.end_us for event in self.calls]
-        open_calls: dict[object, tuple[str, list[int]]] = {}
-        launches = trace.of_category(*LAUNCH_CATEGORIES)
+        starts_us = np.concatenate([self.calls.start_us, self.launches.start_us])
+        places = np.concatenate([self.calls.place, self.launches.place]).tolist()
+        count, ends_us = len(self.calls), self.calls.end_us.tolist()
+        open_calls: dict[int, list[int]] = defaultdict(list)
         # The sort is stable: a launch follows the calls that start at the same time, and is inside them.
-        for event in sorted([*self.calls, *launches], key=attrgetter("start_us")):
-            place, start_us = (event.pid, event.tid), event.start_us
-            thread, stack = open_calls.get(place) or open_calls.setdefault(place, (event.thread, []))
-            if event.category in LAUNCH_CATEGORIES:
-                while stack and ends_us[stack[-1]] < start_us:
-                    stack.pop()
-                if (correlation := whole(arguments_of(event).correlation)) is not None:
-                    self.launches[correlation] = event
-                    self._around_launch[correlation] = stack[-1] if stack else None
-            else:
+        order = np.argsort(starts_us, kind="stable")
+        for index, start_us in zip(order.tolist(), starts_us[order].tolist(), strict=True):
+            stack = open_calls[places[index]]
+            if index < count:
                 while stack and ends_us[stack[-1]] <= start_us:
                     stack.pop()
                 self.parents.append(stack[-1] if stack else None)
-                self.threads.append(thread)
-                stack.append(len(self.threads) - 1)
+                stack.append(index)
+            else:
+                while stack and ends_us[stack[-1]] < start_us:
+                    stack.pop()
+                if stack:
+                    self._around_launch[index - count] = stack[-1]
 
     @cached_property
     def arguments(self) -> Sequence[Arguments]:
-        """The arguments of every call, decoded on access: all of them would be larger than the trace."""
+        """The arguments of every call, decoded on access."""
         return _Arguments(self.calls)
-
-    @cached_property
-    def _ids(self) -> "tuple[array[int], array[int]]":
-        """External id and sequence number of every call; `_NO_ID` where missing."""
-        externals, sequences = array("q"), array("q")
-        for one in map(call_ids_of, self.calls):
-            external_id, sequence = whole(one.external_id), whole(one.sequence_number)
-            externals.append(_NO_ID if external_id is None else external_id)
-            sequences.append(_NO_ID if sequence is None else sequence)
-        return externals, sequences
 
     def innermost(self, wanted: str) -> Sequence[int | None]:
         """For every call, the innermost call of a name around it, or itself; `wanted` may be a namespace (`c10d::`).
@@ -99,15 +88,15 @@ class CallTree:
         """
         if wanted not in self._innermost:
             found = self._innermost[wanted] = []
-            for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
-                is_wanted = event.name.startswith(wanted) if wanted.endswith("::") else event.name == wanted
+            for index, (name, parent) in enumerate(zip(self.names, self.parents, strict=True)):
+                is_wanted = name.startswith(wanted) if wanted.endswith("::") else name == wanted
                 found.append(index if is_wanted else None if parent is None else found[parent])
         return self._innermost[wanted]
 
     @cached_property
     def self_times_us(self) -> Sequence[float]:
         """Duration of every call minus the durations of its direct children."""
-        durations_us = [max(event.duration_us, 0.0) for event in self.calls]
+        durations_us: list[float] = self.calls.duration_us.tolist()
         own_us = durations_us.copy()
         for parent, duration_us in zip(self.parents, durations_us, strict=True):
             if parent is not None:
@@ -130,55 +119,87 @@ class CallTree:
                 running = self.parents[running]
             cursor_us, running = max(cursor_us, start_us), index
 
-    def launching(self, kernel: Event, arguments: Arguments) -> int | None:
-        """The innermost call that launched a kernel, or None; `arguments` are the kernel's."""
-        correlation, external_id = whole(arguments.correlation), whole(arguments.external_id)
-        external_id = whole(arguments.old_external_id) if external_id is None else external_id
-        named = None
-        if external_id is not None and external_id != correlation:
-            named = self._call_named(external_id)
-        if correlation is None or correlation not in self.launches:
-            return named if named is not None and self.calls[named].start_us <= kernel.start_us else None
-        launch = self.launches[correlation]
-        if named is not None and self.threads[named] == launch.thread:
-            call = self.calls[named]
-            if call.start_us <= launch.start_us <= call.end_us:
-                return named
-        return self._around_launch[correlation]
+    def launch_of(self, kernels: Events) -> NDArray[np.intp]:
+        """The position in `launches` of every kernel's launch, -1 where it was not recorded."""
+        return _last_with(self.launches.correlation, kernels.correlation)
+
+    def launching(self, kernels: Events) -> NDArray[np.intp]:
+        """For every kernel, the innermost call that launched it, -1 for none."""
+        launch = self.launch_of(kernels)
+        external_id = np.where(kernels.external_id == kernels.correlation, NO_ID, kernels.external_id)
+        # The first call with the id: the last one from behind.
+        named = _last_with(self.calls.external_id[::-1], external_id)
+        named[named >= 0] = len(self.calls) - 1 - named[named >= 0]
+        found = np.where(launch >= 0, -1, named)
+        is_named, has_launch = named >= 0, launch >= 0
+        if len(self.calls):
+            start_us, end_us = self.calls.start_us[named], self.calls.end_us[named]
+            found[is_named & ~has_launch & (start_us > kernels.start_us)] = -1
+            if len(self.launches):
+                launch_us = self.launches.start_us[launch]
+                threads = self._thread_numbers
+                is_around = threads[self.calls.place[named]] == threads[self.launches.place[launch]]
+                is_around &= is_named & (start_us <= launch_us) & (launch_us <= end_us)
+                found = np.where(has_launch, np.where(is_around, named, self._around_launch[launch]), found)
+        return found
+
+    @property
+    def _thread_numbers(self) -> NDArray[np.intp]:
+        """A number for every place; places whose texts are equal share one."""
+        numbers: dict[str, int] = {}
+        texts = (f"{pid}/{tid}" for pid, tid in self.calls.texts.places)
+        return np.array([numbers.setdefault(text, len(numbers)) for text in texts])
 
     def forget_launches(self) -> None:
         """Free the launches, one per kernel; `launching` does not work afterwards."""
-        self.launches.clear()
-        self._around_launch.clear()
-        self.__dict__.pop("_by_external_id", None)
+        self.launches, self._around_launch = Events(), self._around_launch[:0]
 
-    def _call_named(self, external_id: int) -> int | None:
-        """The first call with an External id."""
-        ids, calls = self._by_external_id
-        place = int(np.searchsorted(ids, external_id))
-        return int(calls[place]) if place < len(ids) and ids[place] == external_id else None
-
-    @cached_property
-    def _by_external_id(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Sorted External ids, and their calls."""
-        ids = np.frombuffer(self._ids[0], dtype=np.int64)
-        order = np.argsort(ids, kind="stable")
-        order = order[ids[order] != _NO_ID]
-        return ids[order], order
-
-    @cached_property
+    @property
     def backward_nodes(self) -> Sequence[int | None]:
         """The autograd node of every call in a backward pass; None for forward calls, also recomputed ones."""
-        found: list[int | None] = []
-        for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
-            around = None if parent is None else found[parent]
-            if event.name.startswith(NODE_PREFIX) or (
-                around is None and _BARE_NODE.fullmatch(event.name) is not None
-            ):
-                found.append(None if _RECOMPUTATION in event.name else index)
+        return self._backward[0]
+
+    @property
+    def recomputed(self) -> Sequence[bool]:
+        """Whether a backward pass made the call to compute a forward pass again (activation checkpointing).
+
+        A node computes its gradient with autograd off: its calls have no sequence number. A forward pass that runs in
+        front of that (an unpack hook, or a checkpointed function's backward) has numbers. Where all calls have them, as
+        under `create_graph`, the node recomputes nothing.
+        """
+        return self._backward[1]
+
+    @cached_property
+    def _backward(self) -> tuple[Sequence[int | None], Sequence[bool]]:
+        nodes: list[int | None] = []
+        inside: dict[int, int] = {}  # the node's own call, inside the engine's
+        spans: dict[int, list[int]] = {}  # first and last numbered call of a node, and its last other one
+        has_number: list[bool] = (self.calls.sequence_number >= 0).tolist()
+        for index, (name, parent) in enumerate(zip(self.names, self.parents, strict=True)):
+            around = None if parent is None else nodes[parent]
+            is_engine = around is not None and self.names[around].startswith(NODE_PREFIX)
+            is_node = name.startswith(NODE_PREFIX) or (not is_engine and _is_bare_node(name))
+            nodes.append(index if is_node else around)
+            if around is None or parent not in (around, inside.get(around)):
+                continue
+            span = spans.setdefault(around, [index, -1, -1])
+            if is_engine and name == self.names[around].removeprefix(NODE_PREFIX):
+                inside[around] = span[2] = index
+            elif is_node or not has_number[index]:
+                span[2] = index
             else:
-                found.append(around)
-        return found
+                span[:2] = index if span[1] < 0 else span[0], index
+        again: list[bool] = []
+        for index, (parent, node) in enumerate(zip(self.parents, nodes, strict=True)):
+            if node is None or parent is None or node == index:
+                again.append(False)
+                continue
+            first, last, other = spans[node]
+            is_direct = parent in (node, inside.get(node))
+            again.append(again[parent] or (is_direct and first <= index <= last < other))
+            if again[index]:
+                nodes[index] = None
+        return nodes, again
 
     def forward_of(self, node: int, *, thread: str = "") -> int | None:
         """The forward call that an autograd node differentiates: the latest one with its sequence number.
@@ -193,8 +214,8 @@ class CallTree:
         return self._found_forward(node, thread)
 
     def _found_forward(self, node: int, thread: str) -> int | None:
-        sequence = self._ids[1][node]
-        name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
+        sequence = int(self.calls.sequence_number[node])
+        name = self.names[node].removeprefix(NODE_PREFIX).partition("Backward")[0]
         candidates = self._forward.get(sequence)
         if isinstance(candidates, dict):
             of_key = candidates.get(thread or _bare(name), ())
@@ -205,7 +226,7 @@ class CallTree:
 
     def _keys(self, index: int) -> tuple[str, str]:
         """Lookup keys of a forward call: its thread and its bare name; Python functions have no `aten::`."""
-        name = self.calls[index].name
+        name = self.names[index]
         return self.threads[index], _bare(name.partition("::")[2] or name)
 
     @cached_property
@@ -213,8 +234,10 @@ class CallTree:
         """Forward calls by sequence number: one, a short list, or an index by thread and bare name."""
         found: dict[int, int | list[int] | dict[str, list[int]]] = {}
         many: dict[int, list[int]] = {}
-        for index, (event, sequence) in enumerate(zip(self.calls, self._ids[1], strict=True)):
-            if sequence < 0 or "Backward" in event.name or event.name.startswith(NODE_PREFIX):
+        numbered = np.flatnonzero(self.calls.sequence_number >= 0)
+        sequences = self.calls.sequence_number[numbered].tolist()
+        for index, sequence in zip(numbered.tolist(), sequences, strict=True):
+            if "Backward" in self.names[index] or self.names[index].startswith(NODE_PREFIX):
                 continue
             known = found.setdefault(sequence, index)
             if isinstance(known, list):
@@ -234,11 +257,11 @@ class CallTree:
 
 
 class _Arguments(Sequence[Arguments]):
-    def __init__(self, calls: Sequence[Event]) -> None:
-        self._calls = calls
+    def __init__(self, calls: Events) -> None:
+        self._texts, self._numbers = calls.texts.arguments, memoryview(calls.arguments.data)
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._numbers)
 
     @overload
     def __getitem__(self, index: int) -> Arguments: ...
@@ -246,8 +269,23 @@ class _Arguments(Sequence[Arguments]):
     def __getitem__(self, index: slice) -> Sequence[Arguments]: ...
     def __getitem__(self, index: int | slice) -> Arguments | Sequence[Arguments]:
         if isinstance(index, slice):
-            return [arguments_of(call) for call in self._calls[index]]
-        return arguments_of(self._calls[index])
+            return [decoded(self._texts[number]) for number in self._numbers[index]]
+        return decoded(self._texts[self._numbers[index]])
+
+
+def _last_with(ids: Integers, wanted: Integers) -> NDArray[np.intp]:
+    """The last position of every wanted id among `ids`, -1 where it is missing or `NO_ID`."""
+    order = np.argsort(ids, kind="stable")
+    place = np.searchsorted(ids[order], wanted, side="right") - 1
+    if not len(ids):
+        return place
+    found = order[place]
+    return np.where((place >= 0) & (ids[found] == wanted) & (wanted != NO_ID), found, -1)
+
+
+@lru_cache(maxsize=4096)
+def _is_bare_node(name: str) -> bool:
+    return _BARE_NODE.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=4096)

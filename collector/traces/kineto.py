@@ -8,25 +8,30 @@ and are kept. Their arguments, up to half of a file, are decoded only when neede
 
 import math
 import zlib
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from kernelcast.collector.traces.arguments import trimmed
+from kernelcast.collector.traces.arguments import divided, launch_id
 from kernelcast.collector.traces.events import (
     ANNOTATION_CATEGORY,
+    DEVICE_CATEGORIES,
     HOST_OPERATOR_CATEGORY,
+    LAUNCH_CATEGORIES,
     NO_ARGUMENTS,
-    Event,
-    in_order,
+    NO_ID,
+    Events,
+    Texts,
     microseconds,
-    unread_kinds,
 )
+from kernelcast.collector.traces.time_order import in_order, unread_kinds
 from kernelcast.collector.traces.trace_text import (
     MAX_TRACE_BYTES,
     SURROGATE,
@@ -54,10 +59,25 @@ UNREAD = "events of a kind that is not read"
 _KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer", str: "a text"}
 
 
+class _Line(msgspec.Struct, frozen=True, gc=False, rename={
+    "category": "cat", "start_us": "ts", "duration_us": "dur", "raw_arguments": "args", "phase": "ph",
+}):  # fmt: skip
+    """One event as it stands in the file."""
+
+    category: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    start_us: float = math.nan
+    duration_us: float = math.nan
+    raw_arguments: msgspec.Raw = msgspec.Raw(NO_ARGUMENTS)
+    phase: str = ""
+
+
 class _Document(msgspec.Struct):
     """The parts of a file that are read; optional fields are checked one by one."""
 
-    traceEvents: list[Event]
+    traceEvents: list[_Line]
     deviceProperties: Any = None
     distributedInfo: Any = None
     baseTimeNanoseconds: Any = None
@@ -67,7 +87,7 @@ class _Document(msgspec.Struct):
     notes: Counter[str] = msgspec.field(default_factory=Counter, name="")
 
 
-_EVENTS_DECODER = msgspec.json.Decoder(list[Event])
+_LINES_DECODER = msgspec.json.Decoder(list[_Line])
 _DECODER = msgspec.json.Decoder(_Document)
 
 
@@ -79,7 +99,7 @@ class Trace:
     6.4.43483: 60443483), 0 where missing. `notes` list repairs and omissions.
     """
 
-    events: tuple[Event, ...]
+    events: Events
     device_properties: tuple[Mapping[str, Any], ...]
     distributed: Mapping[str, Any]
     base_time_ns: int = 0
@@ -88,10 +108,9 @@ class Trace:
     host_name: str = ""
     notes: tuple[str, ...] = ()
 
-    def of_category(self, *categories: str) -> list[Event]:
+    def of_category(self, *categories: str) -> Events:
         """Events of the named categories, by start time."""
-        wanted = frozenset(categories)
-        return [event for event in self.events if event.category in wanted]
+        return self.events[self.events.are(*categories)]
 
 
 def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool = False) -> Trace:
@@ -108,10 +127,10 @@ def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool
         if sum(map(len, start)) < _LARGEST_WHOLE_BYTES:
             return parse_trace(b"".join(start), path, is_partial=is_partial)
         kept = _Kept()
-        rest = read_parts(chain(start, chunks), kept.take)
+        rest = read_parts(chain(_emptied(start), chunks), kept.take)
         document = _document(rest, path, is_partial=is_partial)
         document.notes.update(kept.notes)
-        return _trace(document, path, kept.events)
+        return _trace(document, path, kept)
     except NotInPartsError:
         content = b"".join(trace_chunks(path, max_bytes=max_bytes, is_partial=is_partial))
         return parse_trace(content, path, is_partial=is_partial)
@@ -121,59 +140,104 @@ def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool
         raise _unreadable(path, error) from error
 
 
+def _emptied(chunks: list[bytes]) -> Iterator[bytes]:
+    """The chunks in order, each no longer in the list."""
+    chunks.reverse()
+    while chunks:
+        yield chunks.pop()
+
+
 def parse_trace(content: bytes, path: Path, *, is_partial: bool = False) -> Trace:
     """Parse the unpacked content of a trace file; `path` is for messages.
 
     Raises:
         DataError: not JSON, or not a Kineto trace.
     """
-    return _trace(_document(content, path, is_partial=is_partial), path, [])
+    return _trace(_document(content, path, is_partial=is_partial), path, _Kept())
+
+
+_WITH_ARGUMENTS = {HOST_OPERATOR_CATEGORY, ANNOTATION_CATEGORY, *DEVICE_CATEGORIES}
 
 
 class _Kept:
-    """Complete events of parts; they neither keep the text of their part in memory nor hold equal texts twice."""
+    """The columns of complete events."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
         self.notes: Counter[str] = Counter()
-        self._texts: dict[object, Any] = {}
+        self._times = array("d"), array("d")
+        self._numbers = array("i"), array("i"), array("i")
+        self._ids = array("q"), array("q"), array("q")
+        self._texts: tuple[dict[Any, int], ...] = {}, {}, {NO_ARGUMENTS: 0}
 
     def take(self, part: bytes) -> None:
         """Add the complete events of a part."""
-        texts, put = self._texts, msgspec.structs.force_setattr
         notes = Counter[str]()
         if not _is_utf_8(part) or SURROGATE.search(part):
             part, notes = repaired(part)
-        events = _EVENTS_DECODER.decode(part)
+        lines = _LINES_DECODER.decode(part)
         self.notes.update(notes)
-        for event in events:
-            if event.phase != "X":
-                continue
-            for name in ("category", "name", "pid", "tid", "phase"):
-                value = getattr(event, name)
-                put(event, name, texts.setdefault(value, value))
-            is_function = event.category == "python_function"
-            put(event, "raw_arguments", NO_ARGUMENTS if is_function else trimmed(event))
-            self.events.append(event)
+        self.add(lines)
+
+    def add(self, lines: Iterable[_Line]) -> None:
+        """Add complete events."""
+        # NaN differs from itself: without a duration an event is not complete.
+        kept = [line for line in lines if line.phase == "X" and line.duration_us == line.duration_us]
+        self._times[0].extend([line.start_us for line in kept])
+        self._times[1].extend([line.duration_us for line in kept])
+        values: tuple[list[Any], ...] = (
+            [(line.category, line.name) for line in kept],
+            [(line.pid, line.tid) for line in kept],
+        )
+        for column, known, found in zip(self._numbers, self._texts, values, strict=False):
+            column.extend([known.setdefault(value, len(known)) for value in found])
+        known = self._texts[2]
+        arguments: list[tuple[int, ...]] = []
+        for line in kept:
+            category = _OLD_CATEGORIES.get(line.category, line.category)
+            if category in LAUNCH_CATEGORIES:
+                arguments.append((0, NO_ID, NO_ID, launch_id(line.raw_arguments)))
+            elif category in _WITH_ARGUMENTS:
+                text, *ids = divided(line.raw_arguments, is_on_device=category in DEVICE_CATEGORIES)
+                arguments.append((known.setdefault(text, len(known)), *ids))
+            else:
+                arguments.append((0, NO_ID, NO_ID, NO_ID))
+        for column, numbers in zip(
+            (self._numbers[2], *self._ids), zip(*arguments, strict=True), strict=False
+        ):
+            column.extend(numbers)
+
+    def events(self) -> Events:
+        """The events, with the present names of old categories; steps were operators then."""
+        columns = (
+            np.frombuffer(column, dtype=column.typecode) if column else np.empty(0, dtype=column.typecode)
+            for column in (*self._times, *self._numbers, *self._ids)
+        )
+        kinds, places, arguments = map(list, self._texts)
+        if any(category in _OLD_CATEGORIES for category, _ in kinds):
+            kinds = [_renamed(*kind) for kind in kinds]
+        return Events(Texts(kinds, places, arguments), *columns)
 
 
-def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
-    """The trace of a document; `before` are the events of earlier parts."""
+def _renamed(category: str, name: str) -> tuple[str, str]:
+    category = _OLD_CATEGORIES.get(category, category)
+    if category == HOST_OPERATOR_CATEGORY and name.startswith(_STEP):
+        category = ANNOTATION_CATEGORY
+    return category, name
+
+
+def _trace(document: _Document, path: Path, kept: _Kept) -> Trace:
+    """The trace of a document; `kept` are the events of earlier parts."""
     notes = document.notes
-    # NaN differs from itself: without a duration an event is not complete.
-    events = [
-        e for e in chain(before, document.traceEvents) if e.phase == "X" and e.duration_us == e.duration_us
-    ]
-    if events and any(event.category in _OLD_CATEGORIES for event in events):
-        events = [_renamed(event) for event in events]
-    ordered, dropped = in_order(events)
-    if dropped:
-        first = dropped[0]
+    kept.add(document.traceEvents)
+    document.traceEvents = []
+    ordered, odd = in_order(kept.events())
+    if odd:
+        first = odd[0][0]
         found = f"{first.name!r:.80} (ts {first.start_us!r:.40}, dur {first.duration_us!r:.40})"
-        if not ordered:
+        if not len(ordered):
             raise DataError(f"{path}: no event has a time in µs, the first is {found}")
-        notes[f"event without a time that can belong to the trace left out, the first {found}"] += len(
-            dropped
+        notes[f"event without a time that can belong to the trace left out, the first {found}"] += sum(
+            map(len, odd)
         )
     for kind, count in unread_kinds(ordered).items():
         notes[f"{count:,} {UNREAD}: {kind[:80]}"] += 1
@@ -186,19 +250,11 @@ def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
         "host_name": _field(document, "host_name", str, ""),
     }
     return Trace(
-        events=tuple(ordered),
+        events=ordered,
         device_properties=tuple(entry for entry in properties if isinstance(entry, dict)),
         **fields,
         notes=tuple(f"{count:,} × {note}" if count > 1 else note for note, count in notes.items()),
     )
-
-
-def _renamed(event: Event) -> Event:
-    """An event of an old profiler with its present category; steps were operators then."""
-    category = _OLD_CATEGORIES.get(event.category, event.category)
-    if category == HOST_OPERATOR_CATEGORY and event.name.startswith(_STEP):
-        category = ANNOTATION_CATEGORY
-    return msgspec.structs.replace(event, category=category)
 
 
 def _field(document: _Document, name: str, kind: type, default: Any) -> Any:
@@ -257,13 +313,13 @@ def _decoded(content: bytes, path: Path) -> _Document:
         document = {"traceEvents": document}  # the array form of Chrome's format
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise DataError(f"{path}: no list 'traceEvents' found, expected a Kineto trace")
-    found = _Document(list(_events(document["traceEvents"], path)))
+    found = _Document(list(_lines(document["traceEvents"])))
     for name in _Document.__struct_fields__[1:-1]:
         setattr(found, name, document.get(name))
     return found
 
 
-def _events(raw_events: list[Any], path: Path) -> Iterator[Event]:
+def _lines(raw_events: list[Any]) -> Iterator[_Line]:
     """Complete events with fields of any type; events without a time start at NaN."""
     for raw in raw_events:
         if not isinstance(raw, dict) or raw.get("ph") != "X" or "dur" not in raw:
@@ -272,13 +328,15 @@ def _events(raw_events: list[Any], path: Path) -> Iterator[Event]:
         start_us, duration_us = microseconds(raw.get("ts")), microseconds(raw.get("dur"))
         if duration_us != duration_us:
             start_us, duration_us = math.nan, 0.0
-        yield Event(
+        yield _Line(
             category=str(raw.get("cat", "")),
             name=str(raw.get("name", "")),
             pid=str(raw.get("pid")),
             tid=str(raw.get("tid")),
             start_us=start_us,
             duration_us=duration_us,
-            raw_arguments=msgspec.Raw(msgspec.json.encode(arguments)) if arguments else NO_ARGUMENTS,
+            raw_arguments=msgspec.Raw(msgspec.json.encode(arguments))
+            if arguments
+            else msgspec.Raw(NO_ARGUMENTS),
             phase="X",
         )

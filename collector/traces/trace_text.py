@@ -17,7 +17,7 @@ MAX_TRACE_BYTES = 2 << 30
 # Traces compress by 10 to 50 times. A larger ratio is refused long before memory is full.
 _LARGEST_RATIO = 200
 _UNSUSPICIOUS_BYTES = 64 << 20
-_CHUNK_BYTES = 16 << 20
+_CHUNK_BYTES = 4 << 20
 _GZIP = b"\x1f\x8b"
 
 

@@ -57,6 +57,12 @@ def routing(layer: Layer, op: Op, scored: tuple[Tensor, Tensor]) -> Rows:
     return x, Routed(x.shape, weights, *functions.by_expert(chosen, model.experts))
 
 
+def latent_down(layer: Layer, op: Op, given: Rows) -> Rows:
+    """Tokens [b, l, r] in the size that experts read."""
+    x, routed = given
+    return F.linear(x, layer.weights[op.name]), routed
+
+
 def permuted(layer: Layer, op: Op, given: Rows) -> Rows:
     """A row [d] for every token and expert, in the order of the experts."""
     x, routed = given
@@ -102,6 +108,6 @@ def returned(layer: Layer, op: Op, given: Rows) -> Rows:
 
 
 def unpermuted(layer: Layer, op: Op, given: Rows) -> Tensor:
-    """The weighted sum of every token's results [b, l, d]."""
+    """The weighted sum of every token's results [b, l, d], or [b, l, r] of latent ones."""
     rows, routed = given
-    return functions.unpermute(rows, routed.pairs, routed.weights).view(routed.shape)
+    return functions.unpermute(rows, routed.pairs, routed.weights).view(*routed.shape[:2], -1)

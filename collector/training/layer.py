@@ -322,6 +322,8 @@ ROWS: Mapping[str, Run] = {
     "dispatch_probabilities": lambda layer, op, stack: stack,  # rows are weighted where they come back
     "sort": on_top(experts.sort),
     "grouped_gemm": on_top(experts.product),
+    "latent_down": on_top(experts.latent_down),
+    "latent_up": on_top(_linear),
     "sort_back": on_top(experts.returned),
     "combine": on_top(experts.returned),
     "unpermute": on_top(experts.unpermuted),

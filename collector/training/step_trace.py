@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from kernelcast.collector.traces.arguments import arguments_of
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
-from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event
+from kernelcast.collector.traces.events import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event, Events
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.collector.training.marks import (
     BACKWARD,
@@ -81,7 +80,7 @@ class TracedWork:
 def attribute_step(trace: Trace) -> TracedWork:
     """The owners of all work in the marked steps. Consecutive spans of one call are joined, including gaps."""
     tree = CallTree(trace, annotations=(_MARK,))
-    steps = [index for index, event in enumerate(tree.calls) if event.name == STEP]
+    steps = [index for index, name in enumerate(tree.names) if name == STEP]
     main = tree.threads[steps[0]] if steps else ""
     owners = _Owners(tree, main)
     kernels = trace.of_category(*DEVICE_CATEGORIES)
@@ -116,12 +115,11 @@ class _Owners:
             if self._is_work[index]:
                 yield WorkSpan(self._owners[index], start_us, end_us)
 
-    def of_kernels(self, kernels: Iterable[Event]) -> Iterator[WorkSpan]:
+    def of_kernels(self, kernels: Events) -> Iterator[WorkSpan]:
         """The kernels of a device, in order of time."""
-        for kernel in kernels:
-            call = self._tree.launching(kernel, arguments_of(kernel))
+        for kernel, call in zip(kernels, self._tree.launching(kernels).tolist(), strict=True):
             # Calls inside work are work.
-            owner = Owner() if call is None or not self._is_work[call] else self._owners[call]
+            owner = Owner() if call < 0 or not self._is_work[call] else self._owners[call]
             yield WorkSpan(
                 owner if owner.known else replace(owner, name=kernel.name), kernel.start_us, kernel.end_us
             )
@@ -175,7 +173,7 @@ class _Owners:
             and around.layer >= 0
             and around.call not in self._met
             and parent is not None
-            and self._tree.calls[parent].name.startswith(NODE_PREFIX)
+            and self._tree.names[parent].startswith(NODE_PREFIX)
         )
 
 

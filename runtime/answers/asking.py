@@ -1,12 +1,12 @@
 """Times of operator calls: every regressor is asked once for all of them, and what was doubtful is collected."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from kernelcast.runtime.answers.attention_kernel import KernelChange
-from kernelcast.runtime.answers.beyond_range import added_half_width, widened
 from kernelcast.runtime.answers.predictor import Answer, Predictor
+from kernelcast.runtime.answers.ranges import added_half_width, widened
 from kernelcast.runtime.answers.sources import Source, left_out, source_of
 from kernelcast.runtime.answers.warnings import (
     LARGE_ERROR,
@@ -45,7 +45,6 @@ class OperatorTimes:
     problems: dict[Key, str] = field(default_factory=dict)
 
     def add(self, other: "OperatorTimes") -> None:
-        """Take further answers in."""
         self.answers.update(other.answers)
         self.sources.update(other.sources)
         for warning, questions in other.concerned.items():
@@ -53,12 +52,10 @@ class OperatorTimes:
         self.problems.update(other.problems)
 
     def doubt(self, warning: AnswerWarning, questions: Iterable[Question]) -> None:
-        """Warn of the answers to `questions`."""
         self.concerned.setdefault(warning, set()).update(questions)
 
 
 def question(call: Call) -> Question:
-    """What a call asks."""
     return call.key, call.shape, call.role
 
 
@@ -110,56 +107,49 @@ def _ask_one(
     *,
     with_warnings: bool,
 ) -> None:
-    """Ask one regressor for all that it answers."""
     entry = predictor.bundle.entries[answered_by]
     sent = [
-        (source, vector, roles, *source.asked(vector, entry))
+        (source, vector, _questions(source.key, {vector: roles}), *source.asked(vector, entry))
         for source, vectors in wanted
         for vector, roles in vectors.items()
     ]
     distinct = list(dict.fromkeys(vector for *_, vector, _ in sent))
     times = _answers(predictor, answered_by, distinct, found)
     if with_warnings:
-        for source, own, roles, vector, _ in sent:
+        asking: dict[tuple[float, ...], set[Question]] = {}
+        for source, own, questions, vector, _ in sent:
+            asking.setdefault(vector, set()).update(questions)
             is_same = not (source.alike or source.gathered or source.order or source.asks)
             if entry.equal_features and vector != own and is_same:
-                equal = equal_features_warning(answered_by, entry.equal_features)
-                found.doubt(equal, _questions(source.key, {own: roles}))
+                found.doubt(equal_features_warning(answered_by, entry.equal_features), questions)
+        every = {one for questions in asking.values() for one in questions}
         if entry.validation_error > LARGE_ERROR:
-            large = large_error_warning(answered_by, entry.validation_error)
-            for source, own, roles, _, _ in sent:
-                found.doubt(large, _questions(source.key, {own: roles}))
+            found.doubt(large_error_warning(answered_by, entry.validation_error), every)
         if entry.transfer is not None and entry.transfer.is_foreign:
-            carried = operator_transfer_warning(answered_by, entry.transfer)
-            for source, own, roles, _, _ in sent:
-                found.doubt(carried, _questions(source.key, {own: roles}))
-        if beyond := range_warnings(entry, distinct):
-            asking: dict[tuple[float, ...], set[Question]] = {}
-            for source, own, roles, vector, _ in sent:
-                asking.setdefault(vector, set()).update(_questions(source.key, {own: roles}))
-            for warning, vectors in beyond.items():
-                found.doubt(warning, {one for vector in vectors for one in asking[vector]})
-    for source, own, roles, vector, factor in sent:
+            found.doubt(operator_transfer_warning(answered_by, entry.transfer), every)
+        for warning, vectors in range_warnings(entry, distinct).items():
+            found.doubt(warning, {one for vector in vectors for one in asking[vector]})
+    for source, own, questions, vector, factor in sent:
         factor *= factor_of(factors, source.key[0])
         ratio = None if kernel is None else kernel.ratio(source.key, vector, entry)
         least_us = 0.0 if kernel is None or ratio is None else kernel.least_us(source.key, own)
         if kernel is not None and ratio is not None:
             factor *= ratio.factor
             if with_warnings:
-                found.doubt(kernel.warning(source.key, ratio, entry), _questions(source.key, {own: roles}))
-        for role in roles:
-            answer = times[vector]
+                found.doubt(kernel.warning(source.key, ratio, entry), questions)
+        for one in questions:
+            role, answer = one[2], times[vector]
             if with_warnings:
                 added = added_half_width(entry, vector, "" if source.is_foreign else role)
                 added += source.log_half_width + (0.0 if ratio is None else ratio.log_half_width)
                 answer = widened(answer, added)
-            time_us, low_us, high_us = (max(factor * one, least_us) for one in answer)
-            found.answers[source.key, own, role] = (time_us, low_us, high_us)
-            found.sources[source.key, own, role] = answered_by
+            time_us, low_us, high_us = (max(factor * end, least_us) for end in answer)
+            found.answers[one] = (time_us, low_us, high_us)
+            found.sources[one] = answered_by
 
 
-def _questions(key: Key, vectors: Mapping[Vector, Iterable[str]]) -> Iterator[Question]:
-    return ((key, vector, role) for vector, roles in vectors.items() for role in roles)
+def _questions(key: Key, vectors: Mapping[Vector, Iterable[str]]) -> list[Question]:
+    return [(key, vector, role) for vector, roles in vectors.items() for role in roles]
 
 
 def _answers(

@@ -4,58 +4,28 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
-from kernelcast.runtime.answers.attention_kernel import KernelChange
-from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_links
+from kernelcast.runtime.answers.capping import at_least
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
-from kernelcast.runtime.answers.predictor import Answer, Predictor
+from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.warnings import extended_warning, fabric_warning
 from kernelcast.runtime.bundle.calibration import Factors, factor_of
 from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.operators import OPERATORS, Key
+from kernelcast.runtime.operators import Key
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
 
 
-def ask_all(
-    predictor: Predictor,
-    questions: Iterable[Question],
-    *,
-    factors: Factors | None = None,
-    with_warnings: bool = True,
-    collectives: Collectives | None = None,
-    kernel: KernelChange | None = None,
-    power_limit_w: float = 0.0,
+def ask_over_fabric(
+    collectives: Collectives, questions: Iterable[Question], factors: Factors | None, *, with_warnings: bool
 ) -> OperatorTimes:
-    """`ask`, where `collectives` answers for the fabric; without it the bundle's regressors answer all.
+    """Ask for collectives over the fabric of `collectives`.
 
     A calibration was fitted with the bundle's own fabric: it does not change times over another one.
     """
-    if collectives is None:
-        found = ask(predictor, questions, factors=factors, with_warnings=with_warnings, kernel=kernel)
-        cap_by_device(predictor.bundle, found, power_limit_w)
-        cap_by_links(predictor.bundle, found)
-        return found
-    over_fabric: list[Question] = []
-    others: list[Question] = []
-    for one in questions:
-        (over_fabric if OPERATORS[one[0][0]].is_collective else others).append(one)
-    found = ask(predictor, others, factors=factors, with_warnings=with_warnings, kernel=kernel)
-    cap_by_device(predictor.bundle, found, power_limit_w)
-    used = None if collectives.source.is_asked else factors
-    found.add(_over_fabric(collectives, over_fabric, used, with_warnings=with_warnings))
-    return found
-
-
-def _over_fabric(
-    collectives: Collectives,
-    questions: Iterable[Question],
-    factors: Factors | None,
-    *,
-    with_warnings: bool,
-) -> OperatorTimes:
     source = collectives.source
+    factors = None if source.is_asked else factors
     measured: list[Question] = []
     described: dict[Key, dict[Layout, dict[float, list[Question]]]] = {}
     for one in dict.fromkeys(questions):
@@ -74,11 +44,7 @@ def _over_fabric(
 
 
 def _measured(
-    collectives: Collectives,
-    questions: list[Question],
-    factors: Factors | None,
-    *,
-    with_warnings: bool,
+    collectives: Collectives, questions: list[Question], factors: Factors | None, *, with_warnings: bool
 ) -> OperatorTimes:
     """Answers of the fabric's regressors, whose elements may have another size; never below what the wire allows."""
     source = collectives.source

@@ -1,13 +1,15 @@
 """Times of many questions by the regressors of one bundle, with random draws; and whether its devices have a format."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question
-from kernelcast.runtime.answers.asking_collectives import ask_all
+from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
+from kernelcast.runtime.answers.asking_collectives import ask_over_fabric
 from kernelcast.runtime.answers.attention_kernel import KernelChange
+from kernelcast.runtime.answers.capping import cap_by_device, cap_by_links
 from kernelcast.runtime.answers.collective_times import Collectives
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
@@ -15,7 +17,7 @@ from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import device_named, devices
-from kernelcast.runtime.operators import Key
+from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import Float8Recipe
 from kernelcast.runtime.step.recipes import RECIPES
 
@@ -46,15 +48,7 @@ class BundleTimes:
 
     def __call__(self, asked: Sequence[Question]) -> NDArray[np.float64]:
         """Times in µs, float64 [questions, 1 + draws]; 0 of what the sum goes without, NaN of a problem."""
-        found = ask_all(
-            self.predictor,
-            asked,
-            factors=self.factors,
-            with_warnings=self.with_warnings,
-            collectives=self.collectives,
-            kernel=self.kernel,
-            power_limit_w=self.power_limit_w,
-        )
+        found = self.ask(asked)
         self.problems = found.problems | self.problems
         if self.with_warnings:
             self.asked.add(found)
@@ -64,6 +58,22 @@ class BundleTimes:
         draws = 0 if found.problems else self.draws
         times_us[answered] = drawn_times(found, [asked[row] for row in answered], draws, self.factors)
         return times_us
+
+    def ask(self, questions: Sequence[Question]) -> OperatorTimes:
+        """Answers of the bundle's regressors; `collectives`, if any, answers for collectives."""
+        over_fabric: list[Question] = []
+        others: list[Question] = []
+        for one in questions:
+            is_over_fabric = self.collectives is not None and OPERATORS[one[0][0]].is_collective
+            (over_fabric if is_over_fabric else others).append(one)
+        alike: dict[str, Any] = {"factors": self.factors, "with_warnings": self.with_warnings}
+        found = ask(self.predictor, others, **alike, kernel=self.kernel)
+        cap_by_device(self.predictor.bundle, found, self.power_limit_w)
+        if self.collectives is None:
+            cap_by_links(self.predictor.bundle, found)
+        else:
+            found.add(ask_over_fabric(self.collectives, over_fabric, **alike))
+        return found
 
 
 def check_format(recipe: Float8Recipe, bundle: Bundle) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernelcast.runtime.answers.graph_in_numpy import run_graph
-from kernelcast.runtime.answers.onnx_runtime import open_session
+from kernelcast.runtime.answers.onnx_runtime import open_session, run_graph
 from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.graph import Graph, check_graph
@@ -245,7 +244,7 @@ class Predictor:
 
     def _checked(self, key: Key) -> Graph:
         try:
-            graph = check_graph(self.bundle.models[key], len(self.bundle.entries[key].features))
+            graph = check_graph(self.bundle.model(key), len(self.bundle.entries[key].features))
         except DataError as error:
             raise self._broken(key, f"is refused: {error}") from error
         names = [one.decode("utf-8", "replace") for one in graph.outputs]
@@ -259,7 +258,7 @@ class Predictor:
         if self.bundle.entries[key].file not in self._graphs:
             self._checked(key)
         try:
-            return open_session(self.bundle.models[key])
+            return open_session(self.bundle.model(key))
         except Exception as error:
             raise self._broken(
                 key, f"is not a model that ONNX Runtime loads ({_first_line(error)})"

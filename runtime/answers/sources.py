@@ -57,13 +57,14 @@ class Source:
 
     @property
     def log_half_width(self) -> float:
-        """Added to the half-width of log(time) for a substitute."""
+        """Added to the half-width of log(time) for a substitute; that of equal work may be a substitute itself."""
         if not self.is_substitute:
             return 0.0
         if self.asks is not None:
             found = OPERATORS[self.key[0]].substitute
             assert found is not None
-            return math.log(found.within)
+            inner = replace(self, key=(found.operator, self.key[1]), asks=None)
+            return math.hypot(math.log(found.within), inner.log_half_width)
         if self.is_part:
             return PART_LOG_HALF_WIDTH
         if self.order:
@@ -74,6 +75,7 @@ class Source:
 
     def asked(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """The workload that `answered_by`, with this `entry`, is asked for, and the factor for its time."""
+        own = vector
         if self.gathered:
             entries, nodes, gpus_per_node = vector
             vector = (entries * nodes * gpus_per_node, nodes, gpus_per_node)
@@ -86,18 +88,23 @@ class Source:
         if self.order:
             return tuple(vector[feature] for feature in self.order), factor
         if entry.equal_features:
-            own, partner = (list(entry.features).index(name) for name in entry.equal_features)
-            vector = (*vector[:own], vector[partner], *vector[own + 1 :])
+            place, partner = (list(entry.features).index(name) for name in entry.equal_features)
+            vector = (*vector[:place], vector[partner], *vector[place + 1 :])
         vector = _folded(vector, entry)
-        return vector, factor * (self._ratio(vector) if self.is_other_pass else 1.0)
+        return vector, factor * (self._ratio(vector, own) if self.is_other_pass else 1.0)
 
-    def _ratio(self, vector: Vector) -> float:
-        """Work of the key's direction over that of the direction that answers."""
-        (_, direction), (name, other) = self.key, self.answered_by
+    def _ratio(self, vector: Vector, own: Vector) -> float:
+        """Work of the key's direction over that of the direction that answers, of the asked `vector`.
+
+        What another operator's kernels move says nothing of the two passes: then of the key's `own`.
+        """
+        (asked, direction), (name, other) = self.key, self.answered_by
         row = OPERATORS[name]
         if row.operator_class is OperatorClass.COMPUTE:
             slowdown = row.backward_slowdown ** (int(direction.is_backward) - int(other.is_backward))
             return slowdown * row.flops(direction, vector) / row.flops(other, vector)
+        if self.asks is not None:
+            row, vector = OPERATORS[asked], own
         return row.moved_bytes(direction, vector, 1) / row.moved_bytes(other, vector, 1)
 
     def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
@@ -128,7 +135,15 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
     found = row.substitute
     if found is not None and found.asks is not None:
         inner = source_of((found.operator, direction), entries)
-        return None if inner is None else replace(inner, key=key, asks=found.asks)
+        factor = found.backward_factor if direction.is_backward and found.backward_factor else found.factor
+        return (
+            None if inner is None else replace(inner, key=key, asks=found.asks, factor=factor * inner.factor)
+        )
+    other = _OTHER_PASS.get(direction, direction)
+    is_other_known = other in row.costs and (name, other) in entries
+    if found is not None and found.alike and is_other_known:
+        # Its own kernels say more than any that moves as much.
+        return Source(key=key, answered_by=(name, other), is_other_pass=True)
     asked = direction
     if found is not None and direction not in OPERATORS[found.operator].costs:
         asked = _ASKED_DIRECTION.get(direction, direction)
@@ -140,10 +155,7 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
             gathered=found.gathered,
             alike=found.alike,
         )
-    other = _OTHER_PASS.get(direction, direction)
-    if other in row.costs and (name, other) in entries:
-        return Source(key=key, answered_by=(name, other), is_other_pass=True)
-    return None
+    return Source(key=key, answered_by=(name, other), is_other_pass=True) if is_other_known else None
 
 
 def _folded(vector: Vector, entry: RegressorEntry) -> Vector:
@@ -165,7 +177,6 @@ def _folded(vector: Vector, entry: RegressorEntry) -> Vector:
 
 
 def is_answered(row: Operator, entries: Collection[Key]) -> bool:
-    """Whether every direction of an operator has an answer."""
     return all(source_of((row.name, direction), entries) for direction in row.directions)
 
 

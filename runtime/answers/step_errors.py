@@ -1,8 +1,8 @@
 """Errors of sums of operators in measured steps: log(measured / predicted) by source, `step_errors.json`.
 
 `make step-errors` makes the table from the runs files in validate/. A source is a machine whose steps were measured.
-An interval is drawn from all sources, first of the same kind of step (`OTHER_KINDS`), without the publisher's steps of
-the model that predictions are compared with (docs/trust.md, A step).
+An interval is drawn from all sources, first of the same kind of step (`OTHER_KINDS`) and of devices (`OTHER_DEVICES`),
+without the publisher's steps of the model that predictions are compared with (docs/trust.md, A step).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.hardware.devices import Device, device, device_named
+from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.shipped import STEP_ERRORS
@@ -27,10 +27,10 @@ from kernelcast.runtime.shipped import STEP_ERRORS
 if TYPE_CHECKING:
     from kernelcast.runtime.stack.stack import Stack
 
-OTHER_KINDS = 0.1
+OTHER_KINDS = 0.2
 """Weight of a source of another kind of step than the one that is asked."""
-OTHER_SOFTWARE = 0.2
-"""Weight of a source of other software than the asked stack's."""
+OTHER_DEVICES = 0.1
+"""Weight of a source on another kind of devices: CUDA's kernels were measured, ROCm's times are CUDA's, scaled."""
 LONG_TOKENS = 32_768
 """Sequences from here on are long: attention is most of their steps."""
 
@@ -49,7 +49,7 @@ class ErrorsOfSource:
     """Errors of one source's steps of one model in one `timeline`: equally likely quantiles of log(measured /
     predicted), ascending.
 
-    `kind` is the kind of its steps (`step_kind`), `software` the stack that ships for what ran them. `steps` counts the
+    `kind` is the kind of its steps (`step_kind`), `devices` that of its devices (`cuda` or `rocm`). `steps` counts the
     steps they stand for, `unsteady` the steps left out because their repetitions scatter.
     """
 
@@ -61,7 +61,7 @@ class ErrorsOfSource:
     steps: int
     unsteady: int
     log_errors: tuple[float, ...]
-    software: str = ""
+    devices: str = "cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,6 @@ class StepErrors:
     carried: tuple[CarriedError, ...] = ()
 
     def of(self, timeline: str) -> Self:
-        """Errors of one timeline."""
         return replace(self, sources=tuple(one for one in self.sources if one.timeline == timeline))
 
     def without(self, publisher: str, model: str = "") -> Self:
@@ -96,16 +95,15 @@ class StepErrors:
             carried=tuple(one for one in self.carried if one.name not in left),
         )
 
-    def quantiles(self, levels: Sequence[float], kind: str = "", software: str = "") -> NDArray[np.float64]:
+    def quantiles(self, levels: Sequence[float], kind: str = "", devices: str = "") -> NDArray[np.float64]:
         """Quantiles of log(measured / predicted), float64 [levels].
 
-        All steps of a machine and kind weigh as much as another's; with a `kind`, other kinds less (`OTHER_KINDS`), and
-        other `software` where steps of it are known (`OTHER_SOFTWARE`). Of a kind that no step is of, all are equally
-        weighted.
+        All steps of a machine and kind weigh as much as another's; with a `kind` of step, other kinds less
+        (`OTHER_KINDS`), and with a kind of `devices`, others less (`OTHER_DEVICES`). A kind that no step is of changes
+        no weight.
         """
-        if kind not in {one.kind for one in self.sources}:
-            kind = ""
-        is_known = kind and software in {one.software for one in self.sources} - {""}
+        asked = ("kind", kind, OTHER_KINDS), ("devices", devices, OTHER_DEVICES)
+        known = [one for one in asked if one[1] in {getattr(source, one[0]) for source in self.sources}]
         machines: dict[tuple[str, str], int] = {}
         for one in self.sources:
             key = (one.name, one.kind)
@@ -115,8 +113,7 @@ class StepErrors:
             [
                 np.full(
                     len(one.log_errors),
-                    (1.0 if kind in ("", one.kind) else OTHER_KINDS)
-                    * (OTHER_SOFTWARE if is_known and one.software != software else 1.0)
+                    math.prod(weight for field, value, weight in known if getattr(one, field) != value)
                     / machines[one.name, one.kind],
                 )
                 for one in self.sources
@@ -128,7 +125,7 @@ class StepErrors:
         return found
 
     def quantiles_elsewhere(
-        self, levels: Sequence[float], kind: str = "", software: str = ""
+        self, levels: Sequence[float], kind: str = "", devices: str = ""
     ) -> NDArray[np.float64]:
         """Quantiles for a step that none of these publishers measured; float64 [levels].
 
@@ -136,7 +133,7 @@ class StepErrors:
         where the K publishers are independent.
         """
         publishers = len({one.publisher for one in self.sources})
-        middle, found = (self.quantiles(one, kind, software) for one in ([0.5], levels))
+        middle, found = (self.quantiles(one, kind, devices) for one in ([0.5], levels))
         wider: NDArray[np.float64] = middle + (found - middle) * math.sqrt(1 + 1 / publishers)
         return wider
 
@@ -145,6 +142,12 @@ class StepErrors:
         """Root mean square of the carried errors; 0 where there are none."""
         squares = [one.log_error**2 for one in self.carried]
         return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+
+
+def devices_of(bundle: Bundle) -> str:
+    """The kind of a bundle's devices: `cpu`, `cuda` or `rocm`; empty where they are of several."""
+    kinds = {one.kind for one in bundle.manifest.compute}
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 @cache
@@ -166,15 +169,6 @@ def is_carried(stack: Stack | None, bundle: Bundle) -> bool:
     if bundle.digest in {one.bundle_digest for one in stack.runs}:
         return False
     here = [device_named(one.device_name) for one in bundle.manifest.compute]
-    there = [_device_asked(one.asked) for one in stack.runs]
-    return not _share_a_chip(here, there)
-
-
-def _share_a_chip(here: Sequence[Device | None], there: Sequence[Device | None]) -> bool:
-    return any(one.is_chip_of(other) for one in here if one for other in there if other)
-
-
-def _device_asked(asked: str) -> Device | None:
-    """The device of named hardware; None of a bundle's file."""
-    row = all_hardware().get(asked)
-    return None if row is None else device(row.device)
+    known = all_hardware()
+    there = [device(known[one.asked].device) for one in stack.runs if one.asked in known]
+    return not any(one.is_chip_of(other) for one in here if one for other in there)

@@ -71,19 +71,19 @@ def unexplained(
     draws: int,
     errors: StepErrors,
     kind: str = "",
-    software: str = "",
+    devices: str = "",
     *,
     is_carried: bool = False,
 ) -> NDArray[np.float64]:
     """Random factors of a whole step, float64 [draws]: what sums of operators get wrong.
 
     With factors, what the measured steps kept after the correction, more where they are carried to another device;
-    without, the `errors` of steps that were measured elsewhere, first of the same `kind` and `software`, or a prior
-    where there are none, `STEP_LOG_SPREAD`.
+    without, the `errors` of steps that were measured elsewhere, first of the same `kind` and on such `devices`, or a
+    prior where there are none, `STEP_LOG_SPREAD`.
     """
     residual = None if factors is None else factors.residual
     if residual is None and errors.sources:
-        return _drawn_errors(errors, kind, software, draws)
+        return _drawn_errors(errors, kind, devices, draws)
     spread = STEP_LOG_SPREAD if residual is None else residual
     if is_carried:
         spread = math.hypot(spread, errors.carried_spread)
@@ -137,10 +137,10 @@ def drawn_factors(log_spread: tuple[float, ...], draws: int) -> NDArray[np.float
 
 
 @lru_cache(maxsize=64)
-def _drawn_errors(errors: StepErrors, kind: str, software: str, draws: int) -> NDArray[np.float64]:
+def _drawn_errors(errors: StepErrors, kind: str, devices: str, draws: int) -> NDArray[np.float64]:
     """Random measured / predicted, float64 [draws]."""
     levels = list(map(NormalDist().cdf, _normal(_RESIDUAL, draws).tolist()))
-    found: NDArray[np.float64] = np.exp(errors.quantiles_elsewhere(levels, kind, software))
+    found: NDArray[np.float64] = np.exp(errors.quantiles_elsewhere(levels, kind, devices))
     found.flags.writeable = False
     return found
 

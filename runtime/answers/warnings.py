@@ -38,7 +38,6 @@ class Cause(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """For readers."""
         return self.value.replace("_", " ")
 
 
@@ -70,7 +69,6 @@ class AnswerWarning:
         return str(self.values.get("kind", "range"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values (docs/json.md)."""
         return {"cause": self.cause.value, **self.values, "message": self.message}
 
 
@@ -231,7 +229,10 @@ def substitute_warning(source: Source) -> AnswerWarning:
     (name, direction), (by, by_direction) = source.key, source.answered_by
     share = {1.0: "", 0.5: "half of "}.get(source.factor, f"{source.factor:g} times ")
     if source.asks is not None:
-        answered, brief = f"{by} ({by_direction}) of equal work", f"{name} by {by} of equal work"
+        answered, brief = (
+            f"{share}{by} ({by_direction}) of equal work",
+            f"{name} by {share}{by} of equal work",
+        )
     elif source.is_part:
         answered, brief = f"{share}{by} ({by_direction})", f"{name} by {share}the sum of its gradients"
     elif source.order:

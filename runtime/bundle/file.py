@@ -10,7 +10,8 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -48,19 +49,18 @@ _END = struct.Struct("<4s4H2IH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A verified bundle, wholly in memory; no file stays open.
+    """A verified bundle; no file stays open.
 
-    `digest` is the SHA-256 of the file; `models` maps operator and direction to ONNX bytes, `entries` to what
-    the manifest has about them: those measured alone, or with the fewest other processes. `at` gives the others;
-    `files` are the ONNX bytes of all of them by their names.
+    `digest` is the SHA-256 of the file. `entries` maps operator and direction to their regressors in the manifest:
+    those measured alone, or with the fewest other processes; `at` gives the others. `files` are the ONNX bytes of all
+    regressors by their names.
     """
 
     path: Path
     digest: str
     manifest: Manifest
-    models: Mapping[Key, bytes] = field(repr=False)
     entries: Mapping[Key, RegressorEntry] = field(repr=False)
-    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    files: Mapping[str, bytes] = field(repr=False)
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -71,10 +71,27 @@ class Bundle:
     def at(self, processes: int) -> "Bundle":
         """The same bundle, each operator answered by the regressor of the level that is nearest to `processes`."""
         entries = entries_at(self.manifest, processes)
-        if entries == self.entries:
-            return self
-        models = {key: self.files[entry.file] for key, entry in entries.items()}
-        return replace(self, entries=MappingProxyType(entries), models=MappingProxyType(models))
+        return self if entries == self.entries else replace(self, entries=MappingProxyType(entries))
+
+    def model(self, key: Key) -> bytes:
+        """The ONNX bytes of the regressor that answers for an operator and direction."""
+        return self.files[self.entries[key].file]
+
+
+class UnreadFiles(Mapping[str, bytes]):
+    """ONNX bytes by file name, each read when it is asked for, by a function without arguments."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], bytes]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
 
 
 def entries_at(manifest: Manifest, processes: int) -> dict[Key, RegressorEntry]:
@@ -113,47 +130,81 @@ def bundle_content(bundle: Bundle) -> bytes:
     return _serialise(bundle.path, bundle.manifest, bundle.files)
 
 
-def read_bundle(path: str | os.PathLike[str], *, verified: Collection[str] = ()) -> Bundle:
+def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle and verify all of it: every byte of the file is accounted for.
-
-    A file whose SHA-256 is in `verified` was verified before: its content is not written again to compare the bytes.
 
     Raises:
         DataError: the file is missing, cut, damaged, larger than 128 MiB, of an unknown format version, or does
             not hold exactly what its manifest says; the message names the file and the member.
     """
     source = Path(path)
-    return verified_bundle(source, read_content(source), verified=verified)
+    return verified_bundle(source, read_content(source))
 
 
-def verified_bundle(source: Path, content: bytes, *, verified: Collection[str] = ()) -> Bundle:
+def verified_bundle(source: Path, content: bytes) -> Bundle:
     """The bundle whose bytes these are, every one accounted for; errors as in `read_bundle`."""
     with error_context(kind=DataError):
-        return _verified(source, content, verified)
+        members = _members(source, content)
+        if MANIFEST_FILE not in members:
+            raise DataError(f"bundle {source}: no {MANIFEST_FILE} inside")
+        manifest = _manifest(source, members.pop(MANIFEST_FILE))
+        if _serialise(source, manifest, members) != content:
+            raise DataError(
+                f"bundle {source}: its bytes differ from what kernelcast writes for its content (damaged?)"
+            )
+    return bundle_of(source, sha256(content).hexdigest(), manifest, MappingProxyType(members))
 
 
-def _verified(source: Path, content: bytes, verified: Collection[str]) -> Bundle:
-    digest = sha256(content).hexdigest()
-    members = _members(source, content)
-    if MANIFEST_FILE not in members:
-        raise DataError(f"bundle {source}: no {MANIFEST_FILE} inside")
-    manifest = _manifest(source, members.pop(MANIFEST_FILE))
-    if digest not in verified and _serialise(source, manifest, members) != content:
-        raise DataError(
-            f"bundle {source}: its bytes differ from what kernelcast writes for its content (damaged?)"
-        )
-    entries = entries_at(manifest, 1)
-    return Bundle(
-        path=source,
-        digest=digest,
-        manifest=manifest,
-        models=MappingProxyType({key: members[entry.file] for key, entry in entries.items()}),
-        entries=MappingProxyType(entries),
-        files=MappingProxyType(members),
-    )
+def bundle_of(source: Path, digest: str, manifest: Manifest, files: Mapping[str, bytes]) -> Bundle:
+    """A bundle of verified parts, answered by what was measured alone where levels were."""
+    entries = MappingProxyType(entries_at(manifest, 1))
+    return Bundle(path=source, digest=digest, manifest=manifest, entries=entries, files=files)
+
+
+def open_shipped(source: Path, *, digest: str, manifest_digest: str) -> Bundle:
+    """A bundle that ships with the package: a regressor is read when it is asked, and verified by the manifest then.
+
+    Both digests are SHA-256: of the file, and of its manifest, which decides the file. A file with another manifest is
+    read and verified whole, as `read_bundle` does.
+
+    Raises:
+        DataError: as in `read_bundle`; from `files`, a regressor differs from the manifest or cannot be read.
+    """
+    head = _part(source, 0, _LOCAL.size).ljust(_LOCAL.size)
+    *_, size, _, name_size, _ = _LOCAL.unpack(head)
+    position = _LOCAL.size + name_size
+    text = _part(source, position, size)
+    if sha256(text).hexdigest() != manifest_digest:
+        return read_bundle(source)
+    manifest = _manifest(source, text)
+    position += size
+    readers = dict[str, Callable[[], bytes]]()
+    for entry in sorted(manifest.regressors, key=lambda one: one.file):
+        position += _LOCAL.size + len(entry.file)
+        readers[entry.file] = partial(_model, source, position, entry)
+        position += entry.size_bytes
+    return bundle_of(source, digest, manifest, UnreadFiles(readers))
+
+
+def _model(source: Path, position: int, entry: RegressorEntry) -> bytes:
+    model = _part(source, position, entry.size_bytes)
+    if sha256(model).hexdigest() != entry.sha256:
+        raise DataError(f"bundle {source}: {entry.file} differs from the manifest (damaged?)")
+    return model
+
+
+def _part(source: Path, position: int, size: int) -> bytes:
+    """Bytes of a file from a position on; fewer where the file ends."""
+    try:
+        with source.open("rb") as stream:
+            stream.seek(position)
+            return stream.read(size)
+    except OSError as error:
+        raise DataError(f"bundle {source}: cannot be read ({error.strerror})") from error
 
 
 def _serialise(target: Path, manifest: Manifest, models: Mapping[str, bytes]) -> bytes:
+    models = dict(models)  # each read once
     expected = {entry.file: entry for entry in manifest.regressors}
     for name in sorted(models.keys() ^ expected.keys()):
         problem = "is not in the manifest" if name in models else "is in the manifest, but missing"

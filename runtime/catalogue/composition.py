@@ -3,13 +3,12 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 
 from kernelcast.runtime.bundle.described_fabric import fingerprint_of
-from kernelcast.runtime.bundle.file import Bundle, entries_at, read_bundle
+from kernelcast.runtime.bundle.file import Bundle, UnreadFiles, bundle_of, open_shipped, read_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
@@ -68,7 +67,7 @@ def hardware_bundle(name: str) -> Bundle:
     target = device(row.device)
     own = None if row.bundle is None else _shipped(row.bundle)
     entries: list[RegressorEntry] = [] if own is None else _stated(own.manifest.regressors, row)
-    files: dict[str, bytes] = {} if own is None else dict(own.files)
+    origins = {entry.file: own for entry in entries} if own is not None else {}
     read = [] if own is None else [own]
     for donor in map(hardware_named, row.donors):
         bundle = _shipped(_file(donor))
@@ -77,7 +76,7 @@ def hardware_bundle(name: str) -> Bundle:
         for entry in _stated(bundle.manifest.regressors, donor):
             if entry.operator not in known and not OPERATORS[entry.operator].is_collective:
                 entries.append(carried_to(entry, device(donor.device), target))
-                files[entry.file] = bundle.files[entry.file]
+                origins[entry.file] = bundle
     base = read[0].manifest
     manifest = replace(
         base,
@@ -87,16 +86,10 @@ def hardware_bundle(name: str) -> Bundle:
         fabric=(fingerprint_of(fabric_named(row.fabric)),),
         regressors=tuple(entries),
     )
-    current = entries_at(manifest, 1)
     digests = "".join(bundle.digest for bundle in read)
-    return Bundle(
-        path=Path(SCHEME + row.name),
-        digest=sha256(f"{row.name} {digests}".encode()).hexdigest(),
-        manifest=manifest,
-        models=MappingProxyType({key: files[entry.file] for key, entry in current.items()}),
-        entries=MappingProxyType(current),
-        files=MappingProxyType({entry.file: files[entry.file] for entry in entries}),
-    )
+    digest = sha256(f"{row.name} {digests}".encode()).hexdigest()
+    files = {name: partial(origin.files.__getitem__, name) for name, origin in origins.items()}
+    return bundle_of(Path(SCHEME + row.name), digest, manifest, UnreadFiles(files))
 
 
 def carried_to(entry: RegressorEntry, origin: Device, target: Device) -> RegressorEntry:
@@ -112,14 +105,19 @@ def carried_to(entry: RegressorEntry, origin: Device, target: Device) -> Regress
 
 @cache
 def _shipped(path: Path) -> Bundle:
-    """A bundle that ships, read once for all hardware that it answers for; a test verifies each."""
-    return read_bundle(path, verified=_sums())
+    """A bundle that ships, opened once for all hardware that it answers for; a test verifies each."""
+    digest, manifest_digest = _sums().get(path.name, ("", ""))
+    return open_shipped(path, digest=digest, manifest_digest=manifest_digest)
 
 
 @cache
-def _sums() -> frozenset[str]:
-    """SHA-256 of the bundles that ship."""
-    return frozenset(line.split()[0] for line in SUMS.read_text(encoding="utf-8").splitlines())
+def _sums() -> Mapping[str, tuple[str, str]]:
+    """SHA-256 of the bundles that ship and of their manifests, by name."""
+    files, manifests = dict[str, str](), dict[str, str]()
+    for line in SUMS.read_text(encoding="utf-8").splitlines():
+        *comment, digest, name = line.split()
+        (manifests if comment else files)[name] = digest
+    return {name: (digest, manifests[name]) for name, digest in files.items()}
 
 
 def _stated(entries: Sequence[RegressorEntry], row: Hardware) -> list[RegressorEntry]:

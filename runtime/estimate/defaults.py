@@ -48,13 +48,18 @@ def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
     return min((size for size in sizes if size), default=None)
 
 
-RESERVED_BYTES = 2 << 30
-"""Memory of a GPU that training cannot use: driver, CUDA context and libraries, NCCL's buffers (docs/memory.md)."""
+RESERVED_BYTES = 3 << 29
+"""Memory of a GPU that training cannot use: driver, CUDA context and libraries (docs/memory.md)."""
+
+
+def has_gpus(bundle: Bundle) -> bool:
+    """Whether a GPU was measured, of whose memory driver, CUDA and NCCL take a part."""
+    return any(one.kind != "cpu" for one in bundle.manifest.compute)
 
 
 def usual_reserved_bytes(bundle: Bundle) -> int:
     """Memory of a device that training cannot use; 0 if no GPU was measured."""
-    return RESERVED_BYTES if any(one.kind != "cpu" for one in bundle.manifest.compute) else 0
+    return RESERVED_BYTES if has_gpus(bundle) else 0
 
 
 def host_link_bytes_per_s(bundle: Bundle) -> float | None:

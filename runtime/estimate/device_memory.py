@@ -5,18 +5,21 @@ from typing import Any
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import dataclass, field
-from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
+from kernelcast.runtime.estimate.defaults import has_gpus, usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.memory.spread import MemorySpread, memory_spread
 from kernelcast.runtime.memory.stages import StageMemory, architecture_of, on_cpu, stage_memory
+from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.layouts import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Memory needed per device of each stage, and the memory of a device (None if unknown).
 
-    `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it.
+    `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it,
+    nor what NCCL's `communicators` take, by group.
     `spread` is how far measured memory lies from predicted. `options` are what `stage_memory` was asked with.
     """
 
@@ -24,6 +27,7 @@ class Memory:
     gpu_memory_bytes: int | None
     source: str
     reserved_bytes: int = 0
+    communicators: Mapping[str, int] = field(default_factory=dict)
     spread: MemorySpread | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -46,8 +50,16 @@ class Memory:
 
     @property
     def usable_bytes(self) -> int | None:
-        """Memory of a device that training can use; None if its size is unknown."""
-        return None if self.gpu_memory_bytes is None else max(0, self.gpu_memory_bytes - self.reserved_bytes)
+        """Memory of a device that torch's allocator can use; None if its size is unknown."""
+        if self.gpu_memory_bytes is None:
+            return None
+        return max(0, self.gpu_memory_bytes - sum(self.taken_bytes.values()))
+
+    @property
+    def taken_bytes(self) -> Mapping[str, int]:
+        """What torch's allocator cannot use, by name, where it is any."""
+        found = {"reserved": self.reserved_bytes, "NCCL": sum(self.communicators.values())}
+        return {name: size for name, size in found.items() if size}
 
     @property
     def margin_bytes(self) -> int | None:
@@ -82,11 +94,13 @@ def device_memory(
         "is_cpu": is_cpu,
         "architecture": architecture_of(compute),
     }
+    buffers = communicator_bytes(Layouts.of(parallelism)) if has_gpus(bundle) else {}
     return Memory(
         stages=stage_memory(model, parallelism, **options),
         options=options,
         gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
         source=source,
         reserved_bytes=usual_reserved_bytes(bundle) if reserved_bytes is None else reserved_bytes,
+        communicators={name: int(size[0]) for name, size in buffers.items() if size[0]},
         spread=None if is_cpu else memory_spread(model.experts > 0),
     )

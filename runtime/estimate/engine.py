@@ -226,16 +226,18 @@ class Engine:
         spans = self._spans(layouts, rows) if ON_LINKS.name in prices.kinds else None
         of = partial(self._block, layouts, prices, structure, rows=rows, in_pairs=in_pairs, spans=spans)
         kinds = range(len(kinds_of(self.model).distinct))
-        layers = kept = tuple(of(layer_name(kind)) for kind in kinds)
+        beside_copies = partial(self.host.beside_copies, layouts, rows)
+        layers = kept = beside_copies(tuple(of(layer_name(kind)) for kind in kinds))
         if layouts.like.recompute_layers:
-            kept = tuple(of(layer_name(kind), reruns=False) for kind in kinds)
+            kept = beside_copies(tuple(of(layer_name(kind), reruns=False) for kind in kinds))
         return Passes(
             structure=structure,
             first=of(FIRST),
             last=of(LAST),
-            layers=self.host.beside_copies(layouts, rows, layers),
-            kept_layers=self.host.beside_copies(layouts, rows, kept),
+            layers=layers,
+            kept_layers=kept,
             exposed_share=layouts.like.exposed_share,
+            forward_passes=layouts.like.forward_passes,
         )
 
     def _overlap(
@@ -356,9 +358,21 @@ class Engine:
         if overlap.in_pieces:
             compute_us = compute_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
         share = layouts.like.exposed_share
-        return exposed_us(
-            network_us, compute_us, share if overlap.another_micro_batch else share_in_layer(share)
-        )
+        if structure.pairs and overlap.another_micro_batch:
+            return exposed_us(network_us, compute_us, share)
+        exposed = exposed_us(network_us, compute_us, share_in_layer(share))
+        if overlap.another_micro_batch:
+            # First forward and last backward passes have no partner. What waits for the host hides some of it.
+            alone = np.minimum(1.0, layouts["pp"] / layouts["micro_batches"])[rows]
+            exposed = exposed + np.repeat(alone, 1 + self.draws) * (network_us - exposed)
+            if part.what is not What.OVERLAPPED_AGAIN:
+                whole = What.FORWARD if part.what is What.OVERLAPPED_FORWARD else What.BACKWARD
+                whole_us, ahead_us = (
+                    prices.of(MICRO_BATCH, Part(part.block, whole, is_compute=is_ahead), rows)
+                    for is_ahead in (False, True)
+                )
+                exposed = np.maximum(0.0, exposed - (whole_us - ahead_us))
+        return exposed
 
 
 def _pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:

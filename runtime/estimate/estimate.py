@@ -250,11 +250,10 @@ class Estimate:
 
     def work(self) -> Iterator[tuple[Question, int, float]]:
         """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
-        for stage in range(len(self.parts.stages)):
-            for component, call in self.parts.calls(stage):
-                asked = question(call)
-                if asked in self.answers:
-                    yield asked, self.repeats(component) * call.count, self.answers[asked][0]
+        for component, call in self.parts.all_calls():
+            asked = question(call)
+            if asked in self.answers:
+                yield asked, self.repeats(component) * call.count, self.answers[asked][0]
 
     def repeats(self, component: Component) -> int:
         """How often the calls of a component run in a step."""
@@ -354,7 +353,9 @@ class Estimate:
             "layer_counts": list(self.layer_counts),
             "stages": [stage.to_dict() for stage in self.stages],
             "memory": {
-                **values_of(memory, "gpu_memory_bytes", "source", "reserved_bytes", "largest_bytes"),
+                **values_of(memory, "gpu_memory_bytes", "source", "reserved_bytes"),
+                "communicators": dict(memory.communicators),
+                "largest_bytes": memory.largest_bytes,
                 "interval_bytes": None if (interval := memory.interval_bytes) is None else list(interval),
                 **values_of(memory, "margin_bytes", "fits", "fit_probability"),
                 "stages": [

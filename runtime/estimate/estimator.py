@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Self
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
-from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors, step_kind
+from kernelcast.runtime.answers.step_errors import (
+    StepErrors,
+    devices_of,
+    is_carried,
+    shipped_step_errors,
+    step_kind,
+)
 from kernelcast.runtime.answers.uncertainty import around, draws_for, interval, unexplained
 from kernelcast.runtime.answers.warnings import (
     AnswerWarning,
@@ -86,7 +92,7 @@ class Estimator:
         self.stack, self._is_carried = stack, is_carried(stack, bundle)
         # No source is a CPU.
         self.step_errors = StepErrors() if on_cpu(bundle.manifest.compute) else shipped_step_errors()
-        self._software = "" if stack is None else stack.name
+        self._devices = devices_of(bundle)
         answers = remembered_bytes // ANSWER_BYTES
         self.predictor = Predictor(bundle, remembered=answers, calibrated=calibrated, stack=stack)
         self._remembered_bytes = remembered_bytes
@@ -131,19 +137,15 @@ class Estimator:
         """The same bundle asked for another stack; shares the loaded regressors and their answers."""
         other = self._other()
         other.stack, other._is_carried = stack, is_carried(stack, self.bundle)
-        other._software = "" if stack is None else stack.name
         other.predictor = self.predictor.with_stack(stack)
         calibrated = self.predictor.calibrated
         other._provenance = {kind: provenance_of(self.bundle, kind, calibrated, stack) for kind in TIMELINES}
         return other
 
-    def leaving_out(self, publisher: str, model: str = "", *, software: str | None = None) -> Self:
-        """The same, with intervals that leave out the steps that `publisher` measured, or measured of one model; for
-        steps of `software`, the name of its stack, by default of the stack that is asked.
-        """
+    def leaving_out(self, publisher: str, model: str = "") -> Self:
+        """The same, with intervals that leave out the steps that `publisher` measured, or measured of one model."""
         other = self._other()
         other.step_errors = self.step_errors.without(publisher, model)
-        other._software = self._software if software is None else software
         return other
 
     def _other(self) -> Self:
@@ -245,7 +247,7 @@ class Estimator:
             errors = self.step_errors.of(timeline)
             steps_s[1:] = around(step_time_s, steps_s[1:], factors, errors)
             kind = step_kind(model, parallelism)
-            spread = unexplained(factors, draws, errors, kind, self._software, is_carried=self._is_carried)
+            spread = unexplained(factors, draws, errors, kind, self._devices, is_carried=self._is_carried)
             if self.stack is not None:
                 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 
@@ -264,7 +266,7 @@ class Estimator:
             interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
             timeline=timeline,
             bubble_share=bubble_share(step, float(found_us.pipeline_us[0])),
-            tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
+            tokens_per_s=parallelism.samples_per_update * parallelism.sample_length(model) / step_time_s,
             components=components_of(parts, step, time_us),
             stages=tuple(stages_of(parts, step, time_us)),
             memory=device_memory(self.bundle, model, parallelism, *memory),

@@ -7,7 +7,7 @@ from typing import Any
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.estimate.device_memory import device_memory
+from kernelcast.runtime.estimate.device_memory import Memory, device_memory
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.frameworks.software import framework_named
@@ -25,22 +25,33 @@ class FittingChange:
     step_time_s: float
     memory_bytes: int
 
+    @property
+    def fields_text(self) -> str:
+        """The fields in words: `pp 2, dp 8`."""
+        return ", ".join(
+            f"{name} {'even' if value is None else value}" for name, value in self.fields.items()
+        )
+
 
 def fitting_changes(
-    estimator: Estimator, estimate: Estimate, *, fabric: FabricChoice | None = None
+    estimator: Estimator,
+    estimate: Estimate,
+    *,
+    fabric: FabricChoice | None = None,
+    fit_probability: float | None = None,
 ) -> tuple[FittingChange, ...]:
     """Of every kind of change the least that makes `estimate` fit, the fastest first; none where it fits. Where no
     single one does, each with full recomputation.
 
     Samples per update stay; one kind has more devices. LoRA trains other weights. What the bundle cannot
-    answer is left out.
+    answer is left out. With `fit_probability`, what fits fits with this probability.
     """
-    if estimate.memory.fits is not False:
+    if not _is_short(estimate.memory, fit_probability):
         return ()
     found: list[FittingChange] = []
     for more in ({}, {"recompute": "full"}):
         for kind in _kinds(estimate.parallelism):
-            tried = (_changed(estimator, estimate, fields | more, fabric) for fields in kind)
+            tried = (_changed(estimator, estimate, fields | more, fabric, fit_probability) for fields in kind)
             found += islice(filter(None, tried), 1)
         if found:
             break
@@ -73,8 +84,19 @@ def faster_changes(
     return tuple(sorted(found, key=lambda one: one.step_time_s))
 
 
+def _is_short(memory: Memory, fit_probability: float | None) -> bool:
+    """Whether a layout does not fit, or with less than a probability."""
+    if fit_probability is None or memory.fit_probability is None:
+        return memory.fits is False
+    return memory.fit_probability < fit_probability
+
+
 def _changed(
-    estimator: Estimator, estimate: Estimate, fields: dict[str, Any], fabric: FabricChoice | None
+    estimator: Estimator,
+    estimate: Estimate,
+    fields: dict[str, Any],
+    fabric: FabricChoice | None,
+    fit_probability: float | None = None,
 ) -> FittingChange | None:
     """A change, None where it does not fit, is not valid or has no answer."""
     memory = estimate.memory
@@ -82,7 +104,7 @@ def _changed(
     try:
         other = replace(estimate.parallelism, **fields)
         other.check(estimate.model)
-        if device_memory(estimator.bundle, estimate.model, other, *size).fits is False:
+        if _is_short(device_memory(estimator.bundle, estimate.model, other, *size), fit_probability):
             return None
         changed = estimator.predict(
             model=estimate.model,
@@ -106,6 +128,7 @@ def _faster_kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
     ways = ["none", "selective", "full"]
     yield [{"recompute": way} for way in ways[: ways.index(layout.recompute)]]
     yield [{"zero": zero} for zero in range(4) if zero != layout.zero and layout.replicas > 1]
+    yield [{"objective": "dpo_precomputed"}] if layout.objective == "dpo" else []
     batch, count, dp = layout.micro_batch, layout.micro_batches, layout.dp
     yield [{"micro_batch": batch * k, "micro_batches": count // k} for k in _FACTORS if count % k == 0]
     yield [{"micro_batch": batch // k, "micro_batches": count * k} for k in _FACTORS if batch % k == 0]
@@ -141,6 +164,7 @@ def _kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
     is_16_bit = layout.frozen_weights == "same" and layout.fp8_recipe == "none"
     yield [{"frozen_weights": "nf4"}] * is_16_bit if layout.lora_rank else [{"lora_rank": 16}]
     more = layout.micro_batches
+    yield [{"objective": "dpo_precomputed"}] if layout.objective == "dpo" else []
     yield [{"dp": layout.dp * k, "micro_batches": more // k} for k in _FACTORS if more % k == 0]
     batch, count = layout.micro_batch, layout.micro_batches
     yield [{"micro_batch": batch // k, "micro_batches": count * k} for k in _FACTORS if batch % k == 0]

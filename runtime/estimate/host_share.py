@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Rows, Times
-from kernelcast.runtime.memory.stages import kept_by_layers
+from kernelcast.runtime.memory.stages import offloaded_by_layers
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us
 from kernelcast.runtime.step.decomposition import Decomposition
@@ -58,22 +58,19 @@ class HostShare:
 
         Like an overlapped collective, a copy adds the time that compute does not hide, at least the exposed share.
         """
-        away, share = layouts.like.offload_activations, layouts.like.exposed_share
-        host = self._host(layouts, rows) if away else None
+        share = layouts.like.exposed_share
+        host = self._host(layouts, rows) if layouts.like.offload_activations else None
         if host is None:
             return layers
-        distinct, whose = layouts.distinct(*OF_STAGES, "micro_batch", "sequence_parallel", "recompute")
-        kept = np.zeros((len(distinct), len(layers)))
-        for row in sorted(set(whose[rows].tolist())):
-            kept[row] = kept_by_layers(
-                self.model, distinct.parallelism(row), dtype=_TYPES[self.element_bytes]
-            )
-        copies_us = np.repeat(away * kept[whose[rows]] / host.link, 1 + self.draws, axis=0)
+        columns = (*OF_STAGES, "micro_batch", "sequence_parallel", "recompute")
+        distinct, whose = layouts.take(rows).distinct(*columns)
+        sent = offloaded_by_layers(self.model, distinct, dtype=_TYPES[self.element_bytes])
+        copies_us = np.repeat(sent[:, whose] / host.link, 1 + self.draws, axis=1)
         return tuple(
             replace(
                 layer,
                 forward_us=layer.forward_us + exposed_us(copy_us, layer.forward_us, share),
                 backward_us=layer.backward_us + exposed_us(copy_us, layer.backward_us, share),
             )
-            for layer, copy_us in zip(layers, copies_us.T, strict=True)
+            for layer, copy_us in zip(layers, copies_us, strict=True)
         )

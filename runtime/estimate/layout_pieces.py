@@ -13,7 +13,7 @@ from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
-from kernelcast.runtime.step.op import Calls, Overlap
+from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Calls, Overlap
 
 
 class What(StrEnum):
@@ -40,7 +40,8 @@ class What(StrEnum):
 class Part(NamedTuple):
     """A part of a piece: its block, its work, and for overlapped collectives the work that they overlap.
 
-    `is_compute`: the compute that overlaps, instead of the collectives.
+    `is_compute`: the compute that overlaps, instead of the collectives; of a pass, what it takes with a host that is
+    ahead.
     """
 
     block: str
@@ -73,11 +74,14 @@ def _passes(parts: Decomposition) -> Parts:
         found[Part(name, What.BACKWARD)] = backward.calls + again.calls
         if parts.parallelism.recompute_layers:
             found[Part(name, What.KEPT_BACKWARD)] = backward.calls
-        for what, one in (
-            (What.OVERLAPPED_FORWARD, forward),
-            (What.OVERLAPPED_BACKWARD, backward),
-            (What.OVERLAPPED_AGAIN, again),
+        for what, of_whole, one in (
+            (What.OVERLAPPED_FORWARD, What.FORWARD, forward),
+            (What.OVERLAPPED_BACKWARD, What.BACKWARD, backward),
+            (What.OVERLAPPED_AGAIN, What.BACKWARD, again),
         ):
+            if OTHER_MICRO_BATCH in one.overlapped:
+                whole = found[Part(name, of_whole)]
+                found[Part(name, of_whole, is_compute=True)] = (*whole,)
             for overlap, pair in one.overlapped.items():
                 found[Part(name, what, overlap)] = pair.collectives
                 found[Part(name, what, overlap, is_compute=True)] = pair.compute

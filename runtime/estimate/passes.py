@@ -31,6 +31,7 @@ class Passes:
     layers: tuple[BlockTimes, ...]
     kept_layers: tuple[BlockTimes, ...]
     exposed_share: float
+    forward_passes: int
 
     def through(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> ChunkTimes:
         """Passes through a chunk: `counts` layers of each kind, `kept` of them not recomputed, and the model's ends."""
@@ -39,6 +40,7 @@ class Passes:
             sharded=self.structure.is_sharded,
             split=self.structure.is_split,
             exposed_share=self.exposed_share,
+            forward_passes=self.forward_passes,
         )
 
     def _blocks(
@@ -93,7 +95,8 @@ class Passes:
             ("send_forward_us", [chunk.sends_forward for chunk in cuts[0]]),
             ("send_backward_us", [chunk.sends_backward for chunk in cuts[0]]),
         ):
-            arrays[name] = np.where(sends, send_us[:, None], 0.0)
+            times = self.forward_passes if name == "send_forward_us" else 1
+            arrays[name] = np.where(sends, times * send_us[:, None], 0.0)
         return arrays
 
     def saved(

@@ -13,7 +13,7 @@ from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layouts import Layouts
-from kernelcast.runtime.step.op import Call, Calls
+from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Call, Calls
 
 # Prices cached from block to block; a piece is some hundred bytes.
 _MAX_REMEMBERED = 1 << 15
@@ -116,9 +116,14 @@ class Pricing:
         parts = list({id(calls): calls for piece in wanted.values() for calls in piece.values()}.values())
         totals = self._totals(parts)
         if layout.cuda_graphs != "full":
-            totals[:, 0] = np.maximum(
-                totals[:, 0], np.array([self._host_us(one, layout) for one in parts])[:, None]
-            )
+            ahead = {
+                id(calls)
+                for piece in wanted.values()
+                for part, calls in piece.items()
+                if part.is_compute and part.overlap in (None, OTHER_MICRO_BATCH)
+            }
+            host_us = [0.0 if id(one) in ahead else self._host_us(one, layout) for one in parts]
+            totals[:, 0] = np.maximum(totals[:, 0], np.array(host_us)[:, None])
         place = {id(calls): index for index, calls in enumerate(parts)}
         return {
             key: (tuple(piece), totals[[place[id(calls)] for calls in piece.values()]])
@@ -130,15 +135,18 @@ class Pricing:
 
         It cannot with experts that drop no token: it waits for their numbers of rows in every layer.
         """
-        # Casts belong to the modules of their products.
+        # Casts, and dropouts before adapters, belong to the modules of their products.
+        of_modules = (
+            ("float8_cast", "dropout") if layout.lora_dropout and not layout.dropout else ("float8_cast",)
+        )
         computing = [
             one
             for one in calls
-            if not OPERATORS[one.operator].is_collective and one.operator != "float8_cast"
+            if not OPERATORS[one.operator].is_collective and one.operator not in of_modules
         ]
         # Graphs of modules take the launches of all but dropless experts.
         launch_us = layout.host_launch_us if layout.cuda_graphs == "none" else 0.0
-        launches_us = launch_us * sum(one.count for one in computing)
+        launches_us = launch_us * sum(one.count * _launches(one) for one in computing)
         if not self.has_host or layout.expert_padding or not any(map(_is_grouped, computing)):
             return launches_us
         return max(launches_us, DROPLESS_OPERATOR_US * len(computing))
@@ -159,6 +167,12 @@ class Pricing:
         weights = of_weights[which]
         np.add.at(totals[:, 1], whose[weights], terms_us[weights])
         return totals
+
+
+def _launches(call: Call) -> int:
+    """Kernels that the host launches for one call: several for an eager operator."""
+    is_eager = call.operator.startswith("eager_")
+    return OPERATORS[call.operator].kernels[call.direction] if is_eager else 1
 
 
 def _is_grouped(call: Call) -> bool:

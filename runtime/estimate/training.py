@@ -57,7 +57,7 @@ def training(
         # The quotient of two products: an update is not begun for their rounding.
         steps=ceil(steps * (1 - 1e-12)),
         useful_tokens_per_s=rate,
-        samples_per_s=rate / (sample_tokens or useful * estimate.model.sequence_length),
+        samples_per_s=rate / (sample_tokens or useful * estimate.parallelism.sample_length(estimate.model)),
     )
 
 

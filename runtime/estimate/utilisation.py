@@ -5,8 +5,8 @@ The convention of arXiv 2204.02311, appendix B, applied to the work of the step:
 - matrix products and attention count, elementwise operators, optimizer and embedding do not;
 - the forward pass is counted by the operator table: flash attention with the causal half of the scores, unfused
   attention with all of them, the vocabulary as it is padded, keys and values as often as they are computed;
-- the backward pass is twice the forward pass. Activations and scores that are computed again count as hardware's, not
-  as the model's;
+- the backward pass is twice the forward pass; that of a reference model (DPO) is counted once. Activations and scores
+  that are computed again count as hardware's, not as the model's;
 - of a mixture of experts, the rows that tokens ask for: none is dropped, and no expert filled up;
 - with frozen weights (LoRA) it is what the backward pass computes;
 - with linears in 8 bit, the peak is a mean: every FLOP runs at the peak of its type.
@@ -32,7 +32,8 @@ def model_flops(parts: Decomposition) -> float:
     """FLOPs of the model in one step of the whole job, forward and backward, without recomputation."""
     if parts.sizes.is_frozen:
         return hardware_flops(parts.without_recomputation)
-    return _FORWARD_AND_BACKWARD * _of_job(parts, lambda block: block.passes.forward.calls)
+    once = _of_job(parts, lambda block: block.passes.rerun(block.passes.reference).calls)
+    return _FORWARD_AND_BACKWARD * _of_job(parts, lambda block: block.passes.rerun(block.ops).calls) + once
 
 
 def hardware_flops(parts: Decomposition) -> float:

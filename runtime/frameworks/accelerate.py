@@ -22,6 +22,9 @@ FILES = ("--config-file", "--deepspeed", "--deepspeed-config")
 _IS_SCRIPT = re.compile(
     r"--per[-_]device[-_]train[-_]batch[-_]size|\baccelerate[ \t]+launch\b|^[^#\n]*\bdeepspeed[ \t]", re.M
 )
+_DPO = "a script of DPO"
+"""The settings' name for a script or a command of DPO: TRL's, or LLaMA-Factory's stage."""
+_IS_DPO = re.compile(r"^[^#\n]*(?:\bdpo[\w-]*\.py\b|\btrl[ \t]+dpo\b|--stage[ =]dpo\b)", re.M)
 _DEGREE = SEARCH["gpus"].kind
 # Keys of DeepSpeed's JSON by flag; "auto" is left to the Trainer.
 _OF_DEEPSPEED = {
@@ -127,11 +130,12 @@ class Length(Row):
 
 def _parse(text: str) -> Settings:
     """Flags, with the two words of Python that argparse is given."""
-    words = {"True": True, "False": False}
-    return {
+    words = {"True": True, "False": False, "true": True, "false": False}
+    found = {
         key: words.get(value, value) if isinstance(value, str) else value
         for key, value in parse_shell(text).items()
     }
+    return found | ({_DPO: True} if _IS_DPO.search(text) else {})
 
 
 def flags_of_file(text: str) -> dict[str, Any]:

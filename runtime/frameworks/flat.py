@@ -50,17 +50,23 @@ def parse_flat(text: str, keys: Collection[str]) -> Settings:
 
 def render_yaml(settings: Settings) -> str:
     """YAML of settings with keys `table.name`, as they come; a table stands where its first key does."""
-    tables: dict[str, list[str]] = {}
+    tables: dict[str, Any] = {}
     for key, value in settings.items():
-        table, _, name = key.rpartition(".")
-        tables.setdefault(table, []).append(f"{name}: {_text(value)}")
-    return "\n".join(line for table, rows in tables.items() for line in _lines(table, rows))
+        *outer, name = key.split(".")
+        table = tables
+        for one in outer:
+            table = table.setdefault(one, {})
+        table[name] = value
+    return "\n".join(_lines(tables, ""))
 
 
-def _lines(table: str, rows: list[str]) -> Iterator[str]:
-    if table:
-        yield f"{table}:"
-    yield from (f"{'  ' if table else ''}{row}" for row in rows)
+def _lines(table: dict[str, Any], indent: str) -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield f"{indent}{name}:"
+            yield from _lines(value, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {_text(value)}"
 
 
 def _text(value: Any) -> str:

@@ -126,8 +126,8 @@ class LayoutFile:
         """
         with error_context(self.where):
             for row in self.framework.rows:
-                if row.fields == ("sequence_length",):
-                    return row.read(self.settings, {}).facts.get("sequence_length")
+                if row.fields == ("sequence_length",) and (found := row.read(self.settings, {}).facts):
+                    return int(found["sequence_length"])
         return None
 
     def model(self, **stated: Any) -> ModelConfig:

@@ -6,6 +6,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.megatron_kinds import (
+    ActivationOffload,
     ContextExchangeType,
     ExpertLayers,
     ExpertTensorParallel,
@@ -193,7 +194,10 @@ def _parse(text: str) -> Settings:
     settings = (item for one in options for item in (*one.settings.items(), *one.extra.items()))
     switches = {key for key, value in settings if value is True}
     switches |= {GroupedQueries.keys[0], Recompute.activations, Heads.latent, *Pipeline.ends}
-    return parse_shell(text, switches=switches, lists=(Recompute.modules, ContextExchangeType.key))
+    switches |= {ActivationOffload.switch, ActivationOffload.whole}
+    return parse_shell(
+        text, switches=switches, lists=(Recompute.modules, ActivationOffload.listed, ContextExchangeType.key)
+    )
 
 
 MEGATRON = Framework(
@@ -211,6 +215,7 @@ MEGATRON = Framework(
         GroupedQueries(),
         ExpertLayers(),
         Dropout(),
+        ActivationOffload(),
         OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
     ),
     parse=_parse,

@@ -7,7 +7,15 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings
 from kernelcast.runtime.request.field_types import FLAG, choice
-from kernelcast.runtime.request.fields import LAYOUT, MAX_LAYERS, MODEL, ContextExchange, RecomputeModule
+from kernelcast.runtime.request.field_types import whole as whole_number
+from kernelcast.runtime.request.fields import (
+    LAYOUT,
+    MAX_LAYERS,
+    MODEL,
+    ContextExchange,
+    OffloadModule,
+    RecomputeModule,
+)
 
 _EXCHANGES: dict[str, ContextExchange] = {"p2p": "ring", "a2a": "all_to_all", "allgather": "all_gather"}
 _LONGEST_PATTERN = 4 * MAX_LAYERS
@@ -185,6 +193,7 @@ class Heads(Row):
 
 
 _MODULES = tuple(name for name in get_args(RecomputeModule) if name != "per_op")
+_OFFLOADED = tuple(name for name in get_args(OffloadModule) if name != "all")
 
 
 class Recompute(Row):
@@ -237,6 +246,46 @@ class Recompute(Row):
         if not known:
             return Found({"recompute": "none"}, notes)
         return Found({"recompute": kind, "recompute_modules": known}, notes)
+
+
+class ActivationOffload(Row):
+    """Activations in the host's memory: of modules, or of some layers whole (--cpu-offloading, without a pipeline)."""
+
+    switch, listed = "--fine-grained-activation-offloading", "--offload-modules"
+    part = "--activation-offload-fraction"
+    whole, layers = "--cpu-offloading", "--cpu-offloading-num-layers"
+    keys = (switch, listed, part, whole, layers)
+    fields = ("offload_activations", "offload_modules")
+
+    def write(self, facts: Facts) -> Part:
+        """Modules by name; all that layers keep as a number of whole layers."""
+        part, modules = (facts[name] for name in self.fields)
+        if not part:
+            return Part()
+        if "all" not in modules:
+            some = {} if part == 1 else {self.part: part}
+            return Part({self.switch: True, self.listed: modules, **some})
+        count = part * facts["layers"]
+        if facts["pp"] > 1 or count != round(count):
+            return Part(lost=(f"offload_activations {part}",))
+        return Part({self.whole: True, self.layers: round(count)})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Modules without a name here are not modelled."""
+        if self.layers in settings:
+            count = whole_number(0, MAX_LAYERS).parse(self.layers, settings[self.layers])
+            return Found({"offload_activations": min(1.0, count / facts["layers"])})
+        if settings.get(self.switch, False) is False:
+            return Found({})
+        found = settings.get(self.listed, ())
+        names = found if isinstance(found, tuple) else (found,)
+        known = tuple(name for name in _OFFLOADED if name in names)
+        unknown = [name for name in names if name not in known]
+        notes = (f"{self.listed} {' '.join(unknown)} is not modelled",) if unknown else ()
+        if not known:
+            return Found({}, notes)
+        part = LAYOUT["offload_activations"].kind.parse(self.part, settings.get(self.part, 1.0))
+        return Found({"offload_activations": part, "offload_modules": known}, notes)
 
 
 _OTHER_MODELS = (

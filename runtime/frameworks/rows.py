@@ -118,7 +118,7 @@ class Choice(Row):
         """The value that the settings mean; no option without settings: unknown where there are none."""
         for key in self.keys:
             allowed = [one.settings[key] for one in self.options if key in one.settings]
-            if allowed and key in settings and settings[key] not in allowed:
+            if allowed and settings.get(key, False) is not False and settings[key] not in allowed:
                 expected = " or ".join(
                     dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
                 )

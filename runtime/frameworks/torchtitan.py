@@ -263,22 +263,21 @@ class Devices(Launch):
 
 
 class Compiled(Row):
-    """torch.compile, which the operators' fused kernels and the stack stand for; eager steps are not modelled."""
+    """torch.compile, off unless a configuration says otherwise; PyTorch's fused RMSNorm does not need it."""
 
     keys = ("training.compile", "compile.enable")
-    fields = ("host_launch_us",)
+    fields = ("eager",)
 
     def write(self, facts: Facts) -> Part:
-        """On, as it is predicted."""
-        return Part({"compile.enable": True})
+        """Whether it is on."""
+        return Part({"compile.enable": facts["eager"] == "none"})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Only a note where it is off, which it is unless a configuration says otherwise."""
-        on = any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings)
-        note = (
-            "torch.compile is off, and predicted is the compiled step, which is shorter: set --host-launch-us"
-        )
-        return Found({}, () if on else (note,))
+        """Separate kernels where it is off, with a note, as PyTorch's version is not known."""
+        if any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings):
+            return Found({"eager": "none"})
+        note = "torch.compile is off; norms are predicted as PyTorch's fused ones (--eager all before PyTorch 2.9)"
+        return Found({"eager": "all_but_norms"}, () if "eager" in facts else (note,))
 
 
 _OVERRIDE = re.compile(r"--(?=(?:parallelism|training|activation[-_]checkpoint|compile)\.)")

@@ -17,7 +17,7 @@ from kernelcast.runtime.frameworks.rows import (
     Settings,
 )
 from kernelcast.runtime.frameworks.shell import WORLD_SIZE
-from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.fields import LAYOUT, REQUEST
 
 
 class Nodes(Launch):
@@ -111,6 +111,72 @@ class Granularity(Row):
         )
 
 
+class Adapters(Row):
+    """LoRA as `peft` states it. Which linears have adapters is a list there, which is not read: NeMo's default."""
+
+    scheme, rank, dropout = (f"model.peft.{name}" for name in
+                             ("peft_scheme", "lora_tuning.adapter_dim", "lora_tuning.adapter_dropout"))  # fmt: skip
+    keys = (scheme, rank, dropout)
+    fields = ("lora_rank", "lora_dropout", "lora_linears")
+
+    def write(self, facts: Facts) -> Part:
+        """All three with adapters, else none."""
+        rank, linears = facts["lora_rank"], facts["lora_linears"]
+        if not rank:
+            return Part()
+        lost = (
+            () if linears == ("attention",) else (f"lora_linears {','.join(linears)} (target_modules there)",)
+        )
+        return Part(dict(zip(self.keys, ("lora", rank, facts["lora_dropout"]), strict=True)), lost)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """No adapters, or LoRA; a note names any other scheme."""
+        scheme = settings.get(self.scheme, "none")
+        if scheme != "lora":
+            return Found(
+                {"lora_rank": 0}, () if scheme == "none" else (f"{self.scheme} {scheme} is not read",)
+            )
+        values = (settings.get(self.rank, 32), settings.get(self.dropout, 0.0))
+        read = [LAYOUT[name].kind.parse(key, value)
+                for name, key, value in zip(self.fields, self.keys[1:], values, strict=False)]  # fmt: skip
+        note = "adapters are taken at attention's linears (target_modules is not read)"
+        return Found(dict(zip(self.fields, (*read, ("attention",)), strict=True)), (note,))
+
+
+class Aligned(Row):
+    """What NeMo-Aligner trains: preference pairs where its DPO has a penalty. IPO and RPO run the same passes."""
+
+    penalty = "model.dpo.ref_policy_kl_penalty"
+    keys = (penalty,)
+    fields = ("objective",)
+
+    def write(self, facts: Facts) -> Part:
+        """NeMo-Aligner's penalty, with DPO; it always runs the reference model."""
+        objective = facts["objective"]
+        lost = ("objective dpo_precomputed (dpo is used)",) if objective == "dpo_precomputed" else ()
+        return Part({} if objective == "next_token" else {self.penalty: 0.2}, lost)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The objective."""
+        return Found({"objective": "dpo" if self.penalty in settings else "next_token"})
+
+
+class SampleLength(Row):
+    """The length of samples in SFT, which is not the model's."""
+
+    keys = ("model.data.train_ds.max_seq_length",)
+    fields = ("sequence_length",)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """As it is stated."""
+        value = settings.get(self.keys[0])
+        return Found(
+            {}
+            if value is None
+            else {"sequence_length": REQUEST["sequence_length"].kind.parse(self.keys[0], value)}
+        )
+
+
 def _framework(title: str, table: str, own: tuple[Row, ...], form: str, steps: str) -> Framework:
     found = re.compile(form)
     framework = Framework(
@@ -130,8 +196,8 @@ _SETTING = r"(?<![\w$-])(?:\w+\.)*(?:{names})[\"']?[ \t]*[:=]".format
 NEMO = _framework(
     "NeMo",
     "nemo.toml",
-    (Nodes(), Chunks(), Granularity()),
-    _SETTING(names="(?:tensor|pipeline)_model_parallel_size"),
+    (Nodes(), Chunks(), Granularity(), Adapters(), Aligned(), SampleLength()),
+    _SETTING(names="(?:tensor|pipeline)_model_parallel_size|ref_policy_kl_penalty|peft_scheme"),
     "trainer.max_steps",
 )
 LLM_FOUNDRY = _framework(

@@ -54,10 +54,9 @@ class Device:
         return max((rate for rate in rates if rate is not None), default=None)
 
     def is_chip_of(self, other: "Device") -> bool:
-        """Whether both are one chip at one power limit, perhaps with other memory."""
+        """Whether both are one chip at one power limit, perhaps with other memory and more of its cache."""
         return all(
-            getattr(self, name) == getattr(other, name)
-            for name in ("architecture", "flops_per_s", "cache_bytes", "power_w")
+            getattr(self, name) == getattr(other, name) for name in ("architecture", "flops_per_s", "power_w")
         )
 
 

@@ -23,15 +23,15 @@ _SHARES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sustained:
-    """`share` of peak FLOP/s that nine of ten long matrix products stay below, of `rows`.
+    """`share` of peak FLOP/s that nine of ten long matrix products stay below, of `rows`; of 1, a maker's fastest one.
 
     `burst` is the share that one in a thousand of the short ones exceeds; `source` names the table.
     """
 
     share: float
     rows: int
-    burst: float
     source: str
+    burst: float | None = None
 
 
 @cache
@@ -40,9 +40,10 @@ def sustained() -> Mapping[str, Sustained]:
     return MappingProxyType({name: Sustained(**row) for name, row in _table().items() if name != _LAW})
 
 
-def power_exponent() -> float:
+def power_exponent(architecture: str) -> float:
     """Sustained rates of one chip at two power limits are as the limits to this power."""
-    return float(_table()[_LAW]["exponent"])
+    law = _table()[_LAW]
+    return float(law.get(architecture, law["exponent"]))
 
 
 @cache
@@ -76,4 +77,4 @@ def clock_scale(of: Device, power_limit_w: float = 0.0) -> float:
     """Rates of computing at another power limit than the device's over those at its own, by the law that two limits of
     one chip were measured to follow; 1 without another limit.
     """
-    return (power_limit_w / of.power_w) ** power_exponent() if power_limit_w else 1.0
+    return (power_limit_w / of.power_w) ** power_exponent(of.architecture) if power_limit_w else 1.0

@@ -1,4 +1,4 @@
-"""The answer to a wish over one hardware: an estimate, and how it was come by."""
+"""The answer to a wish over one hardware: an estimate, how it was come by, and how the network's rate changes it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import suppress
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
+from kernelcast.runtime.answers.collective_times import collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.catalogue.composition import shipped_names
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
@@ -15,9 +16,10 @@ from kernelcast.runtime.estimate.defaults import chosen_gpus_per_node, usual_gpu
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.frameworks.software import stacks_that_run
+from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.intent.goals import Wish
-from kernelcast.runtime.intent.network import RateSensitivity, rate_sensitivity
 from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.record import Record
 from kernelcast.runtime.request.fields import DEGREES, SAMPLES, STACK
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.reading import read_request
@@ -25,10 +27,60 @@ from kernelcast.runtime.request.reading import read_request
 if TYPE_CHECKING:
     from kernelcast.runtime.estimate.fitting_changes import FittingChange
     from kernelcast.runtime.estimate.training import Training
-    from kernelcast.runtime.intent.best import Best
+    from kernelcast.runtime.intent.best import Best, OpenRequest
     from kernelcast.runtime.intent.fewest_devices import Fewest
     from kernelcast.runtime.intent.largest import Largest
-    from kernelcast.runtime.intent.open_request import OpenRequest
+
+_HALF, _DOUBLE = 0.5, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSensitivity(Record):
+    """Change of a step's time (0.1: 10 % longer) at half and at double the described rate between nodes.
+
+    `gbit_per_s_per_device`: the rate of a node's cards over its devices.
+    """
+
+    fabric: str
+    gbit_per_s_per_device: float
+    at_half: float
+    at_double: float
+
+
+def rate_sensitivity(
+    estimator: Estimator, estimate: Estimate, *, fabric: FabricChoice | None = None
+) -> RateSensitivity | None:
+    """Evaluate the estimate's layout at both rates; `fabric` is the one that it was asked with.
+
+    None where the layout stays in a node, or no description answered its collectives.
+    """
+    used = estimate.provenance.collectives
+    source = collective_source(estimator.predictor, fabric)
+    described = None if source is None else source.fabric
+    if used is None or used.kind != "described" or described is None or described.between is None:
+        return None
+    if estimate.parallelism.world_size <= estimate.cluster.gpus_per_node:
+        return None
+    try:
+        half, double = (_scaled(described, factor) for factor in (_HALF, _DOUBLE))
+    except DataError:  # a rate that no description may have
+        return None
+    asked = values_of(estimate, "model", "parallelism", "cluster", "bucket_entries", "timeline")
+    at_half, at_double = (
+        estimator.step_time_s(**asked, fabric=one) / estimate.step_time_s - 1 for one in (half, double)
+    )
+    between = described.between
+    return RateSensitivity(
+        fabric=described.name,
+        gbit_per_s_per_device=between.cards * between.bytes_per_s * 8 / 1e9 / described.devices_per_node,
+        at_half=at_half,
+        at_double=at_double,
+    )
+
+
+def _scaled(fabric: Fabric, factor: float) -> Fabric:
+    assert fabric.between is not None
+    return replace(fabric, between=replace(fabric.between, gbit_per_s=factor * fabric.between.gbit_per_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +155,7 @@ def answer(
     if not wish.is_open:
         estimate = estimator.predict(model=model, fabric=fabric, **read_request(values))
     else:
-        from kernelcast.runtime.intent.best import find_best
-        from kernelcast.runtime.intent.open_request import read_open_request
+        from kernelcast.runtime.intent.best import find_best, read_open_request
 
         if wish.days is not None:
             _require_nodes(estimator, values, fabric)
@@ -119,7 +170,7 @@ def answer(
             estimator=estimator,
             fabric=fabric,
         )
-        data = wish.data(model.sequence_length)
+        data = wish.data(request.question.space.sample_length)
         if wish.days is not None and data is not None:
             from kernelcast.runtime.intent.fewest_devices import find_fewest
 
@@ -132,7 +183,7 @@ def answer(
         best = find_best(request)
         estimate = best.estimate
     run = None
-    if (data := wish.data(estimate.model.sequence_length)) is not None:
+    if (data := wish.data(estimate.parallelism.sample_length(estimate.model))) is not None:
         from kernelcast.runtime.estimate.training import training
 
         run = training(estimate, **data, price_per_gpu_hour=price_per_gpu_hour)
@@ -162,22 +213,13 @@ def _by_framework(
     asked_for = "framework" in values or estimator.stack is not None or estimate.timeline != "simulate"
     if asked_for or not (hardware := shipped_names(estimator.bundle)):
         return None
-    found = {}
+    found, asked = {}, values_of(estimate, "model", "cluster", "bucket_entries")
     for name, stack in stacks_that_run(asdict(estimate.parallelism), hardware):
-        layout = replace(estimate.parallelism, **{**stack.fill({}), **_layout_of(values)})
+        given = {field: values[field] for field in STACK if field in values}
+        layout = replace(estimate.parallelism, **{**stack.fill({}), **given})
         with suppress(UsageError, DataError):
-            found[name] = estimator.with_stack(stack).step_time_s(
-                model=estimate.model,
-                parallelism=layout,
-                cluster=estimate.cluster,
-                bucket_entries=estimate.bucket_entries,
-                fabric=fabric,
-            )
+            found[name] = estimator.with_stack(stack).step_time_s(**asked, parallelism=layout, fabric=fabric)
     return found
-
-
-def _layout_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: values[name] for name in STACK if name in values}
 
 
 def _largest(request: OpenRequest, wish: Wish, values: Mapping[str, Any]) -> Largest:

@@ -1,18 +1,118 @@
-"""The fastest layout of a question, and the fastest ones that differ from it in kind."""
+"""A request that leaves parts of the layout open: its fastest layout, and the fastest ones that differ in kind."""
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Self
 
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.intent.open_request import OpenRequest
-from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
-from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.estimate.estimator import Estimator
+from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, MEMORY, SAMPLES, STACK
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.partial_result import Counts, Found
 from kernelcast.runtime.search.question import Question
-from kernelcast.runtime.search.result import Answer, SearchResult, Smallest
+from kernelcast.runtime.search.read_question import LIMITS, read_question
+from kernelcast.runtime.search.result import Answer
+from kernelcast.runtime.search.search import answer
 from kernelcast.runtime.search.sweep import sweep
+
+MOST_LAYOUTS_KEPT = 100
+"""How many of the best layouts are looked through for runners-up of another kind."""
+
+_OPTIONS = (
+    "gpus",
+    "global_batch",
+    "gpus_per_node",
+    *MEMORY,
+    "fit_probability",
+    "timeline",
+    "bucket_entries",
+    "framework",
+    *STACK,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest:
+    """A search's question to an estimator. `cluster` and `gpu_memory_bytes` are None where they were not asked for."""
+
+    estimator: Estimator
+    question: Question
+    cluster: Cluster | None
+    gpu_memory_bytes: int | None
+
+    def estimate(self, layout: Parallelism) -> Estimate:
+        """The estimate of one of its layouts, as `Estimator.predict` answers it without a search."""
+        return self.estimator.predict(
+            model=self.question.space.model,
+            parallelism=layout,
+            **values_of(self, "cluster", "gpu_memory_bytes"),
+            **values_of(self.question, "bucket_entries", "timeline", "reserved_memory_bytes", "fabric"),
+        )
+
+    def with_space(self, **limits: Any) -> Self:
+        """The same request with other fields of its space."""
+        space = replace(self.question.space, **limits)
+        return replace(self, question=replace(self.question, space=space))
+
+
+def read_open_request(
+    values: Mapping[str, Any], *, model: ModelConfig, estimator: Estimator, fabric: FabricChoice | None = None
+) -> OpenRequest:
+    """The request of `values` by field name, with `gpus` (one number) and `global_batch`.
+
+    Fields of the layout that are given are fixed; of the others every value is allowed, as in a search.
+
+    Raises:
+        UsageError: a field is missing or wrong, or what is given contradicts itself.
+    """
+    check_open_request(values)
+    limits = {name: (values[name],) for name in LIMITS if name in values}
+    if "schedule" in values:
+        limits["schedules"] = (values["schedule"],)
+    elif values.get("virtual_stages", 1) > 1:
+        limits["schedules"] = ("interleaved",)
+    options = {name: values[name] for name in _OPTIONS if name in values}
+    question = read_question(
+        {**options, **limits, "top": MOST_LAYOUTS_KEPT}, model=model, bundle=estimator.bundle, fabric=fabric
+    )
+    return OpenRequest(
+        estimator=estimator,
+        question=replace(question, front=False),
+        cluster=question.cluster if "gpus_per_node" in values else None,
+        gpu_memory_bytes=values.get("gpu_memory_bytes"),
+    )
+
+
+def check_open_request(values: Mapping[str, Any]) -> None:
+    """Check what needs no bundle.
+
+    Raises:
+        UsageError: a layer's stage is fixed, degrees do not make up the devices, or micro-batches not the global batch.
+    """
+    if "layer_counts" in values:
+        raise UsageError(
+            "layer_counts is given with a search, expected not: it spreads the layers (layer_split)"
+        )
+    for whole, parts in (("gpus", DEGREES), ("global_batch", SAMPLES)):
+        given = [name for name in parts if name in values]
+        if whole not in values or not given:
+            continue
+        product = prod(values[name] for name in given)
+        # Degrees beyond pp, tp and dp are 1 where they are not given.
+        must_equal = set(given) >= set(parts) & {"pp", "tp", *SAMPLES}
+        if (values[whole] != product) if must_equal else (values[whole] % product):
+            terms = " · ".join(given)
+            numbers = " · ".join(str(values[name]) for name in given)
+            result = f"{numbers} = {product}" if len(given) > 1 else numbers
+            multiple = "" if must_equal else "a multiple of "
+            raise UsageError(field=whole, found=values[whole], expected=f"{multiple}{terms} ({result})")
+
 
 RUNNERS_UP = 2
 _FEW_FIELDS = ("schedule", "virtual_stages", "recompute", "sequence_parallel", "micro_batch")
@@ -44,7 +144,6 @@ class Best:
     seconds: float
 
     def counted(self) -> dict[str, Any]:
-        """How many layouts were looked at, and how long it took."""
         return {**asdict(self.counts), "seconds": self.seconds}
 
 
@@ -57,7 +156,7 @@ def find_best(request: OpenRequest) -> Best:
     begin = time.perf_counter()
     question = replace(request.question, top=1 + RUNNERS_UP, by_kind=True)
     found = sweep(request.estimator.predictor, question)
-    require_answer(question, found)
+    require_answer(request.estimator, question, found)
     best, *others = (request.estimate(found.best.layouts.parallelism(row)) for row in range(len(found.best)))
     return Best(
         estimate=best,
@@ -74,29 +173,14 @@ def find_best(request: OpenRequest) -> Best:
     )
 
 
-def require_answer(question: Question, found: Found) -> None:
+def require_answer(estimator: Estimator, question: Question, found: Found) -> None:
     """Refuse what has no answer.
 
     Raises:
-        DataError: nothing was found; says why.
+        DataError: nothing was found; says why, and with which single changes the smallest layout would fit.
     """
-    if len(found.best):
-        return
-    smallest = None
-    if len(found.smallest):
-        layout = found.smallest.layouts.parallelism(0)
-        smallest = Smallest(parallelism=layout, memory_bytes=round(found.smallest.memory_bytes[0]))
-    nothing = SearchResult(
-        question=question,
-        counts=found.counts,
-        refusals=found.refusals,
-        problems=tuple(found.problems.values()),
-        top=(),
-        front=(),
-        smallest=smallest,
-        seconds=0.0,
-    )
-    raise DataError(nothing.why_nothing())
+    if not len(found.best):
+        raise DataError(answer(estimator, question, found, begin=time.perf_counter()).why_nothing())
 
 
 def _differences(one: Parallelism, best: Parallelism) -> tuple[str, ...]:

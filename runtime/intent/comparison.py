@@ -7,9 +7,8 @@ from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.predicted_range import PredictedRange, chances_of_least
 from kernelcast.runtime.estimate.training import Training, training
-from kernelcast.runtime.intent.best import Best, find_best
+from kernelcast.runtime.intent.best import Best, OpenRequest, find_best
 from kernelcast.runtime.intent.goals import RankBy, Wish
-from kernelcast.runtime.intent.open_request import OpenRequest
 from kernelcast.runtime.search.result import Answer
 
 COMPARISON_FORMAT = "kernelcast.comparison/1"
@@ -109,6 +108,6 @@ def _compared(hardware: str, request: OpenRequest, wish: Wish) -> Compared:
     except DataError as error:
         return Compared(hardware=hardware, best=None, training=None, problem=str(error))
     run = None
-    if (data := wish.data(best.estimate.model.sequence_length)) is not None:
+    if (data := wish.data(best.estimate.parallelism.sample_length(best.estimate.model))) is not None:
         run = training(best.estimate, **data, price_per_gpu_hour=wish.price(hardware))
     return Compared(hardware=hardware, best=best, training=run)

@@ -11,8 +11,7 @@ from kernelcast.runtime.dataclass import dataclass, fields
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import step_time_for
-from kernelcast.runtime.intent.best import require_answer
-from kernelcast.runtime.intent.open_request import OpenRequest
+from kernelcast.runtime.intent.best import OpenRequest, require_answer
 from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.sweep import sweep
@@ -54,7 +53,6 @@ class Fewest:
     evaluated: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: devices, and where they come from."""
         late = self.by_95th_percentile
         return {
             "step_time_s": self.step_time_s,
@@ -76,9 +74,8 @@ def find_fewest(request: OpenRequest, *, tokens: int, days: float) -> Fewest:
         DataError: no size makes it, or none has a layout that fits.
     """
     space = request.question.space
-    allowed_s = step_time_for(
-        tokens=tokens, days=days, tokens_per_step=space.global_batch * space.model.sequence_length
-    )
+    per_step = space.global_batch * space.sample_length
+    allowed_s = step_time_for(tokens=tokens, days=days, tokens_per_step=per_step)
     finder = _Finder(request)
     median = finder.fewest(allowed_s, least=1)
     if median is None:
@@ -164,12 +161,12 @@ class _Finder:
         return device_s * (1 / _MOST_GAIN if known.mfu is None else known.mfu) / step_time_s
 
     def too_long(self, step_time_s: float, days: float) -> DataError:
-        """The reason for no answer."""
         for size in _powers(self.request.question.space.gpus_per_node):
             if size not in self.evaluated:  # for the shortest time that can be named
                 self._search((size,), step_time_s)
         if self.fastest is None:
-            require_answer(self.request.with_space(gpus=tuple(sorted(self.evaluated))).question, self.found)
+            asked = self.request.with_space(gpus=tuple(sorted(self.evaluated))).question
+            require_answer(self.request.estimator, asked, self.found)
         assert self.fastest is not None
         needed = days * self.fastest.step_time_s / step_time_s
         devices = self.fastest.parallelism.world_size

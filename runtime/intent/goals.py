@@ -49,43 +49,42 @@ class Wish:
         return self.gpus is not None or self.days is not None or self.largest is not None
 
     def price(self, hardware: str | None) -> float | None:
-        """Price of an hour of a device; None where none is given."""
         return self.prices.get(hardware or "", self.prices.get(""))
 
     @property
     def has_data(self) -> bool:
-        """Whether it says how much is trained on."""
         return self.tokens is not None or self.samples is not None
 
-    def data(self, sequence_length: int) -> dict[str, Any] | None:
-        """What is trained on, arguments of `training`; None where it is not given.
+    def data(self, sample_length: int) -> dict[str, Any] | None:
+        """What is trained on, arguments of `training`; None where it is not given. A sample has room for
+        `sample_length` tokens.
 
         Raises:
-            UsageError: a mean sample is longer than a sequence has room for.
+            UsageError: a mean sample is longer.
         """
         if not self.has_data:
             return None
         useful = self.packing_efficiency or 1.0
         if self.samples is None:
             return {"tokens": self.tokens, "useful": useful}
-        own = self.sample_tokens or useful * sequence_length
-        if own > sequence_length:
-            longest = f"at most the sequence length ({sequence_length})"
+        own = self.sample_tokens or useful * sample_length
+        if own > sample_length:
+            longest = f"at most the length of a sample ({sample_length})"
             raise UsageError(field="sample_tokens", found=self.sample_tokens, expected=longest)
         tokens = max(1, round(self.samples * (self.epochs or 1.0) * own))
         return {"tokens": tokens, "useful": useful, "sample_tokens": own}
 
-    def steps(self, samples_per_update: int, sequence_length: int) -> int | None:
+    def steps(self, samples_per_update: int, sample_length: int) -> int | None:
         """Whole updates, padding counted; None where it is not given how much is trained on.
 
         Raises:
             UsageError: as `data`.
         """
-        if (data := self.data(sequence_length)) is None:
+        if (data := self.data(sample_length)) is None:
             return None
         # The quotient of two products: an update is not begun for their rounding.
         tokens: float = data["tokens"] / data["useful"]
-        return ceil(tokens / (samples_per_update * sequence_length) * (1 - 1e-12))
+        return ceil(tokens / (samples_per_update * sample_length) * (1 - 1e-12))
 
     def _check_data(self) -> None:
         if self.tokens is not None and self.samples is not None:
@@ -155,6 +154,6 @@ class Wish:
             raise UsageError("global_batch is not given, expected it with a search for a layout")
         if self.largest == "sequence-length" and "sequence_length" in values:
             raise UsageError("sequence_length is given, expected not with largest sequence-length")
-        from kernelcast.runtime.intent.open_request import check_open_request
+        from kernelcast.runtime.intent.best import check_open_request
 
         check_open_request(known)

@@ -6,8 +6,7 @@ from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.intent.best import require_answer
-from kernelcast.runtime.intent.open_request import OpenRequest
+from kernelcast.runtime.intent.best import OpenRequest, require_answer
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import MAX_DEGREE, MAX_SIZE
 from kernelcast.runtime.search.needed_memory import look_for_fitting
@@ -71,7 +70,7 @@ def largest_global_batch(request: OpenRequest, *, micro_batches: int, micro_batc
         if samples >= least:
             best, best_step = samples * step, step
     if not best:
-        require_answer(request.question, fitting.failed)
+        require_answer(request.estimator, request.question, fitting.failed)
     return Largest(
         field="global_batch",
         value=best,
@@ -103,7 +102,7 @@ def largest_sequence_length(request: OpenRequest) -> Largest:
 
     power = _last(lambda exponent: fits(1 << exponent - 1), 1) - 1
     if power < 0:
-        require_answer(request.question, fitting.failed)
+        require_answer(request.estimator, (of(1) or request).question, fitting.failed)
     step = max(1, (1 << power) // _EIGHTHS)
     length = step * _last(lambda number: fits(step * number), (1 << power) // step)
     there = of(length)
@@ -120,8 +119,7 @@ class _Fitting:
     def fits(self, request: OpenRequest) -> bool:
         """Go through the layouts until one fits."""
         found = look_for_fitting(request.estimator.bundle, request.question)
-        limit = request.question.usable_bytes
-        if limit is not None and len(found.smallest) and found.smallest.memory_bytes[0] <= limit:
+        if found.counts.out_of_memory < found.counts.layouts:
             return True
         self.failed = Found.merged((self.failed, found), 1)
         return False

@@ -7,7 +7,9 @@ import numpy as np
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.memory.contents import op_names
+from kernelcast.runtime.memory.over_step import memory_over_step
 from kernelcast.runtime.memory.stages import bytes_by_stage, stage_memory
+from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 
@@ -37,12 +39,15 @@ class OpMemory:
 class StageBreakdown:
     """Memory of a device of a stage by op, the largest first; sizes sum to its `total_bytes`.
 
-    The fullest moment is in the first backward pass, in that of `moment`, with `in_flight` micro-batches whose
-    activations are kept; with several chunks per stage as the mean over its layers.
+    The fullest moment is in the backward pass of `moment`, in the pass of `micro_batch` through `chunk` of the model,
+    with `in_flight` micro-batches whose activations are kept; with several chunks per stage as the mean over its
+    layers.
     """
 
     stage: int
     moment: str
+    chunk: int
+    micro_batch: int
     in_flight: float
     ops: tuple[OpMemory, ...]
 
@@ -57,8 +62,11 @@ def memory_breakdown(
         name: bytes_by_stage(model, parallelism, only=name, **options)[1]
         for name in op_names(model, parallelism)
     }
+    degrees = parallelism.pp, parallelism.micro_batches, parallelism.virtual_stages
+    orders = stage_orders(parallelism.schedule, *degrees)
+    peaks = [over.peak_pass for over in memory_over_step(model, parallelism, orders, **options)]
     found = []
-    for stage, load in zip(stages, loads, strict=True):
+    for stage, load, order, peak in zip(stages, loads, orders, peaks, strict=True):
         moment = MOMENTS[int(np.argmax([_at(one, stage.stage) for one in whole.moments]))]
         shares = {
             part: {name: _at(getattr(one, part), stage.stage) for name, one in alone.items()}
@@ -77,6 +85,8 @@ def memory_breakdown(
             StageBreakdown(
                 stage=stage.stage,
                 moment=moment,
+                chunk=order[peak].chunk,
+                micro_batch=order[peak].micro_batch,
                 in_flight=sum(load.live_layers) / max(1, sum(load.layers)),
                 ops=tuple(sorted(ops, key=lambda one: -one.size_bytes)),
             )

@@ -1,15 +1,17 @@
 """What layers and ends of the model hold on one device: told once for all rows whose devices hold the same sizes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.request.fields import OffloadModule
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.expert_load import fullest_in_memory
 from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.layers.attention import OUTPUT as ATTENTION_OUTPUT
 from kernelcast.runtime.step.layers.attention_core import buffer_bytes
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
 from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, FURTHER, LOGITS, logit_entries, loss
@@ -25,12 +27,34 @@ from kernelcast.runtime.step.parameters import PartParameters, held_parameters
 from kernelcast.runtime.step.recomputation import PER_OP, saved_by_operator, with_parts
 from kernelcast.runtime.step.sizes import Sizes
 
+_OFFLOADED: Mapping[OffloadModule, frozenset[str]] = {
+    "attn_norm": frozenset({INPUT}),
+    "qkv_linear": frozenset({"input_norm", "qkv", "query_rank_norm", "kv_rank_norm"}),
+    "core_attn": frozenset({"rope", "heads", "softmax", "attention_dropout", "attention"}),
+    "attn_proj": frozenset({ATTENTION_OUTPUT}),
+    "mlp_norm": frozenset({ATTENTION_RESIDUAL}),
+    "expert_fc1": frozenset({"experts_up", "experts_gate_up"}),
+    "moe_act": frozenset({"experts_activation"}),
+}
+"""Ops that save the inputs of Megatron-core's modules (`fine_grained_activation_offload.py`)."""
+
+
+class Kept(NamedTuple):
+    """Bytes that a layer keeps for one micro-batch: its input, the others, and of these what selective checkpointing
+    drops, each float64 [rows] or a number.
+    """
+
+    block_input: Number
+    others: Number
+    dropped: Number
+
 
 class LayerContents(NamedTuple):
     """A transformer layer: bytes for one micro-batch, entries for weights, each float64 [rows] or a number.
 
     - `block_input`, and the other `kept` activations; selective checkpointing drops `dropped` of attention and of the
       MLP's half, or by operator of both; `mlp` is all that this half keeps; `late` is kept for late weight gradients;
+    - `offloaded`: what the modules keep that are offloaded;
     - `freed`: what the forward pass of the MLP's half does not keep with selective and with full checkpointing;
     - gradients in use: of attention, at the MLP's projection down and at its activation;
     - `buffers` whatever the micro-batch;
@@ -42,6 +66,7 @@ class LayerContents(NamedTuple):
     kept: Number
     dropped: tuple[Number, Number]
     mlp: Number
+    offloaded: Kept
     freed: tuple[Number, Number]
     late: Number
     attention_gradient: Number
@@ -53,6 +78,10 @@ class LayerContents(NamedTuple):
     matrices: Number
     cast: Number
     dequantised: Number
+
+    @property
+    def all_kept(self) -> Kept:
+        return Kept(self.block_input, self.kept, sum(self.dropped))
 
     @classmethod
     def of(cls, s: Sizes, ops: Ops, only: str = "") -> Self:
@@ -85,6 +114,7 @@ class LayerContents(NamedTuple):
             kept=total(saves),
             dropped=(of_attention, of_mlp),
             mlp=kept_by_mlp,
+            offloaded=_offloaded(s, input_op, others, dropped, only),
             freed=(freed, kept_by_mlp + (-output if is_outside else output)),
             late=total(one.late for one in others),
             attention_gradient=mixer_gradient_bytes(s),
@@ -164,12 +194,13 @@ class Contents(NamedTuple):
             of_fullest=fullest_in_memory(layout, model.experts) if model.experts else 1.0,
         )
         kinds = [s.of_kind(kind) for kind in kinds_of(model).distinct]
+        ops = [transformer_layer(one) for one in kinds]
         return cls(
             sizes=s,
-            layers=tuple(LayerContents.of(one, transformer_layer(one), only) for one in kinds),
+            layers=tuple(LayerContents.of(*of_kind, only) for of_kind in zip(kinds, ops, strict=True)),
             loss=LossContents.of(s, only),
             embedding=saved_bytes(_named(embedding(s), only)),
-            parameters=PartParameters.of(s, only),
+            parameters=PartParameters.of(s, only, ops),
             tokens=s.tokens,
             gathered=s.sequence_parallel * s.element_bytes * s.tokens * s.hidden,
         )
@@ -189,6 +220,21 @@ def op_names(model: ModelConfig, layout: Parallelism) -> tuple[str, ...]:
 
 def _named(ops: Ops, only: str) -> Ops:
     return tuple(one for one in ops if one.name == only) if only else ops
+
+
+def _offloaded(s: Sizes, input_op: Op, others: Sequence[Op], dropped: Sequence[Number], only: str) -> Kept:
+    """What the modules that are offloaded keep."""
+    modules = s.layout.offload_modules
+    listed = frozenset[str]().union(*(_OFFLOADED[name] for name in modules if name != "all"))
+
+    def goes(one: Op) -> bool:
+        return only in ("", one.name) and ("all" in modules or one.name in listed)
+
+    return Kept(
+        block_input=input_op.saves if goes(input_op) else 0,
+        others=_total(one.saves for one in others if goes(one)),
+        dropped=_total(less for less, one in zip(dropped, others, strict=True) if goes(one)),
+    )
 
 
 def _dropped(s: Sizes, ops: Sequence[Op]) -> list[Number]:

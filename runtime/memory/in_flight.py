@@ -44,6 +44,11 @@ class Load:
         return (self.late, *self.live_layers)
 
     @property
+    def passes(self) -> float:
+        """Passes of a chunk in flight."""
+        return sum(self.live_layers) / max(1, self.chunk_layers)
+
+    @property
     def late_layers(self) -> tuple[int, ...]:
         """Layers whose weight gradients are late, over all micro-batches."""
         return tuple(self.late * count for count in self.layers) if self.late else (0,) * len(self.layers)

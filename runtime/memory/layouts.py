@@ -156,6 +156,7 @@ def _no_more(load: Load, other: Load) -> bool:
     return (
         # Of stages that differ in nothing else one has to stay.
         load.chunk_layers <= other.chunk_layers
+        and load.passes <= other.passes
         and all(map(le, load.layers, other.layers))
         and all(map(le, load.live_layers, other.live_layers))
         and all(map(le, load.late_layers, other.late_layers))

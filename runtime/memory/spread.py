@@ -33,17 +33,17 @@ class MemorySpread:
         side = self.high - self.middle if distance > 0 else self.middle - self.low
         return 0.5 * (1 + math.erf(distance / side * _Z_95 / math.sqrt(2)))
 
-    def most_bytes(self, usable_bytes: float, probability: float) -> int:
-        """The largest prediction that fits with this probability.
+    def largest_share(self, probability: float) -> float:
+        """What a prediction may be of the memory that it fits into with this probability.
 
-        >>> MemorySpread(low=-0.1, middle=0.0, high=0.1).most_bytes(1000, 0.95)
-        904
+        >>> round(MemorySpread(low=-0.1, middle=0.0, high=0.1).largest_share(0.95), 3)
+        0.905
         """
         from statistics import NormalDist  # takes longer to import than all else here
 
         z = NormalDist().inv_cdf(probability) / _Z_95
         side = self.high - self.middle if z > 0 else self.middle - self.low
-        return math.floor(usable_bytes * math.exp(-(self.middle + z * side)))
+        return math.exp(-(self.middle + z * side))
 
 
 @cache

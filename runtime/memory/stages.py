@@ -8,7 +8,7 @@ import numpy as np
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.memory.contents import Contents, LayerContents
+from kernelcast.runtime.memory.contents import Contents, Kept
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import (
@@ -202,8 +202,7 @@ def memory_of(
     """Memory of one device of every row, which is put together from its own of `contents`.
 
     Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
-    dropout the embedding's mask on the first. A stage's output is not counted: it is freed once it is sent, as in
-    Megatron-LM (arXiv 2205.05198, appendix B). `buffers` are a process's own.
+    dropout the embedding's mask on the first. `buffers` are a process's own.
     """
     layers, loss, modules = contents.layers, contents.loss, contents.sizes.modules
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
@@ -213,9 +212,12 @@ def memory_of(
     if model.experts:
         states = states + model_states(held.experts, rows.expert_shards, rows.zero, own, masters)
     of_device = 1 - rows.layout.offload_optimizer
-    weights = states.weights + frozen_bytes(held.frozen, rows.shards, rows.zero, precision)
+    # A reference model runs before the trained one: its activations and logits are gone when that keeps its own.
+    copy = int(contents.sizes.has_reference_weights)
+    frozen, frozen_experts = held.frozen + copy * held.dense, held.frozen_experts + copy * held.experts
+    weights = states.weights + frozen_bytes(frozen, rows.shards, rows.zero, precision)
     if model.experts:
-        weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
+        weights = weights + frozen_bytes(frozen_experts, rows.expert_shards, rows.zero, precision)
     # Copies in 8 bit stay from update to update; with ZeRO-3 only copies of the gathered blocks.
     saved, more = copies_bytes(rows.layout, precision.weight, architecture)
     cast = [one.cast for one in layers]
@@ -224,11 +226,16 @@ def memory_of(
     )
     copied = np.minimum(of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, cast), of_stage))
     weights = weights + more * copied - saved * of_stage / np.where(rows.zero >= 3, rows.shards, 1.0)
-    by_layer = [_kept_in_flight(rows, one) for one in layers]
-    in_flight = sum(live * own for live, own in zip(rows.live_layers, by_layer, strict=True))
-    away = rows.layout.offload_activations
+    by_layer = [_kept_in_flight(rows, one.all_kept) for one in layers]
+    away = [rows.layout.offload_activations * _kept_in_flight(rows, one.offloaded) for one in layers]
+    in_flight, offloaded = (
+        sum(live * own for live, own in zip(rows.live_layers, values, strict=True))
+        for values in (by_layer, away)
+    )
     activations = (
-        (1 - away) * in_flight
+        in_flight
+        - offloaded
+        + _pipeline_bytes(rows, contents)
         + sum(rows.late * count * one.late for count, one in zip(rows.layers, layers, strict=True))
         + rows.first * rows.live_first * contents.embedding
         + rows.last * (rows.live_last + rows.late) * loss.kept
@@ -243,7 +250,7 @@ def memory_of(
     log_probabilities = rows.live_last * loss.log_probabilities
     working = working_bytes(rows, contents)
     # One layer's are on their way while another one computes.
-    on_their_way = away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
+    on_their_way = _LAYERS_ON_THEIR_WAY * largest_of(rows, away)
     blocks = _whole_blocks(rows, contents, precision, saved if contents.sizes.is_quantised else 0.0)
     in_use = (working.peak, working.buffers, blocks, on_their_way)
     return Bytes(
@@ -251,7 +258,7 @@ def memory_of(
         weights=weights,
         gradients=states.gradients,
         optimizer=of_device * states.optimizer,
-        host=(1 - of_device) * states.optimizer + away * in_flight,
+        host=(1 - of_device) * states.optimizer + offloaded,
         activations=activations,
         logits=rows.last * (1 + model.extra_predictions) * (logits + log_probabilities),
         working=sum(in_use, np.zeros(1)),
@@ -262,11 +269,16 @@ def memory_of(
     )
 
 
-def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) -> tuple[float, ...]:
-    """Bytes that a layer of each kind keeps of one micro-batch on one device, of the first stage's layers."""
-    stages = stages_at_their_fullest(model, parallelism)[:1]
-    rows, contents = _rows(model, parallelism, stages, precision_of(dtype).element)
-    return tuple(float(_kept_in_flight(rows, one)[0]) for one in contents.layers)
+def offloaded_by_layers(model: ModelConfig, layouts: Layouts, *, dtype: str) -> Floats:
+    """Bytes that a layer of each kind sends to the host for one micro-batch, of the first stage's layers.
+
+    float64 [kinds, layouts].
+    """
+    first = [stages_at_their_fullest(model, layouts.parallelism(row))[0] for row in range(len(layouts))]
+    rows = Rows.of_loads(np.array([load.numbers for load in first], dtype=np.float64), layouts)
+    contents = Contents.of(model, layouts.as_one, precision_of(dtype).element, is_cpu=False)
+    sent = [_kept_in_flight(rows, one.offloaded) for one in contents.layers]
+    return layouts.like.offload_activations * np.stack(sent)
 
 
 def stages_at_their_fullest(model: ModelConfig, layout: Parallelism) -> tuple[Load, ...]:
@@ -275,19 +287,37 @@ def stages_at_their_fullest(model: ModelConfig, layout: Parallelism) -> tuple[Lo
     return loads(layout.schedule, layout.pp, layout.virtual_stages, layout.micro_batches, counts)
 
 
-def _kept_in_flight(rows: Rows, layer: LayerContents) -> Floats:
+def _kept_in_flight(rows: Rows, layer: Kept) -> Floats:
     """Bytes per layer and micro-batch in flight, by recomputation."""
-    block_input = layer.block_input
-    total = block_input + layer.kept
-    partly = np.where(rows.recompute == SELECTIVE, total - sum(layer.dropped), total)
+    total = layer.block_input + layer.others
+    partly = np.where(rows.recompute == SELECTIVE, total - layer.dropped, total)
     # A chunk's last layers may be kept whole; chunks have about as many layers each.
     some = rows.layout.recompute_layers
     kept_layers = np.maximum(0.0, rows.chunk_layers - some) if some else 0.0
     chunk_layers = np.maximum(1.0, rows.chunk_layers)
-    inputs = np.ceil(chunk_layers / rows.together) / chunk_layers * block_input
-    fully = inputs + kept_layers / chunk_layers * (total - block_input)
+    inputs = np.ceil(chunk_layers / rows.together) / chunk_layers * layer.block_input
+    fully = inputs + kept_layers / chunk_layers * layer.others
     in_flight: Floats = np.where(rows.recompute == FULL, fully, partly)
     return in_flight
+
+
+def _pipeline_bytes(rows: Rows, contents: Contents) -> Floats:
+    """Outputs that a stage sent and keeps, and buffers of what it receives beyond the inputs that layers keep.
+
+    Megatron-LM frees an output once it is sent (arXiv 2205.05198, appendix B).
+    """
+    modules, one = contents.sizes.modules, contents.layers[0].block_input
+    if modules.frees_outputs:
+        return np.zeros(1)
+    held, chunk = sum(rows.layers, np.zeros(1)), np.maximum(1.0, rows.chunk_layers)
+    passes = sum(rows.live_layers, np.zeros(1)) / chunk  # of a chunk, in flight
+    entries = passes - rows.last * rows.live_last
+    if modules.receives_all:
+        chunks = np.maximum(1.0, held / chunk)
+        received = rows.layout.micro_batches / rows.copies * (2 * chunks - rows.first - rows.last)
+        entries = entries + received - (passes - rows.first * rows.live_first)
+    found: Floats = np.maximum(0.0, entries) * one
+    return found
 
 
 def _whole_blocks(rows: Rows, contents: Contents, precision: Precision, saved: float) -> Floats:

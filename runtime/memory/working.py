@@ -1,17 +1,21 @@
-"""Memory in use on top of what is kept: the gradients on their way at the fullest moment, buffers, workspaces."""
+"""Memory in use on top of what is kept: the gradients on their way at the fullest moment, buffers, workspaces of
+cuBLAS, NCCL's buffers.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.runtime.memory.contents import Contents, LayerContents
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.modules import MODULES
 from kernelcast.runtime.step.op import Number
-from kernelcast.runtime.step.recipes import FROZEN_BYTES
+from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES
 
 _TOKEN_ID_BYTES = 8
 
@@ -51,7 +55,8 @@ def working_bytes(rows: Rows, contents: Contents) -> Working:
     Weight gradients are made whole and then added to the accumulated ones, as from the second micro-batch of
     an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
     Other buffers: rotary tables, the unfused softmax's mask, token ids, the largest frozen weight in 4 bit as it is
-    dequantised.
+    dequantised. CUDA graphs of modules have a pool that nothing else can use: of attention's backward pass, with static
+    gradients of a layer's output and input.
 
     Fragments are what a layer's forward pass freed in blocks that are smaller than a tensor of logits: where the loss
     is the fullest moment torch's allocator has them reserved on top.
@@ -81,7 +86,9 @@ def working_bytes(rows: Rows, contents: Contents) -> Working:
     accumulates = int(contents.sizes.modules.accumulates_in_products and is_trained)
     unused = accumulates * element * largest_of(rows, [layer.matrices for layer in layers])
     dequantised = element * largest_of(rows, [layer.dequantised for layer in layers])
-    buffers = np.where(has_layers, layers[0].buffers + unused, 0.0) + ids + dequantised
+    pools = 2 * block_input + largest_of(rows, [layer.attention_gradient for layer in layers])
+    pools = pools * (rows.layout.cuda_graphs == "partial")
+    buffers = np.where(has_layers, layers[0].buffers + unused + pools, 0.0) + ids + dequantised
     freed = [np.select([rows.recompute == SELECTIVE, rows.recompute == FULL], one.freed) for one in layers]
     at_end = np.maximum(loss_moment, output)
     is_end = rows.last * (at_end >= np.maximum(np.maximum(mlp, attention), embedding))
@@ -130,7 +137,8 @@ _TORCH_BYTES = (4096 * 2 * 1024 + 16 * 8 * 1024, 32 * _MIB)
 _ENGINE_BYTES = (4 * _MIB, 32 * _MIB)
 """TransformerEngine's (`get_cublas_workspace_size_bytes`)."""
 _STREAMS: Mapping[str, int] = {"products": 3, "experts": 4}
-"""Its streams, each with a workspace, of products that are cut to overlap, and of experts' products."""
+"""Its streams, each with a workspace: of products that are cut to overlap (else one), and of experts' grouped products,
+which have others (`get_cublas_workspace`)."""
 
 
 def workspace_bytes(
@@ -144,15 +152,13 @@ def workspace_bytes(
     own = _TORCH_BYTES[is_late] if torch_bytes is None else torch_bytes
     engine = 0
     if MODULES[layout.kept_by].has_engine:
-        streams = max(
-            _STREAMS["experts"] if model.experts else 1,
-            _STREAMS["products"] if layout.tensor_overlap == "products" else 1,
-        )
+        streams = _STREAMS["products"] if layout.tensor_overlap == "products" else 1
+        streams += _STREAMS["experts"] if model.experts else 0
         engine = streams * _ENGINE_BYTES[is_late]
     return _HANDLES * own + engine
 
 
-def copies_bytes(layout: Parallelism, weight_bytes: int, architecture: str) -> tuple[float, int]:
+def copies_bytes(layout: Parallelism, weight_bytes: int, architecture: str) -> tuple[float, float]:
     """Bytes per entry of a weight in 8 or 4 bit: what its form of `weight_bytes` gives up, and its copies that stay.
 
     It is kept as it is, for the output, and transposed, for the input's gradient, which Blackwell's products with a
@@ -167,4 +173,50 @@ def copies_bytes(layout: Parallelism, weight_bytes: int, architecture: str) -> t
         transposed = (
             0  # of a frozen weight it is made in every backward pass: nothing says that it stays valid
         )
-    return (1, transposed) if layout.fp8_weights else (0, 1 + transposed)
+    one = RECIPES[layout.fp8_recipe].entry_bytes if layout.fp8_recipe != "none" else 0
+    return (weight_bytes - one, transposed * one) if layout.fp8_weights else (0, (1 + transposed) * one)
+
+
+_PAIR_BYTES, _GROUP_BYTES = 342 * _MIB, 392 * _MIB
+"""A communicator of two and of more devices: `nccl_mem` in aiconfigurator's system files (NCCL 2.23 to 2.27).
+
+By the code of NCCL a channel needs 12 MiB per neighbour: 2 MiB where it sends, 10 MiB where it receives (4 MiB, 4.7 MiB
+for LL128 and 0.5 MiB for LL, in pages of 2 MiB: `computeBuffSizes`, transport/p2p.cc). 24 channels are 288 MiB. Trees
+among more than two, and before NCCL 2.22 256 MiB that connections of the network share (32 channels · 16 steps ·
+512 KiB: `sharedNetBuffersInit`), make the 544 and 688 MiB that 2 and 4 A100 were seen to take (NCCL issue 964).
+"""
+_PEER_BYTES = 32 * 12 * _MIB
+"""An all-to-all connects every pair of a node by 32 channels: 2.8 GB for the 8 H100 that took 3.3 (NCCL issue 1685)."""
+_NODE_DEVICES = 8
+
+
+def communicator_bytes(layouts: Layouts) -> dict[str, NDArray[np.int64]]:
+    """Bytes of NCCL's buffers on a device by group, int64 [layouts]; 0 for a group of one.
+
+    Torch's allocator does not count them; torch opens a group's communicator at its first collective, and keeps it.
+    """
+    tp, cp, ep, expert_tp = (layouts[name] for name in ("tp", "cp", "ep", "expert_tp"))
+    cut, replicas = ep * expert_tp, layouts.replicas
+    sizes = {
+        "tp": tp,
+        "cp": cp,
+        "pp": layouts["pp"],
+        "dp": replicas,
+        "ep": ep,
+        "expert tp": expert_tp,
+        "expert dp": np.where(cut > 1, tp * replicas // cut, 1),
+    }
+    found = {
+        name: np.select([size < 2, size == 2], [0, _PAIR_BYTES], _GROUP_BYTES) for name, size in sizes.items()
+    }
+    if layouts.like.expert_dispatcher == "all_to_all":
+        found["ep"] += _PEER_BYTES * _peers(ep, expert_tp)
+    if layouts.like.context_exchange == "all_to_all":
+        found["cp"] += _PEER_BYTES * _peers(cp, tp)
+    return found
+
+
+def _peers(size: NDArray[np.int64], apart: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Other devices of a group in the same node, where its members are `apart` ranks from each other."""
+    found: NDArray[np.int64] = np.minimum(size, np.maximum(1, _NODE_DEVICES // apart)) - 1
+    return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.operator import (
     Direction,
     Operator,
@@ -113,6 +114,40 @@ SWIGLU = elementwise(
     forward=(6, 3),
     backward=(10, 5),
     alike="gelu",
+)
+
+# Without a compiler each line of a model is a kernel of its own (torchtitan/models/norms.py). Entries of 16 bit: to
+# fp32 (3), square (4), mean (2), scale (4), back to 16 bit (3), weight (2); backward the weight (2 + 3 + 1), to fp32
+# (3), scale and its gradient (4 + 6 + 2), mean (2), square (4 + 4 + 6), sum of both gradients (6), back (3).
+EAGER_RMS_NORM = replace(
+    elementwise(
+        "eager_rms_norm",
+        "",
+        "root-mean-square normalisation in fp32 by separate kernels",
+        _HIDDEN,
+        forward=(4, 18),
+        backward=(10, 46),
+        least=(2, 3),  # a cache may hold what lies between two kernels
+        is_optional=True,
+        kernels=(8, 16),
+    ),
+    is_on_request=True,
+)
+
+# SiLU (2) and product (3); backward both gradients of the product (3 + 3) and SiLU's (3).
+EAGER_SWIGLU = replace(
+    elementwise(
+        "eager_swiglu",
+        "",
+        "SiLU-gated linear unit by separate kernels",
+        _WIDTH,
+        forward=(6, 5),
+        backward=(10, 9),
+        least=(3, 5),
+        is_optional=True,
+        kernels=(2, 3),
+    ),
+    is_on_request=True,
 )
 
 RESIDUAL_ADD = elementwise(

@@ -29,6 +29,7 @@ GEMM = Operator(
     },
     sums={Direction.BACKWARD: (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT)},
     same_product={Direction.INPUT_GRADIENT: ("m", "n", "k"), Direction.WEIGHT_GRADIENT: ("k", "m", "n")},
+    divisible=("m", "k", "n"),
     roles=roles(
         ("qkv", "Linear1", "projection to queries, keys and values"),
         ("attention_output", "Linear2", "attention output projection"),
@@ -43,6 +44,8 @@ GEMM = Operator(
         ("kv_down", "", "projection to the low rank of keys and values, and to the rotated part of keys"),
         ("kv_up", "", "projection from the low rank to keys and values"),
         ("router", "", "scores of the experts"),
+        ("latent_down", "", "projection to the size that experts read (LatentMoE)"),
+        ("latent_up", "", "projection of the experts' sum back to a hidden state"),
         ("shared_gate_up", "", "gate and up projections of the experts that every token goes to"),
         ("shared_down", "", "their down projection"),
         (

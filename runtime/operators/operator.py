@@ -95,7 +95,8 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitute:
-    """What answers for an operator that a bundle lacks: `factor` × the time of `operator`.
+    """What answers for an operator that a bundle lacks: `factor` × the time of `operator`, or `backward_factor` of a
+    backward pass, where that differs.
 
     - `alike`: it is asked for a workload that moves as much memory;
     - `gathered`: it is asked for all processes' entries, not for one process's shard;
@@ -110,6 +111,7 @@ class Substitute:
     alike: bool = False
     gathered: bool = False
     asks: "Callable[[Vector], tuple[Vector, float]] | None" = None
+    backward_factor: float | None = None
     within: float = 1.3
 
 
@@ -141,6 +143,8 @@ class Operator:
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
     - `is_on_request`: few steps call it, or none; measured where it is asked for by name, if it has a bench.
     - `same_product`: directions that are the forward product of other features, named in its order.
+    - `divisible`: features that a call can be divided along into calls that together take as long or longer: larger
+      values than were measured make no answer more doubtful.
     - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
     - `dtype`: the element type that it computes in, whatever the training's; empty for the training's.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
@@ -174,6 +178,7 @@ class Operator:
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
     kernels: Mapping[Direction, int] = field(default_factory=dict, repr=False)
     fewest_entry_bytes: int = 1
+    divisible: tuple[str, ...] = ()
     backward_slowdown: float = 1.0
     dtype: str = ""
     directions: tuple[Direction, ...] = field(init=False, repr=False)

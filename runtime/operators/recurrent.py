@@ -28,8 +28,8 @@ _CONVOLUTION = elementwise(
 )
 CAUSAL_CONVOLUTION = replace(_CONVOLUTION, is_on_request=True)
 
-_CHUNK = 64
-"""Tokens of a chunk in the kernels that were measured."""
+_CHUNK, _MAMBA_CHUNK = 64, 128
+"""Tokens of a chunk in the kernels that were measured (flash-linear-attention), and in Megatron-core's Mamba-2."""
 
 GATED_DELTA_RULE = Operator(
     name="gated_delta_rule",
@@ -61,11 +61,17 @@ GATED_DELTA_RULE = Operator(
 
 
 def _as_delta_rule(vector: Vector) -> tuple[Vector, float]:
-    """A delta rule over states as large; by the scan's FLOPs, of the products that both have, over the delta rule's."""
+    """A delta rule over states as large, times what the scan's kernels move over what the delta rule's move.
+
+    Both are chains of Triton kernels that write what the next one reads. Entries per token that the delta rule's move
+    (flash-linear-attention's `chunk_gated_delta_rule_fwd`): scores of keys in fp32, their inverse, keys and values
+    times it, states, new values, results.
+    """
     b, length, groups, heads, state_size, head_size = vector
-    both = 2 * _CHUNK * head_size + 4 * state_size * head_size
-    own = 4 * _CHUNK * (state_size + head_size) + 6 * state_size * head_size
-    return (b, length, groups, heads, state_size, head_size), both / own
+    keys, values, scores = heads * state_size, heads * head_size, heads * _CHUNK
+    delta_rule = 5 * groups * state_size + 2 * keys + 7 * values + 6 * scores + 2 * keys * head_size / _CHUNK
+    scan = STATE_SPACE_SCAN.moved_bytes(Direction.FORWARD, vector, 1) / (b * length)
+    return (b, length, groups, heads, state_size, head_size), scan / delta_rule
 
 
 STATE_SPACE_SCAN = Operator(
@@ -80,15 +86,25 @@ STATE_SPACE_SCAN = Operator(
         "state_size": "elements",
         "head_size": "elements",
     },
+    # What the kernels of mamba_ssm's `mamba_split_conv1d_scan_combined` move, with its gate, in entries of 16 bit:
+    # states between chunks, scores and numbers per head are in fp32. Forward: sums of decays, states of chunks, states
+    # handed on, scores, outputs before and after the gate. Backward: the first four again, gradients of gate, states,
+    # x, B, C and scores, and of the decays from x once more; by kernel in tests/runtime/operators/test_costs.py.
     costs={
-        direction: cost(
-            flops=f"{times * 2 * _CHUNK} b l groups state_size + {times * 2 * _CHUNK} b l heads head_size "
-            f"+ {times * 4} b l heads state_size head_size",
-            elements=f"{times * 2} b l groups state_size + {times * 2} b l heads head_size "
-            f"+ {times * 2 / _CHUNK} b l heads state_size head_size",
-            least=f"{times * 2} b l groups state_size + {times * 2} b l heads head_size",
-        )
-        for direction, times in ((Direction.FORWARD, 1), (Direction.BACKWARD, 2))
+        Direction.FORWARD: cost(
+            flops=f"{2 * _MAMBA_CHUNK} b l groups state_size + {_MAMBA_CHUNK} b l heads head_size "
+            "+ 4 b l heads state_size head_size",
+            elements=f"5 b l heads head_size + {6 / _MAMBA_CHUNK} b l heads state_size head_size "
+            f"+ 4 b l groups state_size + {4 * _MAMBA_CHUNK} b l groups + 13 b l heads",
+            least="2 b l groups state_size + 3 b l heads head_size",
+        ),
+        Direction.BACKWARD: cost(
+            flops=f"{6 * _MAMBA_CHUNK} b l groups state_size + {3 * _MAMBA_CHUNK} b l heads head_size "
+            "+ 10 b l heads state_size head_size",
+            elements=f"17 b l heads head_size + {17 / _MAMBA_CHUNK} b l heads state_size head_size "
+            f"+ 19 b l groups state_size + {12 * _MAMBA_CHUNK} b l groups + 69 b l heads",
+            least="4 b l groups state_size + 5 b l heads head_size",
+        ),
     },
     roles=only_role("", "chunked scan of Mamba-2"),
     is_on_request=True,

@@ -1,7 +1,6 @@
 """The one table of request fields: model, layout, cluster and options.
 
-Command-line options, `#KERNELCAST` lines, JSON bodies and their OpenAPI schema, model and runs files, and the columns
-of a search follow from it. A new field is a row here and the code that computes with it.
+Options, `#KERNELCAST` lines, JSON, OpenAPI, model and runs files, and columns of a search follow from its rows.
 """
 
 from collections.abc import Mapping
@@ -41,7 +40,11 @@ ReduceDtype = Literal["same", "float32"]
 RecomputeModule = Literal[
     "core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj", "per_op"
 ]
+OffloadModule = Literal[
+    "all", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
+]
 ExpertDispatcher = Literal["all_to_all", "deepep", "hybridep"]
+EagerKernels = Literal["none", "all_but_norms", "all"]
 CudaGraphs = Literal["none", "partial", "full"]
 OptimizerKind = Literal["adam_fused", "adam_foreach", "adam_loop", "sgd", "lion"]
 StateType = Literal["float32", "bfloat16", "8bit"]
@@ -52,6 +55,7 @@ Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", 
 LinearKind = Literal["attention", "mlp", "experts"]
 AdaptedKind = Literal["attention", "mlp"]
 FrozenWeights = Literal["same", "nf4", "nf4_double"]
+Objective = Literal["next_token", "dpo", "dpo_precomputed"]
 ModuleKind = Literal["torch", "torchtitan", "megatron", "megatron_local"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
@@ -106,6 +110,7 @@ class ModelFields:
     experts: int = stated(_SIZE_OR_NONE, "Routed experts per layer (mixture of experts); 0 for none.", 0)
     experts_per_token: int = stated(_SIZE_OR_NONE, "Routed experts per token (top-k).", 0)
     expert_size: int = stated(_SIZE_OR_NONE, "Width of a routed expert; 0 for mlp_size.", 0)
+    expert_latent_size: int = stated(_SIZE_OR_NONE, "Size of routed experts' inputs (LatentMoE); 0 for hidden_size.", 0)
     shared_expert_size: int = stated(_SIZE_OR_NONE, "Total width of the shared experts.", 0)
     dense_layers: int = stated(whole(0, MAX_LAYERS), "Number of first layers with a dense MLP.", 0)
     expert_interval: int = stated(whole(1, MAX_LAYERS), "Every n-th layer after the dense layers has experts.", 1)
@@ -146,8 +151,7 @@ class LayoutFields:
     pp: int = stated(_DEGREE, "Pipeline stages.", 1, degree=True, required=True)
     tp: int = stated(_DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",), required=True)
     dp: int = stated(_DEGREE, "Data-parallel degree.", 1, degree=True, replicates=True, required=True)
-    cp: int = stated(_DEGREE, "Context-parallel degree: shards of a sequence.", 1, degree=True,
-        replicates=True)
+    cp: int = stated(_DEGREE, "Context-parallel degree: shards of a sequence.", 1, degree=True, replicates=True)
     ep: int = stated(_DEGREE, "Expert-parallel degree: devices that share a layer's experts, within tp · dp · cp.", 1)
     expert_tp: int = stated(_DEGREE, "Tensor-parallel degree of experts, within tp · dp · cp.", 1)
     micro_batch: int = stated(_DEGREE, "Samples per micro-batch.", unit="samples", required=True)
@@ -199,8 +203,8 @@ class LayoutFields:
         "Kernel of fused attention: the measured one, or another, scaled by published ratios.",
         AS_MEASURED, of_stack=True)
     kept_by: ModuleKind = stated(choice(get_args(ModuleKind)),
-        "Modules that decide which activations are saved: PyTorch's (torch), torchtitan's, or Megatron-core's with "
-        "TransformerEngine (megatron) or without (megatron_local).", "torch",
+        "Modules that decide which activations are saved and gathered: PyTorch's (torch), torchtitan's, or "
+        "Megatron-core's with TransformerEngine (megatron) or without (megatron_local).", "torch",
         of_stack=True)
     exposed_share: float = stated(number(0, 1, "a number from 0 to 1"),
         "Exposed (not hidden) fraction of overlapped collectives; at least half within a layer.", 0.25,
@@ -233,11 +237,14 @@ class LayoutFields:
         of_stack=True)
     expert_padding: bool = stated(FLAG, "Pad every expert's input to its capacity.", False, of_stack=True)
     expert_dispatcher: ExpertDispatcher = stated(choice(get_args(ExpertDispatcher)),
-        "Token dispatch: one copy per expert (all_to_all), or one per node, forwarded inside the node (deepep); "
-        "hybridep also permutes tokens during the exchange.", "all_to_all", of_stack=True)
+        "Token dispatch: one copy per expert (all_to_all), or one per node, forwarded inside the node (deepep, "
+        "hybridep); with --expert-overlap hybridep's permutation overlaps too.", "all_to_all", of_stack=True)
     cuda_graphs: CudaGraphs = stated(choice(get_args(CudaGraphs)),
         "CUDA graphs, which hide host time: none, of modules (partial), or of whole passes (full).", "none",
         of_stack=True)
+    eager: EagerKernels = stated(choice(get_args(EagerKernels)),
+        "Norms, rotary embedding and activation as separate kernels of PyTorch without torch.compile: none, all, or "
+        "all but norms (RMSNorm is fused from PyTorch 2.9 on).", "none", of_stack=True)
     tensor_overlap: TensorOverlap = stated(choice(get_args(TensorOverlap)),
         "Overlap of tensor-parallel collectives: none, with weight gradients, or with all GEMMs.",
         "none", of_stack=True)
@@ -251,6 +258,8 @@ class LayoutFields:
         of_stack=True)
     fp8_activation_store: bool = stated(FLAG,
         "Save the input of the MLP's activation in FP8 (activation_func_fp8_input_store).", False, of_stack=True)
+    fp8_attention: bool = stated(FLAG,
+        "Fused attention in 8 bit (fp8_dot_product_attention).", False, of_stack=True)
     fp8_dispatch: bool = stated(FLAG, "Send tokens to experts, and gradients of their outputs, in FP8.", False,
         of_stack=True)
     expert_overlap: bool = stated(FLAG,
@@ -261,6 +270,9 @@ class LayoutFields:
     offload_activations: float = stated(number(0, 1, "a number from 0 to 1"),
         "Fraction of saved activations that is offloaded to the host.", 0.0,
         of_stack=True)
+    offload_modules: tuple[OffloadModule, ...] = stated(
+        names(get_args(OffloadModule), f"one or more of {', '.join(get_args(OffloadModule))}"),
+        "Modules whose saved inputs are offloaded, by Megatron-LM's names.", ("all",), of_stack=True)
     host_link_gb_per_s: float = stated(number(0, 10_000, "GB/s from 0 to 10000"),
         "Bandwidth between device and host, per direction; 0 for the device table's (PCIe, NVLink-C2C).",
         0.0, of_stack=True)
@@ -278,6 +290,9 @@ class LayoutFields:
     frozen_weights: FrozenWeights = stated(choice(get_args(FrozenWeights)),
         "Dtype of linears frozen by LoRA: same as in training, or 4 bit (QLoRA) with a scale per 64 weights (nf4), "
         "which nf4_double stores in 8 bit.", "same", of_stack=True)
+    objective: Objective = stated(choice(get_args(Objective)),
+        "next_token (pre-training, SFT), or DPO on pairs of sequences: with the reference model's forward pass (dpo), "
+        "or its log-probabilities computed before (dpo_precomputed).", "next_token", of_stack=True)
 
 
 LAYOUT = table(*(replace(one.metadata["row"], name=one.name) for one in dataclass_fields(LayoutFields)))
@@ -327,8 +342,8 @@ REQUEST: Mapping[str, Field] = {"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **
 GPU_MEMORY = Field("gpu_memory_bytes", replace(whole(1, 2**42), expected="a size from 1 byte to 4 TiB"),
     "Memory of a device.", otherwise="the bundle's", unit="bytes")
 RESERVED_MEMORY = Field(
-    "reserved_memory_bytes", whole(0, 2**60), "Memory of a device that driver, CUDA context and NCCL take.",
-    otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
+    "reserved_memory_bytes", whole(0, 2**60), "Memory of a device that driver and CUDA context take.",
+    otherwise="1.5 GiB on GPUs, none on CPUs", unit="bytes",
 )
 MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 

@@ -64,9 +64,11 @@ class Parallelism(LayoutFields):
     - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/recipes.py): scaled per tensor by its largest
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
       scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
-      stay in 16 bit.
+      stay in 16 bit, but for attention with `fp8_attention`.
     - `fp8_dispatch`: in both passes, dispatch to the experts sends 8 bits, combination 16 (DeepSeek-V3, arXiv
       2412.19437, section 3.3.3); needs `fp8_recipe`, with which experts read 8 bits anyway.
+    - `objective`: "dpo" is direct preference optimization (arXiv 2305.18290): a sample is a chosen and a rejected
+      sequence, and a frozen copy of the model, with LoRA the base model itself, gives its log-probabilities of both.
     - `frozen_weights`: NF4 in blocks of 64 as in bitsandbytes, "nf4_double" with quantised scales (QLoRA, arXiv
       2305.14314, section 3); experts too, but not router, embedding and output projection. Needs `lora_rank`.
 
@@ -81,7 +83,7 @@ class Parallelism(LayoutFields):
             if value is not field.default or (value is None and field.is_required):
                 field.check(value)
         # In one order, and hashable.
-        for name in ("recompute_modules", "fp8_linears", "lora_linears", "expert_tokens"):
+        for name in ("recompute_modules", "offload_modules", "fp8_linears", "lora_linears", "expert_tokens"):
             if (value := getattr(self, name)) is not LAYOUT[name].default:
                 object.__setattr__(self, name, LAYOUT[name].kind.read(value))
         kind = SCHEDULE_KINDS[self.schedule]
@@ -98,7 +100,7 @@ class Parallelism(LayoutFields):
             )
         if self.expert_padding and not self.expert_capacity:
             raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
-        for name in ("fp8_dispatch", "fp8_weights"):
+        for name in ("fp8_attention", "fp8_dispatch", "fp8_weights"):
             if getattr(self, name) and self.fp8_recipe == "none":
                 raise UsageError(field=name, found=True, expected="false with fp8_recipe none")
         if self.frozen_weights != "same":
@@ -226,6 +228,20 @@ class Parallelism(LayoutFields):
     def samples_per_update(self) -> int:
         """Global batch: micro_batch · micro_batches · dp."""
         return self.micro_batch * self.micro_batches * self.dp
+
+    @property
+    def sequences_per_sample(self) -> int:
+        """1, or 2 with DPO: a chosen and a rejected one."""
+        return 1 if self.objective == "next_token" else 2
+
+    @property
+    def forward_passes(self) -> int:
+        """1, or 2 where a reference model runs forward too."""
+        return 2 if self.objective == "dpo" else 1
+
+    def sample_length(self, model: ModelConfig) -> int:
+        """Tokens of a sample, with padding."""
+        return self.sequences_per_sample * model.sequence_length
 
     def check(self, model: ModelConfig) -> None:
         """Check that `model` can be cut in this way.

@@ -21,7 +21,7 @@ from kernelcast.runtime.toml_text import toml_fields
 
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
-_OF_EXPERTS = ("experts_per_token", "shared_expert_size", "dense_layers")
+_OF_EXPERTS = ("experts_per_token", "expert_latent_size", "shared_expert_size", "dense_layers")
 _OF_RECURRENT = ("recurrent_heads", "recurrent_head_size", "recurrent_groups", "recurrent_state_size")
 _HALVES = ("MG*", "-E")
 _PARTS = "at most one of M, G and *, and at most one of - and E, per layer"
@@ -50,7 +50,8 @@ class ModelConfig(ModelFields):
       all heads; `value_head_size` is the size of a value head.
     - `experts`: routed experts of width `expert_size`, in all layers but the first `dense_layers`, or of the others in
       every `expert_interval`-th; a token goes to `experts_per_token` of them, and to shared ones, `shared_expert_size`
-      wide together.
+      wide together. With `expert_latent_size` tokens are projected to vectors of this size before they are sent to
+      routed experts, and their sum back to `hidden_size` (LatentMoE, Nemotron 3 Super).
     - `layer_pattern`: parts of the layers by letter (`LAYER_PARTS`), repeated over all of them. "MEM*E" are five layers
       of one part each (Nemotron-H, arXiv 2504.03624), "GE GE GE *E" four of two (Qwen3-Next).
     - `post_norms`: two more norms per layer, on what attention and MLP return (Gemma 2).
@@ -91,6 +92,11 @@ class ModelConfig(ModelFields):
     def expert_width(self) -> int:
         """Width of a routed expert."""
         return self.expert_size or self.mlp_size
+
+    @property
+    def routed_size(self) -> int:
+        """Size of the vectors that routed experts read and write."""
+        return self.expert_latent_size or self.hidden_size
 
     @property
     def _pattern(self) -> list[str]:

@@ -8,7 +8,9 @@ import numpy as np
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.defaults import has_gpus
 from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.fields import EXPERT_DEGREES, OPTIONS, SEARCH, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
@@ -46,7 +48,7 @@ def choices(
 
     A changed tp, pp or cp gives to dp or takes from it, a changed dp from pp. Fields that no longer apply are dropped:
     sequence parallelism without tensor parallelism, a pipeline schedule without a pipeline. `usable_bytes` limits
-    the memory of a device; with `simulated`, steps too long to be simulated are refused.
+    the memory of a device, with NCCL's buffers; with `simulated`, steps too long to be simulated are refused.
 
     Raises:
         UsageError: more devices or samples than a search may have.
@@ -59,13 +61,12 @@ def choices(
     valid = [one.layout for several in found.values() for one in several if one.layout is not None]
     if not valid:
         return found
-    table = np.concatenate([Layouts.of(one).table for one in valid])
-    needed = iter(needed_bytes(bundle, model, Layouts(table, layout)).tolist())
+    layouts = Layouts(np.concatenate([Layouts.of(one).table for one in valid]), layout)
+    buffers = sum(communicator_bytes(layouts).values()) * has_gpus(bundle)
+    limits = np.full(len(layouts), np.inf if usable_bytes is None else usable_bytes) - buffers
+    needed = zip(needed_bytes(bundle, model, layouts).tolist(), limits.tolist(), strict=True)
     return {
-        field: tuple(
-            one if one.layout is None else _with_memory(one, round(next(needed)), usable_bytes)
-            for one in several
-        )
+        field: tuple(one if one.layout is None else _with_memory(one, *next(needed)) for one in several)
         for field, several in found.items()
     }
 
@@ -74,9 +75,9 @@ def _fields(model: ModelConfig) -> tuple[str, ...]:
     return CHOSEN if model.experts else tuple(name for name in CHOSEN if name not in EXPERT_DEGREES)
 
 
-def _with_memory(one: Choice, memory_bytes: int, usable_bytes: int | None) -> Choice:
-    fits = None if usable_bytes is None else memory_bytes <= usable_bytes
-    return replace(one, memory_bytes=memory_bytes, fits=fits)
+def _with_memory(one: Choice, memory_bytes: float, limit_bytes: float) -> Choice:
+    fits = None if limit_bytes == np.inf else memory_bytes <= limit_bytes
+    return replace(one, memory_bytes=round(memory_bytes), fits=fits)
 
 
 def _choices(field: str, layout: Parallelism, model: ModelConfig, simulated: bool) -> Iterator[Choice]:

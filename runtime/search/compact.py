@@ -44,7 +44,7 @@ def compact_search(
         **of_best,
         "why_nothing": result.why_nothing(),
         "model_flops": None if result.best is None else result.best.estimate.model_flops,
-        "tokens_per_step": question.space.global_batch * question.space.model.sequence_length,
+        "tokens_per_step": question.space.global_batch * question.space.sample_length,
         "columns": list(COLUMNS),
         "rows": [[getattr(one, name) for name in COLUMNS] for one in layouts],
         "step_time_s": (ranked.step_us * 1e-6).tolist(),

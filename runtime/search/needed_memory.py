@@ -38,8 +38,8 @@ def needed_bytes(
 
 
 def look_for_fitting(bundle: Bundle, question: Question, *, shard: int = 0, shards: int = 1) -> Found:
-    """Go through a space, or a part of it, until a layout fits into a device's memory; `smallest` is the smallest so
-    far.
+    """Go through a space, or a part of it, until a layout fits into a device's memory: fewer are counted as
+    `out_of_memory` than all. `smallest` is the smallest so far.
     """
     found = Found()
     blocks = question.space.blocks(
@@ -50,6 +50,7 @@ def look_for_fitting(bundle: Bundle, question: Question, *, shard: int = 0, shar
         if len(layouts):
             memory = needed_bytes(bundle, question.space.model, layouts)
             found.look_at_memory(layouts, memory)
-            if question.usable_bytes is None or memory.min() <= question.usable_bytes:
+            found.counts.out_of_memory += (short := int((memory > question.usable_bytes(layouts)).sum()))
+            if short < len(layouts):
                 break
     return found

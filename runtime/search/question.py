@@ -1,11 +1,14 @@
 """What a search is asked, as one value that can be sent to other machines."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.memory.spread import MemorySpread
+from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
     MEMORY,
@@ -28,6 +31,7 @@ class Question:
       several sizes.
     - `gpu_memory_bytes`: layouts that need more on a device are left out; None leaves none out.
     - `reserved_memory_bytes`: part of it that they cannot have.
+    - `has_nccl`: whether NCCL's buffers take another part, by the layout's groups.
     - `fit_probability`: least probability that a layout fits, by the `spread` of measured memory; None: by the
       prediction itself.
     - `fabric`: what answers the collectives instead of the bundle's; None: the bundle's.
@@ -48,6 +52,7 @@ class Question:
     reserved_memory_bytes: int = 0
     fit_probability: float = SEARCH["fit_probability"].default
     spread: MemorySpread | None = None
+    has_nccl: bool = False
     top: int = SEARCH["top"].default
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
     by_kind: bool = False
@@ -63,15 +68,21 @@ class Question:
             if getattr(self, name) is not None:
                 field.check(getattr(self, name))
 
+    def usable_bytes(self, layouts: Layouts) -> NDArray[np.float64]:
+        """The most that layouts may be predicted to need on a device, float64 [layouts]; infinite without a limit."""
+        free = np.full(len(layouts), np.inf if self.free_bytes is None else self.free_bytes)
+        if self.has_nccl:
+            free = np.maximum(0, free - sum(communicator_bytes(layouts).values()))
+        return np.floor(free * self._largest_share)
+
     @property
-    def usable_bytes(self) -> int | None:
-        """The most that a layout may be predicted to need on a device; None where nothing limits it."""
-        free = self.free_bytes
-        return (
-            free
-            if free is None or self.spread is None
-            else self.spread.most_bytes(free, self.fit_probability)
-        )
+    def _largest_share(self) -> float:
+        return 1.0 if self.spread is None else self.spread.largest_share(self.fit_probability)
+
+    @property
+    def most_bytes(self) -> int | None:
+        """At least what any layout may be predicted to need; None where nothing limits it."""
+        return None if self.free_bytes is None else math.ceil(self.free_bytes * max(1.0, self._largest_share))
 
     @property
     def free_bytes(self) -> int | None:

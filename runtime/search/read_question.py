@@ -8,6 +8,7 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
+    has_gpus,
     usual_gpu_memory_bytes,
     usual_gpus_per_node,
     usual_reserved_bytes,
@@ -89,6 +90,7 @@ def read_question(
         else usual_gpu_memory_bytes(bundle),
         reserved_memory_bytes=values.get("reserved_memory_bytes", usual_reserved_bytes(bundle)),
         spread=None if on_cpu(bundle.manifest.compute) else memory_spread(model.experts > 0),
+        has_nccl=has_gpus(bundle),
         fabric=fabric,
         **{name: values[name] for name in options if name in values},
     )

@@ -2,23 +2,31 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kernelcast.runtime.data_frame import data_frame
 from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.errors import shown_size
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.fitting_changes import FittingChange
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.refusals import Refusals
+from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.partition import counts_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 SEARCH_FORMAT = "kernelcast.search/2"
+_SHOWN_CHANGES = 3
+_LONG_S = 1_000.0
+"""Longer steps are shown in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +69,30 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smallest:
-    """The layout that needs the least memory on its fullest device."""
+    """The layout that needs the least memory on its fullest device.
+
+    `changes`: single changes with which it fits (`fitting_changes`), the fastest first; only where nothing fits.
+    """
 
     parallelism: Parallelism
     memory_bytes: int
+    changes: tuple[FittingChange, ...] = ()
+
+    @property
+    def what_fits(self) -> str:
+        """The fastest changes and their step times in words; "" if there are none."""
+        named = [
+            f"{one.fields_text} ({one.step_time_s:{',.0f' if one.step_time_s >= _LONG_S else '.4g'}} s a step)"
+            for one in self.changes[:_SHOWN_CHANGES]
+        ]
+        return f"; it fits with {' or with '.join(named)}" if named else ""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"parallelism": plain_layout(self.parallelism), "memory_bytes": self.memory_bytes}
+        return {
+            "parallelism": plain_layout(self.parallelism),
+            "memory_bytes": self.memory_bytes,
+            "changes": list(map(asdict, self.changes)),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +130,17 @@ class SearchResult:
             reserved = (
                 f" (of {shown_size(question.gpu_memory_bytes or 0)}, {shown_size(of)} reserved)" if of else ""
             )
+            nccl = ""
+            if question.has_nccl:
+                buffers = sum(communicator_bytes(Layouts.of(self.smallest.parallelism)).values())
+                nccl = f" and {shown_size(int(np.sum(buffers)))} for NCCL"
             if question.spread is not None:
                 reserved += f" with a probability of {question.fit_probability:g}"
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
                 f"{shown_size(question.free_bytes)}{reserved}: the smallest needs "
-                f"{shown_size(self.smallest.memory_bytes)} ({layout_text(self.smallest.parallelism)})"
+                f"{shown_size(self.smallest.memory_bytes)}{nccl} ({layout_text(self.smallest.parallelism)})"
+                f"{self.smallest.what_fits}"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         limits = [

@@ -121,6 +121,11 @@ class Space:
         usual = {name: row.default for name, row in SHARED.items()}
         object.__setattr__(self, "common", usual | dict(self.common))
 
+    @property
+    def sample_length(self) -> int:
+        """Tokens of a sample, with padding."""
+        return Parallelism.unchecked(**self.common).sample_length(self.model)
+
     def units(self, refusals: Refusals | None = None) -> Iterator[Unit]:
         """Degrees and micro-batches, grouped by pp and micro_batches.
 

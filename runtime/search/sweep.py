@@ -226,11 +226,9 @@ class _Sweep:
             self.predictor.bundle,
             question.space.model,
             balanced.take(changed),
-            most_bytes=question.usable_bytes,
+            most_bytes=question.most_bytes,
         )
-        if question.usable_bytes is None:
-            return balanced, needed
-        fits = needed <= question.usable_bytes
+        fits = needed <= question.usable_bytes(layouts)
         return layouts.with_ends(np.where(fits, balanced.ends, AS_SPLIT), balanced.layers), np.where(
             fits, needed, memory
         )
@@ -254,11 +252,11 @@ class _Sweep:
             counts.layouts += len(layouts)
             if len(layouts):
                 memory = needed_bytes(
-                    self.predictor.bundle, question.space.model, layouts, most_bytes=question.usable_bytes
+                    self.predictor.bundle, question.space.model, layouts, most_bytes=question.most_bytes
                 )
                 found.look_at_memory(layouts, memory)
-                if question.usable_bytes is not None:
-                    fits = memory <= question.usable_bytes
+                fits = memory <= question.usable_bytes(layouts)
+                if not fits.all():
                     counts.out_of_memory += int((~fits).sum())
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):

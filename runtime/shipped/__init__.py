@@ -24,7 +24,7 @@ BUNDLES = Path(__file__).resolve().parent / "bundles"
 """Shipped bundles; `make datasets` makes them from datasets/."""
 
 SUMS = BUNDLES / "SHA256SUMS"
-"""Their digests, as sha256sum prints them; `make datasets` writes it."""
+"""Their digests, as sha256sum prints them, and as comments their manifests' digests; `make datasets` writes it."""
 
 ATTENTION_KERNELS = Path(__file__).resolve().parent / "attention_kernels.toml"
 """Kernels of fused attention: where they run, which were measured, their published rates."""

@@ -34,7 +34,14 @@ OPTIONS = tuple(name for name in STACK if name not in NAMES)
 
 _SAID = ("name", "software", "source", *NAMES, "residual", "steps", "error_before", "error_left_out")
 _ATTENTION = frozenset(
-    {"flash_attention", "batched_gemm", "softmax", "causal_mask_fill", "fused_causal_softmax"}
+    {
+        "flash_attention",
+        "flash_attention_float8",
+        "batched_gemm",
+        "softmax",
+        "causal_mask_fill",
+        "fused_causal_softmax",
+    }
 )
 _LARGEST_LOG = math.log(LARGEST_FACTOR)
 _NO_COVARIANCE = ((0.0,) * len(NAMES),) * len(NAMES)

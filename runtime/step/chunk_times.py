@@ -48,7 +48,12 @@ class ChunkTimes:
 
 
 def chunk_times(
-    runs: Sequence[tuple[BlockTimes, int]], *, sharded: bool, split: bool, exposed_share: float = 0.0
+    runs: Sequence[tuple[BlockTimes, int]],
+    *,
+    sharded: bool,
+    split: bool,
+    exposed_share: float = 0.0,
+    forward_passes: int = 1,
 ) -> ChunkTimes:
     """Passes through the blocks of a chunk: `runs` of equal blocks in the order of the model, perhaps empty ones.
 
@@ -57,7 +62,8 @@ def chunk_times(
     are gathered and the gradients of the one before are scattered. Collectives take multiprocessors and memory from
     the overlapped compute, which takes `exposed_share` of their time longer. The longer of compute and communication
     counts; a block's own collectives on the same links wait for neither, and nothing else is sent at the same time.
-    The first gather and the last scatter overlap with nothing.
+    The first gather and the last scatter overlap with nothing. A block's forward time has `forward_passes`, and
+    each gathers.
     """
     blocks = [(block, count) for block, count in runs if count]
     if not blocks:
@@ -69,7 +75,7 @@ def chunk_times(
             backward_us=sum_of([count * (block.backward_us - block.weight_us) for block, count in blocks]),
             weight_us=sum_of([count * block.weight_us for block, count in blocks]),
         )
-    return _prefetched(blocks, split=split, exposed_share=exposed_share)
+    return _prefetched(blocks, split=split, exposed_share=exposed_share, gathers=forward_passes)
 
 
 def exposed_us(network_us: Times, compute_us: Times, exposed_share: float) -> Times:
@@ -93,10 +99,14 @@ def sum_of(terms: Sequence[Times]) -> Times:
     return total
 
 
-def _prefetched(blocks: list[tuple[BlockTimes, int]], *, split: bool, exposed_share: float) -> ChunkTimes:
+def _prefetched(
+    blocks: list[tuple[BlockTimes, int]], *, split: bool, exposed_share: float, gathers: int
+) -> ChunkTimes:
     overlapped = partial(_overlapped, exposed_share=exposed_share)
     nothing = np.zeros_like(np.asarray(blocks[0][0].forward_us))
-    forward = [_Run(b.forward_us, b.forward_link_us, b.gather_us, None, count) for b, count in blocks]
+    forward = [
+        _Run(b.forward_us, b.forward_link_us, gathers * b.gather_us, None, count) for b, count in blocks
+    ]
     if not split:
         backward = [
             _Run(b.backward_us, b.backward_link_us, b.gather_us, b.scatter_us, count)

@@ -3,6 +3,7 @@
 What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import ceil
@@ -24,10 +25,10 @@ from kernelcast.runtime.step.layers.loss import loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Call, Calls, Number, Op, Ops, Overlap, call, op
 from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_parameters
-from kernelcast.runtime.step.passes import Pass, Passes, passes_of
+from kernelcast.runtime.step.passes import Pass, Passes, passes_of, remembered_ops
 from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.recomputation import recomputed
-from kernelcast.runtime.step.sizes import Sizes, remembered_ops
+from kernelcast.runtime.step.sizes import Sizes
 from kernelcast.runtime.step.update import DataParallel, update_ops
 
 FIRST, LAST = "first", "last"
@@ -283,13 +284,19 @@ class Decomposition:
     def calls(self, stage: int) -> Iterator[tuple[Component, Call]]:
         """What a stage calls for one micro-batch, and then once per update, with the component it belongs to.
 
-        Of two copies of the model a micro-batch runs through one: listed is the one that begins on the first stage.
-        Over all stages the other one calls as much.
+        Of two copies of the model the one that begins on the first stage is listed; the other calls as much over all.
         """
         for chunk in self.chunks[: self.parallelism.chunks]:
             if chunk.stage == stage:
                 yield from self._of_chunk(replace(chunk, index=0, stage=0))
         yield from self._of_update(self.stages[stage])
+
+    def all_calls(self) -> Iterator[tuple[Component, Call]]:
+        """What all stages call, as `calls` lists it for one; what chunks of a kind call is listed once."""
+        chunks = Counter(replace(one, index=0, stage=0) for one in self.chunks[: self.parallelism.chunks])
+        called = [(self._of_chunk(one), times) for one, times in chunks.items()]
+        called += [(self._of_update(one), times) for one, times in Counter(self.stages).items()]
+        return ((component, one.times(times)) for calls, times in called for component, one in calls)
 
     @cached_property
     def _known_calls(self) -> dict[Chunk | StageKind, list[tuple[Component, Call]]]:
@@ -309,7 +316,7 @@ class Decomposition:
         if chunk.last:
             found += self._of_block(self.last)
         if chunk.sends_forward:
-            found += [(Component.SEND_FORWARD, one) for one in self.send]
+            found += [(Component.SEND_FORWARD, one) for one in self.send * self.parallelism.forward_passes]
         if chunk.sends_backward:
             found += [(Component.SEND_BACKWARD, one) for one in self.send]
         self._known_calls[chunk] = found
@@ -343,7 +350,7 @@ class Decomposition:
                 yield from ((named, one) for one in pair.collectives)
         gather, scatter = self.shards[block.name]
         for component, calls in (
-            (Component.GATHER_FORWARD, gather),
+            (Component.GATHER_FORWARD, gather * self.parallelism.forward_passes),
             (Component.GATHER_BACKWARD, gather),
             (Component.SCATTER, scatter),
         ):

@@ -1,4 +1,4 @@
-"""What a framework's modules keep between the passes, where frameworks differ: one row of facts each."""
+"""What a framework's modules keep between the passes, and gather, where frameworks differ: one row of facts each."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,13 @@ class Modules:
     - `has_engine`: TransformerEngine has a cuBLAS workspace of its own.
     - `keeps_gathered`: products whose input is gathered along the sequence keep it whole; else a shard of it, which is
       gathered again.
+    - `gathers_float8`: with a scale per tensor a device casts its shard of the sequence, and gathers a byte per entry;
+      else the training's type is gathered, and cast whole.
+    - `separates_linears`: queries, keys and values, gate and up are products of their own, and the gradients of what
+      they read are added; else one product each.
     - `sharded_loss_copies`: tensors in fp32 that a plain loss over a cut vocabulary has on top of what it keeps.
+    - `frees_outputs`: what a stage sent is freed (`deallocate_pipeline_outputs`); else it stays for its backward pass.
+    - `receives_all`: a stage has a buffer for what it receives of every micro-batch, forward and backward.
     - `separates_masters`: ZeRO-3 shards weights in the training's type next to fp32 masters; else the shards are the
       masters, and what is gathered is cast.
     """
@@ -37,7 +43,11 @@ class Modules:
     caches_float8: bool = False
     has_engine: bool = False
     keeps_gathered: bool = False
+    gathers_float8: bool = False
+    separates_linears: bool = False
     sharded_loss_copies: int = 2
+    frees_outputs: bool = False
+    receives_all: bool = False
     separates_masters: bool = False
 
 
@@ -47,8 +57,16 @@ MODULES: Mapping[ModuleKind, Modules] = {
     # of experts' results the factor of a product and the source of `index_add`.
     "torch": TORCH,
     # The same cut by DTensor: autograd keeps what `PrepareModuleInput` gathers. The backward pass of `loss_parallel`
-    # holds (zeros + exp(x)) and both of its terms next to x (_nll_loss_and_log_softmax_backward).
-    "torchtitan": Modules(keeps_gathered=True, sharded_loss_copies=3),
+    # holds (zeros + exp(x)) and both of its terms next to x (_nll_loss_and_log_softmax_backward). torchao's
+    # Float8ColwiseParallel and Float8RowwiseParallel cast inputs and gradients before they are redistributed. Each
+    # stage (`PipelineStage`) makes its `_RecvInfo` for all micro-batches.
+    "torchtitan": Modules(
+        keeps_gathered=True,
+        gathers_float8=True,
+        separates_linears=True,
+        sharded_loss_copies=3,
+        receives_all=True,
+    ),
     # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
     # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
     # VocabParallelCrossEntropy (docs/memory.md, Modules).
@@ -60,8 +78,9 @@ MODULES: Mapping[ModuleKind, Modules] = {
         reuses_loss=True,
         caches_float8=True,
         has_engine=True,
+        frees_outputs=True,
         separates_masters=True,
     ),
     # Megatron-core without TransformerEngine (--transformer-impl local).
-    "megatron_local": Modules(fuses_gate=True, reuses_loss=True, separates_masters=True),
+    "megatron_local": Modules(fuses_gate=True, reuses_loss=True, frees_outputs=True, separates_masters=True),
 }

@@ -66,10 +66,10 @@ class PartParameters(NamedTuple):
     are_frozen: bool
 
     @classmethod
-    def of(cls, s: Sizes, only: str = "") -> "PartParameters":
-        """Parameters of the model that `s` are sizes of, or of its ops named `only`."""
+    def of(cls, s: Sizes, only: str = "", layers: Sequence[Ops] = ()) -> "PartParameters":
+        """Parameters of the model that `s` are sizes of, or of its ops named `only`; `layers` are known ops by kind."""
         model, matrix = s.model, vocabulary_matrix(s)
-        layers = (transformer_layer(s.of_kind(kind)) for kind in kinds_of(model).distinct)
+        layers = layers or [transformer_layer(s.of_kind(kind)) for kind in kinds_of(model).distinct]
 
         def held(ops: Ops) -> HeldParameters:
             return held_parameters(s, tuple(one for one in ops if only in ("", one.name)))

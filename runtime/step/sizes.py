@@ -1,11 +1,10 @@
 """What one device holds of a model's sizes: one number each, or float64 [rows] for the devices of many layouts."""
 
-from collections.abc import Callable
-from functools import cached_property, lru_cache, wraps
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LinearKind
+from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, EagerKernels, LinearKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -14,8 +13,7 @@ from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_g
 from kernelcast.runtime.step.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.modules import MODULES, Modules
 from kernelcast.runtime.step.op import Number, flag
-
-T = TypeVar("T")
+from kernelcast.runtime.step.recipes import RECIPES
 
 FLOAT8_BYTES = 1
 _OF_EXPERTS = ("ep", "expert_tp", "expert_overlap", "fp8_dispatch", "expert_dispatcher", "cuda_graphs")
@@ -24,7 +22,7 @@ _OF_STEP = {
     "pp", "dp", "micro_batches", "schedule", "virtual_stages", "recompute", "zero", "layer_counts", "layer_split",
     "reduce_dtype", "recompute_modules", "recompute_layers", "recompute_together", "recompute_early_stop", "optimizer",
     "optimizer_states", "host_launch_us", "attention_kernel", "exposed_share", "gradient_collective", "shard_group",
-    "fp8_weights",
+    "fp8_weights", "offload_modules",
     "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
     "expert_padding", "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
     "power_limit_w",
@@ -129,8 +127,8 @@ class Sizes:
 
     @property
     def micro_batch(self) -> Number:
-        """Samples per micro-batch, b."""
-        return self.layout.micro_batch
+        """Sequences per micro-batch, b."""
+        return self.layout.sequences_per_sample * self.layout.micro_batch
 
     @cached_property
     def sequence_parallel(self) -> Number:
@@ -184,6 +182,23 @@ class Sizes:
         """What the framework's modules keep."""
         return MODULES[self.layout.kept_by]
 
+    @cached_property
+    def reference(self) -> "Sizes | None":
+        """Of the frozen model that runs forward before the trained one (DPO): without adapters and dropout."""
+        if self.layout.forward_passes == 1:
+            return None
+        return replace(self, layout=Parallelism.unchecked(self.layout, lora_rank=0, dropout=0.0))
+
+    @property
+    def has_reference_weights(self) -> bool:
+        """Whether that one has weights of its own; without its adapters, a model trained with LoRA is its reference."""
+        return self.layout.forward_passes > 1 and not self.is_frozen
+
+    @property
+    def eager(self) -> EagerKernels:
+        """What runs as separate kernels; they were counted in 16 bit, where norms and rotary embedding cast to fp32."""
+        return self.layout.eager if self.element_bytes == 2 else "none"
+
     @property
     def is_frozen(self) -> bool:
         """Whether adapters alone are trained (LoRA)."""
@@ -206,21 +221,21 @@ class Sizes:
         """Whether these linears have adapters."""
         return self.is_frozen and kind in self.layout.lora_linears
 
-    def input_bytes(self, kind: LinearKind) -> int:
-        """Bytes per entry of a linear's input as it is kept for the backward pass.
+    def input_bytes(self, kind: LinearKind) -> float:
+        """Bytes per entry of a linear's input as it is kept for the backward pass, with scales.
 
         A frozen weight needs none; its adapter keeps what it reads in the training's type, with dropout the dropped
         copy and its mask.
         """
         if self.is_frozen:
             return (self.element_bytes + self.adapter_mask_bytes) if self.is_adapted(kind) else 0
-        return FLOAT8_BYTES if self.saves_float8(kind) else self.element_bytes
+        return RECIPES[self.layout.fp8_recipe].entry_bytes if self.saves_float8(kind) else self.element_bytes
 
-    def cast_bytes(self, kind: LinearKind) -> int:
-        """Bytes per entry of a linear's own copy of an input that another op keeps too: in 8 bit, or dropped."""
+    def cast_bytes(self, kind: LinearKind) -> float:
+        """Bytes per entry of a linear's own copy of an input that another op keeps too: cast, or dropped."""
         if self.is_frozen:
             return self.input_bytes(kind) if self.is_adapted(kind) and self.layout.lora_dropout else 0
-        return FLOAT8_BYTES if self.saves_float8(kind) else 0
+        return self.input_bytes(kind) if self.saves_float8(kind) else 0
 
     @property
     def adapter_mask_bytes(self) -> int:
@@ -228,8 +243,13 @@ class Sizes:
         return int(self.layout.lora_dropout > 0) * (self.element_bytes if self.is_cpu else 1)
 
     def saves_float8(self, kind: LinearKind) -> bool:
-        """Whether inputs of these linears are saved in 8 bit."""
+        """Whether inputs of these linears are saved as they are cast."""
         return self.is_cast(kind) and self.modules.caches_float8
+
+    def gathers_float8(self, kind: str) -> bool:
+        """Whether a cut sequence is cast before these linears gather it."""
+        cast = self.layout.fp8_recipe == "tensorwise" and kind in self.layout.fp8_linears
+        return cast and self.modules.gathers_float8
 
     @cached_property
     def length(self) -> Number:
@@ -346,6 +366,11 @@ class Sizes:
         """Columns of the shared experts on one device."""
         return self.model.shared_expert_size // self.tp
 
+    @property
+    def routed_size(self) -> int:
+        """Size of the vectors that routed experts read and write."""
+        return self.model.routed_size
+
     @cached_property
     def sent_rows(self) -> Number:
         """Rows that a device sends to experts: one for each of its tokens and their experts."""
@@ -362,32 +387,3 @@ class Sizes:
     def sent_entries(self) -> Number:
         """Entries that a device sends to its neighbour in the next stage: its part of a micro-batch's activations."""
         return self.tokens * self.hidden // self.tp
-
-
-_REMEMBERED = 1 << 9
-"""Lists of ops that are remembered, of some ten thousand bytes each."""
-
-
-class _Remembered:
-    """Describes a layer once for the sizes of one device; descriptions for arrays of sizes are not kept."""
-
-    def __init__(self) -> None:
-        self._known: list[Callable[[], None]] = []
-
-    def __call__(self, describe: Callable[[Sizes], T]) -> Callable[[Sizes], T]:
-        known = lru_cache(maxsize=_REMEMBERED)(describe)
-        self._known.append(known.cache_clear)
-
-        @wraps(describe)
-        def described(s: Sizes) -> T:
-            return known(s) if isinstance(s.tp, int) else describe(s)
-
-        return described
-
-    def forget(self) -> None:
-        """Clear the cache of described layers."""
-        for clear in self._known:
-            clear()
-
-
-remembered_ops = _Remembered()

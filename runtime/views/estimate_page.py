@@ -22,9 +22,9 @@ from kernelcast.runtime.views.formatting import (
     percent,
     rate,
     seconds,
+    sizes_text,
 )
-from kernelcast.runtime.views.memory_over_step_picture import LEGEND, memory_over_step_picture
-from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
+from kernelcast.runtime.views.memory_pictures import LEGEND, PARTS, memory_over_step_picture, memory_picture
 from kernelcast.runtime.views.page import (
     Markup,
     bullets,
@@ -71,7 +71,6 @@ def _header(estimate: Estimate, run: Training | None) -> Markup:
 
 
 def layout_line(estimate: Estimate) -> str:
-    """The layout of the estimate in a line."""
     layout = estimate.parallelism
     schedule = {
         "gpipe": "GPipe",
@@ -121,10 +120,8 @@ def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     memory = estimate.memory
     room = "device memory not known"
     if memory.gpu_memory_bytes is not None:
-        reserved = f", {gibibytes(memory.reserved_bytes)} of it reserved" if memory.reserved_bytes else ""
-        room = (
-            f"{'fits' if memory.fits else 'does not fit'} into {gibibytes(memory.gpu_memory_bytes)}{reserved}"
-        )
+        less = f" less {taken}" if (taken := sizes_text(memory.taken_bytes)) else ""
+        room = f"{'fits' if memory.fits else 'does not fit'} into {gibibytes(memory.gpu_memory_bytes)}{less}"
     yield "fullest device", gibibytes(memory.largest_bytes), room
 
 
@@ -170,7 +167,7 @@ def question(estimate: Estimate) -> dict[str, str]:
         f"vocabulary {estimate.padded_vocabulary_size:,} (padded), {total_parameters(model):,} parameters",
         "layers per stage": counts_text(estimate.layer_counts),
         "global batch": f"{counted(layout.samples_per_update, 'sample')}, "
-        f"{layout.samples_per_update * model.sequence_length:,} tokens",
+        f"{layout.samples_per_update * layout.sample_length(model):,} tokens",
         "cluster": f"{counted(layout.world_size, 'device')}, {estimate.cluster.gpus_per_node:,} per node "
         f"({estimate.cluster_source})",
         "hardware": "; ".join((*source.compute, *source.fabric)) or "not recorded",
@@ -196,8 +193,7 @@ def question(estimate: Estimate) -> dict[str, str]:
 def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) -> Markup:
     if timeline is None:
         return section("Timeline", element("p", f"Not drawn: {too_long}.", class_="soft"), _stages(estimate))
-    picture = timeline_picture(estimate, timeline)
-    notes = list(picture.notes)
+    svg, notes = timeline_picture(estimate, timeline)
     if estimate.timeline == "closed-form":
         notes.append(
             "the predicted step is the closed form's; the drawing is the simulated schedule, "
@@ -207,7 +203,7 @@ def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) 
     return section(
         "Timeline",
         *said,
-        region("Timeline", picture.svg),
+        region("Timeline", svg),
         timeline_legend(estimate),
         _stages(estimate),
     )
@@ -239,37 +235,19 @@ def _shares(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
     shares = step_shares(estimate, timeline)
     whole_s = sum(share.time_s for share in shares)
     largest_s = max(share.time_s for share in shares)
-    strip = [
-        element(
-            "span",
-            class_=share.style,
-            style=f"flex: {share.time_s / whole_s:.6f} 0 0",
-            title=f"{share.name}: {percent(share.time_s / whole_s)}",
-        )
-        for share in shares
-    ]
-    rows = []
+    strip, rows = [], []
     for share in shares:
-        part = share.time_s / whole_s
-        bar = element(
-            "span", class_=f"bar {share.style}", style=f"width: {100 * share.time_s / largest_s:.2f}%"
-        )
-        rows.append(
-            element(
-                "div",
-                element("dt", element("span", class_=f"key {share.style}"), " ", share.name),
-                element("dd", seconds(share.time_s), class_="number"),
-                element("dd", percent(part), class_="number"),
-                element("dd", bar, class_="track"),
-            )
-        )
+        part, width = share.time_s / whole_s, 100 * share.time_s / largest_s
+        place = {"style": f"flex: {part:.6f} 0 0", "title": f"{share.name}: {percent(part)}"}
+        strip.append(element("span", class_=share.style, **place))
+        name = element("dt", element("span", class_=f"key {share.style}"), " ", share.name)
+        numbers = (element("dd", text, class_="number") for text in (seconds(share.time_s), percent(part)))
+        bar = element("span", class_=f"bar {share.style}", style=f"width: {width:.2f}%")
+        rows.append(element("div", name, *numbers, element("dd", bar, class_="track")))
+    said = f"A device of the average stage, from the start to the end of the step ({seconds(whole_s)})."
     return section(
         "Where the time goes",
-        element(
-            "p",
-            f"A device of the average stage, from the start to the end of the step ({seconds(whole_s)}).",
-            class_="soft",
-        ),
+        element("p", said, class_="soft"),
         element("div", *strip, class_="strip", aria_hidden="true"),
         element("dl", *rows, class_="shares"),
     )
@@ -297,13 +275,11 @@ def _memory(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
 
 
 def _memory_over_step(estimate: Estimate, timeline: StepTimeline) -> Iterator[Markup]:
-    over = memory_over_step_picture(estimate, timeline)
+    svg, peaks = memory_over_step_picture(estimate, timeline)
     yield element("h3", "Over the step")
-    yield region("Memory over the step", over.svg)
+    yield region("Memory over the step", svg)
     yield legend(LEGEND)
-    yield details(
-        "Peaks in figures", rows_table(over.peaks, caption="Per device, the first pass at its peak")
-    )
+    yield details("Peaks in figures", rows_table(peaks, caption="Per device, the first pass at its peak"))
 
 
 def _operators(estimate: Estimate) -> Markup:
@@ -318,12 +294,8 @@ def _operators(estimate: Estimate) -> Markup:
 def _footer(estimate: Estimate) -> Markup:
     source = estimate.provenance
     software = "; ".join(source.software) or "not recorded"
-    return element(
-        "footer",
-        element(
-            "p",
-            f"kernelcast {source.kernelcast_version}; measured with {software}. Bundle {source.bundle_digest}, "
-            f"data set {source.dataset_digest}.",
-        ),
-        class_="soft",
+    said = (
+        f"kernelcast {source.kernelcast_version}; measured with {software}. Bundle {source.bundle_digest}, "
+        f"data set {source.dataset_digest}."
     )
+    return element("footer", element("p", said), class_="soft")

@@ -35,6 +35,11 @@ def between(low_s: float, high_s: float, *, like: float | None = None) -> str:
     return f"{seconds(low_s, like=like).split()[0]} to {seconds(high_s, like=like)}"
 
 
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Sizes with their names: `1.5 GiB reserved, 0.8 GiB NCCL`."""
+    return ", ".join(f"{gibibytes(size)} {name}" for name, size in sizes.items())
+
+
 def in_days(days: float, *, like: float | None = None) -> str:
     """A time of days on the calendar: `1,234.5 days`; below two in the unit that reads best, `3.500 h`."""
     if (days if like is None else like) >= 2:
@@ -96,7 +101,6 @@ def counted(count: int, what: str) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name cut to `most` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
@@ -159,7 +163,6 @@ def cell_text(column: str, value: Any) -> str:
 
 
 def table_texts(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of one row or more with the same columns."""
     return [heading(name) for name in rows[0]], [
         [cell_text(name, value) for name, value in row.items()] for row in rows
     ]

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.views.formatting import cell_text, heading, shortened_apart
 
-_VOID = {"rect", "path", "line", "use", "meta", "img"}
+_ZOOMS = (1, 2, 4, 8)
+_VOID = {"rect", "path", "line", "use", "meta", "img", "input"}
 _LONGEST = 80  # characters of a name in a table, so that the numbers next to it stay in sight
 
 
@@ -39,7 +40,6 @@ def element(tag: str, *content: str, **attributes: str | float) -> Markup:
 
 
 def joined(parts: Iterable[str], separator: str = "") -> Markup:
-    """Parts one after the other."""
     return Markup(separator.join(escaped(part) for part in parts))
 
 
@@ -64,7 +64,6 @@ def _value(value: str | float) -> str:
 
 @cache
 def asset_text(name: str) -> str:
-    """A style sheet or script of this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
@@ -92,7 +91,6 @@ def document(title: str, *body: str, sorts: bool = False) -> str:
 
 
 def section(title: str, *content: str) -> Markup:
-    """A section under a heading."""
     return element("section", element("h2", title), *content)
 
 
@@ -120,6 +118,18 @@ def details(summary: str, *content: str) -> Markup:
 def region(label: str, content: str) -> Markup:
     """Content that may be wider than the page: it scrolls by itself, with the keyboard too."""
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def zoomed(name: str, label: str, content: str) -> Markup:
+    """A region with a picture that can be enlarged, without a script; `name` is unique on the page."""
+    choices = (
+        element("label", element("input", type="radio", name=f"zoom-{name}", value=factor,
+                                 **({"checked": "checked"} if factor == _ZOOMS[0] else {})), f"{factor} ×")
+        for factor in _ZOOMS
+    )  # fmt: skip
+    return joined(
+        [element("fieldset", element("legend", "zoom"), *choices, class_="zoom"), region(label, content)]
+    )
 
 
 def table(

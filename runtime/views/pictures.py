@@ -5,8 +5,7 @@ from typing import Any
 
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.views.memory_over_step_picture import LEGEND, memory_over_step_picture
-from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
+from kernelcast.runtime.views.memory_pictures import LEGEND, PARTS, memory_over_step_picture, memory_picture
 from kernelcast.runtime.views.simulated_step import step_or_reason
 from kernelcast.runtime.views.step_breakdown import operator_totals, step_shares
 from kernelcast.runtime.views.timeline_picture import legend_entries, timeline_picture
@@ -21,9 +20,8 @@ def pictures(estimate: Estimate) -> dict[str, Any]:
     drawn: dict[str, Any] = {"svg": "", "notes": [f"not drawn: {too_long}"]}
     over_step = ""
     if timeline is not None:
-        picture = timeline_picture(estimate, timeline)
-        drawn = {"svg": picture.svg, "notes": list(picture.notes)}
-        over_step = memory_over_step_picture(estimate, timeline).svg
+        drawn = dict(zip(("svg", "notes"), timeline_picture(estimate, timeline), strict=True))
+        over_step, _ = memory_over_step_picture(estimate, timeline)
     return {
         "format": PICTURES_FORMAT,
         "timeline": {**drawn, "legend": _legend(legend_entries(estimate))},

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline, step_timeline
 from kernelcast.runtime.pipeline.passes import Kind
@@ -52,7 +53,6 @@ class PassCollectives:
 
     @classmethod
     def of(cls, estimate: Estimate) -> "PassCollectives":
-        """The collectives of an estimate's step."""
         found: defaultdict[tuple[int, Kind, str], float] = defaultdict(float)
         chunks = estimate.parallelism.virtual_stages  # of one copy of the model
         for row in estimate.operators:
@@ -85,14 +85,8 @@ def simulated_step(estimate: Estimate) -> StepTimeline:
     Raises:
         UsageError: the step has too many passes to list them.
     """
-    layout = estimate.parallelism
-    return step_timeline(
-        schedule=layout.schedule,
-        pp=layout.pp,
-        micro_batches=layout.micro_batches,
-        virtual_stages=layout.virtual_stages,
-        durations=estimate.durations,
-    )
+    shape = values_of(estimate.parallelism, "schedule", "pp", "micro_batches", "virtual_stages")
+    return step_timeline(**shape, durations=estimate.durations)
 
 
 def step_or_reason(estimate: Estimate) -> tuple[StepTimeline | None, str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.pipeline.passes import Kind, Pass, units
@@ -73,28 +74,24 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
     for stage in estimate.stages:
         for name, time_s in stage.update_ops_s.items():
             update_ops[name] = update_ops.get(name, 0.0) + time_s
-    waits = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
+    waits_us = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
+    transfers_s, stages_s, reduce_s = (one * _US for one in waits_us)
+    gather_s = sum(stage.all_gather_s for stage in estimate.stages) / pp
+    copies = " and copies to the host" if estimate.parallelism.offload_activations else ""
     shares = [
-        *(Share(name=name, style=style, time_s=parts[part]) for part, (name, style) in _PASS_PARTS.items()),
-        *(
-            Share(name=name, style=style, time_s=time_s)
-            for name, style, time_s in (
-                *((name, style, collectives[style]) for style, name in NAMES.items()),
-                (_overlapped_name(estimate), "sharded", exposed_s),
-                ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
-                ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),
-                ("exposed data-parallel all-reduce", "reduce", waits.reduce_us * _US),
-                *((name.replace("_", " "), "optimizer", time_s / pp) for name, time_s in update_ops.items()),
-                (
-                    "all-gather of parameters",
-                    "gather",
-                    sum(stage.all_gather_s for stage in estimate.stages) / pp,
-                ),
-            )
-        ),
+        *((name, style, parts[part]) for part, (name, style) in _PASS_PARTS.items()),
+        *((name, style, collectives[style]) for style, name in NAMES.items()),
+        (f"overlapped collectives{copies}, exposed part", "sharded", exposed_s),
+        ("waiting for transfers between stages", "transfer", transfers_s),
+        ("waiting for other stages (bubble)", "bubble", stages_s),
+        ("exposed data-parallel all-reduce", "reduce", reduce_s),
+        *((name.replace("_", " "), "optimizer", time_s / pp) for name, time_s in update_ops.items()),
+        ("all-gather of parameters", "gather", gather_s),
     ]
-    smallest_s = 1e-9 * sum(share.time_s for share in shares)
-    return tuple(share for share in shares if share.time_s > smallest_s)
+    smallest_s = 1e-9 * sum(time_s for *_, time_s in shares)
+    return tuple(
+        Share(name=name, style=style, time_s=time_s) for name, style, time_s in shares if time_s > smallest_s
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +138,6 @@ def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
     return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.role, row.direction))
 
 
-def _overlapped_name(estimate: Estimate) -> str:
-    copies = " and copies to the host" if estimate.parallelism.offload_activations else ""
-    return f"overlapped collectives{copies}, exposed part"
-
-
 def _busy_us(estimate: Estimate) -> Times:
     """Time of the passes of every stage in a step, float64 [stages] in µs."""
     durations, overlap = estimate.durations, estimate.durations.overlap
@@ -163,16 +155,8 @@ def _busy_us(estimate: Estimate) -> Times:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waits:
-    """Means over the stages."""
-
-    transfers_us: float
-    stages_us: float
-    reduce_us: float
-
-
-def _waits_of_passes(timeline: StepTimeline) -> _Waits:
+def _waits_of_passes(timeline: StepTimeline) -> tuple[float, float, float]:
+    """Waits in µs for transfers, for other stages and for gradients; means over the stages."""
     transfers_us = stages_us = reduce_us = 0.0
     for stage in timeline.stages:
         sent_us, waited_us = _gaps(stage, timeline)
@@ -180,7 +164,7 @@ def _waits_of_passes(timeline: StepTimeline) -> _Waits:
         stages_us += waited_us + timeline.step_us - stage.update.end_us
         reduce_us += stage.update.start_us - stage.ends_us[-1]
     pp = len(timeline.stages)
-    return _Waits(transfers_us=transfers_us / pp, stages_us=stages_us / pp, reduce_us=reduce_us / pp)
+    return transfers_us / pp, stages_us / pp, reduce_us / pp
 
 
 def _gaps(stage: StageTimeline, timeline: StepTimeline) -> tuple[float, float]:
@@ -211,18 +195,11 @@ def _transfer_us(one: Pass, timeline: StepTimeline) -> float:
     return timeline.send_backward_us[one.chunk + 1]
 
 
-def _waits_in_total(estimate: Estimate) -> _Waits:
-    layout, durations = estimate.parallelism, estimate.durations
-    simulated = simulate(
-        schedule=layout.schedule,
-        pp=layout.pp,
-        micro_batches=layout.micro_batches,
-        virtual_stages=layout.virtual_stages,
-        durations=durations,
-    )
+def _waits_in_total(estimate: Estimate) -> tuple[float, float, float]:
+    """`_waits_of_passes` of a step that is not listed: none for transfers."""
+    shape = values_of(estimate.parallelism, "schedule", "pp", "micro_batches", "virtual_stages")
+    simulated = simulate(**shape, durations=estimate.durations)
     busy_us = _busy_us(estimate)
     between_us = simulated.compute_end_us[0] - busy_us + simulated.step_us[0] - simulated.end_us[0]
     reduce_us = np.maximum(0.0, simulated.all_reduce_end_us[0] - simulated.compute_end_us[0])
-    return _Waits(
-        transfers_us=0.0, stages_us=max(0.0, float(between_us.mean())), reduce_us=float(reduce_us.mean())
-    )
+    return 0.0, max(0.0, float(between_us.mean())), float(reduce_us.mean())

@@ -19,12 +19,7 @@ from kernelcast.runtime.views.page import (
     raw,
     rectangles,
 )
-from kernelcast.runtime.views.simulated_step import (
-    PassCollectives,
-    Span,
-    stage_spans,
-    transfers,
-)
+from kernelcast.runtime.views.simulated_step import PassCollectives, Span, stage_spans, transfers
 from kernelcast.runtime.views.step_breakdown import NAMES
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1188.0, 30.0
@@ -50,14 +45,6 @@ _SHAPES = {  # style: first and last fraction of the row's height, from the lowe
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelinePicture:
-    """The drawing, and notes on omissions."""
-
-    svg: Markup
-    notes: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """A stretch of time and where on the page it is drawn."""
@@ -71,8 +58,11 @@ class Window:
         return self.left + (time_us - self.start_us) * self.scale
 
 
-def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePicture:
-    """Draw a step. Long steps are cut in the middle; with more than 96 stages, the first and last 48 are drawn."""
+def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> tuple[Markup, list[str]]:
+    """Draw a step, with notes on what is left out.
+
+    Long steps are cut in the middle; with more than 96 stages, the first and last 48 are drawn.
+    """
     windows = drawn_windows(estimate, timeline)
     stages, height = drawn_stages(timeline.stages)
     notes = []
@@ -100,7 +90,7 @@ def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePict
     shapes = (*time_axis(windows, bottom), *rows, links, *cut_marks(windows, bottom))
     title, size = "Timeline of one simulated training step", {"width": _WIDTH, "height": bottom + 26}
     svg = picture("timeline", title, description, *shapes, **size)
-    return TimelinePicture(svg=svg, notes=tuple(notes))
+    return svg, notes
 
 
 def drawn_windows(estimate: Estimate, timeline: StepTimeline) -> list[Window]:
@@ -256,7 +246,6 @@ def cut_marks(windows: list[Window], bottom: float) -> Iterator[Markup]:
 
 
 def timeline_legend(estimate: Estimate) -> Markup:
-    """The legend of this step's colours and shapes."""
     return legend(legend_entries(estimate))
 
 

@@ -89,7 +89,6 @@ class Agreement:
 
 
 def site_of_merges(connection: sqlite3.Connection, sources: list[Source]) -> dict[str, str]:
-    """The site of every merge, by the id of the merge."""
     pulled = {digest: source.name for source in sources for digest in source.pulled()}
     return {
         one.id: pulled.get(one.file_digest) or one.signer or f"file {one.id[:12]}"

@@ -66,7 +66,6 @@ class Part(Record):
 
     @property
     def path(self) -> str:
-        """Where it lies in the folder."""
         return f"parts/{self.digest}.db.xz"
 
     @property
@@ -88,7 +87,6 @@ class PublishedBundle(Record):
 
     @property
     def path(self) -> str:
-        """Where it lies in the folder."""
         return f"bundles/{self.digest}.kcast"
 
 
@@ -103,7 +101,6 @@ class Description(Record):
 
     @property
     def path(self) -> str:
-        """Where it lies in the folder."""
         return f"descriptions/{self.digest}.toml"
 
 
@@ -184,12 +181,7 @@ _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "floa
 
 
 def read_index(content: bytes, where: str) -> Index:
-    """The index in a file.
-
-    Raises:
-        DataError: not an index, of a newer format, or a value is outside what is allowed; the message begins with
-            `where`.
-    """
+    """The index in a file; a DataError begins with `where`: it is none, newer, or a value is not allowed."""
     try:
         values: Any = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """What sources offer, by the indexes that were fetched last: rows of a device and its software, and bundles."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,12 +23,10 @@ class Offer:
 
     @property
     def hardware(self) -> str:
-        """The device, described."""
         return self.index.hardware.get(self.parts[0].hardware, "no device")
 
     @property
     def software(self) -> str:
-        """Its software, described."""
         return self.index.software.get(self.parts[0].software, "")
 
     @property
@@ -50,36 +48,25 @@ class Offer:
 
 
 def offers(words: Sequence[str] = (), names: tuple[str, ...] = ()) -> list[Offer]:
-    """Rows that match every word, by source, device and software; most rows first.
-
-    Raises:
-        UsageError, DataError: there is no source, or an index cannot be read.
-    """
+    """Rows that match every word, by source, device and software, most first; errors as `chosen_sources`."""
     found = list[Offer]()
-    for source in chosen_sources(names):
-        index = source.index()
+    for source, index in _indexes(names):
         groups: dict[tuple[str, str], list[Part]] = {}
-        for part in index.matching(tuple(words)) if index else ():
+        for part in index.matching(tuple(words)):
             groups.setdefault((part.hardware, part.software), []).append(part)
-        found += [Offer(source=source, index=index, parts=tuple(parts)) for parts in groups.values() if index]
+        found += [Offer(source=source, index=index, parts=tuple(parts)) for parts in groups.values()]
     return sorted(found, key=lambda offer: -offer.rows)
 
 
 def published_bundle(device: str) -> tuple[Path, str] | None:
-    """The newest bundle of a device that a source publishes, fetched unless it was before; and whose it is.
-
-    Raises:
-        UsageError, DataError: as `offers`, or it cannot be fetched or has another digest.
-    """
-    found: list[tuple[str, PublishedBundle, Source, Index]] = []
-    for source in chosen_sources(()):
-        if index := source.index():
-            found += [(one.created_at, one, source, index) for one in index.bundles_of(device)]
+    """The newest bundle of a device that a source publishes, fetched unless it was before, and whose; as `offers`."""
+    found = [(bundle, source, index) for source, index in _indexes() for bundle in index.bundles_of(device)]
     if not found:
         return None
-    _, bundle, source, index = max(found, key=lambda one: one[0])
-    path = _fetched(source, bundle, "kcast")
-    return path, f"{_site(source, index)}: bundle of {bundle.created_at[:10]}, {source.trust}"
+    bundle, source, index = max(found, key=lambda one: one[0].created_at)
+    return _fetched(
+        source, bundle
+    ), f"{_site(source, index)}: bundle of {bundle.created_at[:10]}, {source.trust}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +85,9 @@ class PublishedName:
 
 
 def published_files(words: Sequence[str] = (), names: tuple[str, ...] = ()) -> list[PublishedName]:
-    """Bundles, fabrics and stacks with every word, by source.
-
-    Raises:
-        UsageError, DataError: as `offers`.
-    """
+    """Bundles, fabrics and stacks with every word, by source; errors as `offers`."""
     found = list[PublishedName]()
-    for source in chosen_sources(names):
-        if not (index := source.index()):
-            continue
+    for source, index in _indexes(names):
         of, day = _site(source, index), index.published_at[:10]
         for bundle in index.bundles:
             name = f"{', '.join(bundle.devices)} {bundle.dtype}"
@@ -118,23 +99,26 @@ def published_files(words: Sequence[str] = (), names: tuple[str, ...] = ()) -> l
 
 
 def published_description(kind: str, name: str) -> tuple[Path, str] | None:
-    """The fabric or stack of that name in the first source that has one, fetched unless it was before; and whose it is.
-
-    Raises:
-        UsageError, DataError: as `published_bundle`.
-    """
-    for source in chosen_sources(()):
-        if not (index := source.index()):
-            continue
+    """The first fabric or stack of that name in a source, fetched unless it was before, and whose; as `offers`."""
+    for source, index in _indexes():
         for one in index.descriptions:
             if (one.kind, one.name) == (kind, name):
-                path, day = _fetched(source, one, "toml"), index.published_at[:10]
-                return path, f"{_site(source, index)}: {kind} {name} of {day}, {source.trust}"
+                day = index.published_at[:10]
+                return _fetched(
+                    source, one
+                ), f"{_site(source, index)}: {kind} {name} of {day}, {source.trust}"
     return None
 
 
-def _fetched(source: Source, one: PublishedBundle | Description, suffix: str) -> Path:
-    path = source.cache / f"{one.digest}.{suffix}"
+def _indexes(names: tuple[str, ...] = ()) -> Iterator[tuple[Source, Index]]:
+    """The named sources, or all, whose index was fetched."""
+    for source in chosen_sources(names):
+        if index := source.index():
+            yield source, index
+
+
+def _fetched(source: Source, one: PublishedBundle | Description) -> Path:
+    path = source.cache / Path(one.path).name
     with made(source.cache), error_context(f"source {source.name}"):
         Transfer(source=source).download(one.path, path, size_bytes=one.size_bytes, digest=one.digest)
     return path

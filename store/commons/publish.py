@@ -16,7 +16,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -45,6 +45,7 @@ from kernelcast.store.commons.index import (
     PublishedFile,
     read_index,
 )
+from kernelcast.store.commons.sources import made
 from kernelcast.store.connection import connect, foreign_database
 from kernelcast.store.copying import Condition, Selection
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, unfinished_file
@@ -89,7 +90,6 @@ class Published:
     rows: Counter[str]  # in new parts
     merged_samples: int  # left out
     texts: Mapping[str, Sequence[str]]
-    is_same: bool
 
 
 def publish(
@@ -122,16 +122,15 @@ def publish(
         raise DataError(f"{folder}: its index is signed, expected --key")
     with ExitStack() as stack:
         target = Path(stack.enter_context(TemporaryDirectory(prefix="kernelcast-"))) if is_dry_run else folder
-        with error_context_of(target):
+        with made(target):
             for name in _FILES:
                 (target / name).mkdir(parents=True, exist_ok=True)
         with_parquet |= before is not None and any(part.parquet for part in before.parts)
         writer = _Writer(target=target, folder=folder, before=before, with_parquet=with_parquet)
         with foreign_database(database, max_size_bytes=max_size_bytes) as connection, reported(database):
             parts = tuple(writer.parts(connection, database, with_notes))
-            merged = connection.execute(
-                "SELECT count(*) FROM merged_row WHERE table_name = 'sample'"
-            ).fetchone()
+            merged = connection.execute("SELECT count(*) FROM merged_row WHERE table_name = 'sample'")
+            [merged_samples] = merged.fetchone()
             described = {table: _described(connection, table, parts) for table in _DESCRIBED}
         index = Index(
             published_at=utc_now(),
@@ -142,10 +141,9 @@ def publish(
             descriptions=tuple(writer.descriptions(fabrics, stacks)),
             **described,
         )
-        is_same = before is not None and replace(index, published_at=before.published_at) == before
-        if is_same and before is not None:
+        if before is not None and replace(index, published_at=before.published_at) == before:
             index = before
-        if not is_dry_run and not (is_same and is_signed == (key is not None)):
+        if not is_dry_run and (index is not before or is_signed != (key is not None)):
             _write_index(folder, index, key)
         removed = 0 if is_dry_run else _remove_unnamed(folder, index, before)
     return Published(
@@ -153,23 +151,9 @@ def publish(
         written=tuple(writer.written),
         rows=+writer.rows,
         texts=writer.texts,
-        merged_samples=merged[0],
+        merged_samples=merged_samples,
         removed=removed,
-        is_same=is_same,
     )
-
-
-@contextmanager
-def error_context_of(folder: Path) -> Iterator[None]:
-    """Errors of the file system as one line that names the folder.
-
-    Raises:
-        DataError: for any OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
 def _commons(folder: Path) -> Index | None:
@@ -187,7 +171,7 @@ def _commons(folder: Path) -> Index | None:
         raise DataError(
             f"{folder}: is no commons ({INDEX_FILE} is missing) and not empty, expected a commons or a new folder"
         )
-    with error_context_of(folder):
+    with made(folder):
         others = [
             one
             for name in names
@@ -242,7 +226,7 @@ class _Writer:
         self, connection: sqlite3.Connection, source: Path, selection: Selection, stated: Mapping[str, Any]
     ) -> Part:
         place = self.target / "parts" / "part"
-        with error_context_of(self.target), unfinished_beside(place) as packed, unfinished_file(place) as new:
+        with made(self.target), unfinished_beside(place) as packed, unfinished_file(place) as new:
             copied = copy_selection(connection, source, new, selection, named=place)
             self.rows += copied.rows
             for name, found in copied.texts.items():
@@ -376,7 +360,7 @@ def _remove_unnamed(folder: Path, index: Index, before: Index | None) -> int:
         for one in os.listdir(folder / name)
         if form.fullmatch(one) and one not in named
     ]
-    with error_context_of(folder):
+    with made(folder):
         for path in unnamed:
             path.unlink(missing_ok=True)
     return len(unnamed)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.views.formatting import counted
 from kernelcast.runtime.views.page import Markup, bullets, document, element, rows_table, section, table, tile
 from kernelcast.store.commons.agreement import Agreement
@@ -105,17 +106,11 @@ def _agreement(agreements: Sequence[Agreement], database: str) -> Markup:
         )
     listed = [
         {
-            "site": one.site,
-            "operator": one.operator,
-            "direction": one.direction,
-            "dtype": one.dtype,
-            "sites": one.sites,
-            "points": one.points,
+            **values_of(one, "site", "operator", "direction", "dtype", "sites", "points"),
             "median_ratio": one.ratio,
             "spread_ratio": one.spread,
             "verdict": "outlier" if one.is_outlier else "",
-            "hardware": one.hardware,
-            "software": one.software,
+            **values_of(one, "hardware", "software"),
         }
         for one in agreements[:_MOST_ROWS]
     ]

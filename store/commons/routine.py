@@ -38,11 +38,7 @@ kernelcast commons pull --into {sites} || true
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routine:
-    """What a site measures and publishes, again and again; `gpus_per_node` is 0 for nodes without GPUs.
-
-    Raises:
-        UsageError: a path or name has characters that are not printable.
-    """
+    """What a site measures and publishes again and again, with printable names; `gpus_per_node` is 0 without GPUs."""
 
     database: Path
     folder: Path
@@ -74,7 +70,6 @@ class Routine:
 
     @property
     def cron(self) -> str:
-        """A line for crontab that submits the script every Sunday."""
         return f"17 3 * * 0 cd {shlex.quote(str(Path.cwd()))} && sbatch {shlex.quote(self.name)}"
 
     @property

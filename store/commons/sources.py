@@ -51,7 +51,6 @@ class Source(Record):
 
     @property
     def trust(self) -> str:
-        """In words."""
         if self.is_distrusted:
             return "distrusted"
         if not self.allowed_signers:
@@ -69,11 +68,7 @@ class Source(Record):
         return _folder("XDG_CACHE_HOME", ".cache") / "commons" / self.name
 
     def index(self) -> Index | None:
-        """The index that was fetched last; None before the first time.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """The index that was fetched last; None before the first time, DataError where it cannot be read."""
         path = self.folder / INDEX_FILE
         try:
             content = read_small_file(path, where=str(path), most_bytes=MOST_INDEX_BYTES)
@@ -82,7 +77,6 @@ class Source(Record):
         return read_index(content, str(path))
 
     def forget(self) -> None:
-        """Delete what is kept of it."""
         for folder in (self.folder, self.cache):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -105,11 +99,7 @@ def default_allowed_signers() -> Path:
 
 
 def read_sources() -> list[Source]:
-    """All sources, in the order in which they were added.
-
-    Raises:
-        DataError: the file is not what `write_sources` writes.
-    """
+    """All sources, in the order in which they were added; DataError where `write_sources` did not write the file."""
     path = _sources_file()
     try:
         values = read_toml(path, where=str(path))
@@ -120,11 +110,7 @@ def read_sources() -> list[Source]:
 
 
 def chosen_sources(names: tuple[str, ...]) -> list[Source]:
-    """The named sources, or all that are not distrusted.
-
-    Raises:
-        UsageError: there are none, or a named one is unknown or distrusted.
-    """
+    """The named sources, or all that are not distrusted; UsageError without any, or for any other name."""
     known = {one.name: one for one in read_sources()}
     if not known:
         raise UsageError(f"{_sources_file()} names no source, expected one (kernelcast commons add)")
@@ -141,11 +127,7 @@ def chosen_sources(names: tuple[str, ...]) -> list[Source]:
 
 
 def write_sources(sources: list[Source]) -> None:
-    """Replace the list of sources.
-
-    Raises:
-        DataError: it cannot be written.
-    """
+    """Replace the list of sources; DataError where it cannot be written."""
     path = _sources_file()
     with made(path.parent):
         write_pieces(path, [toml_document({"source": [one.to_dict() for one in sources]})])
@@ -153,11 +135,7 @@ def write_sources(sources: list[Source]) -> None:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """Make a folder of the user's own for the block.
-
-    Raises:
-        DataError: it cannot be made, or the file system fails in the block.
-    """
+    """Make a folder of the user's own for the block; DataError where the file system fails, also in the block."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

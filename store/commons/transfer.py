@@ -9,7 +9,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import IO, Any
 from urllib import request
@@ -48,11 +48,7 @@ class Transfer:
     received_bytes: int = 0
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """A small file.
-
-        Raises:
-            Missing, Interrupted, DataError: it is not there, ended early, is larger, or cannot be fetched.
-        """
+        """A small file; Missing, Interrupted or another DataError where it cannot be fetched."""
         pieces = list(self._pieces(name, 0, most_bytes))
         return b"".join(piece for _, piece in pieces)
 
@@ -80,7 +76,7 @@ class Transfer:
                     raise
                 continue
             with target.open("rb") as content:
-                found = _sha256(content)
+                found = file_digest(content, "sha256").hexdigest()
             if found == digest:
                 return
             target.unlink()
@@ -209,10 +205,3 @@ def _opener(other_hosts: bool) -> request.OpenerDirector:
     ):
         opener.add_handler(handler)
     return opener
-
-
-def _sha256(content: IO[bytes]) -> str:
-    digest = sha256()
-    while block := content.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()

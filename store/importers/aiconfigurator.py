@@ -84,12 +84,8 @@ def read_aiconfigurator(
 ) -> Parsed:
     """Read files, and the `*.parquet` of folders.
 
-    Devices per node are the largest number of devices in a collective of the files, unless `described` has them.
-
-    Raises:
-        DataError: a file is not such a table (in a folder this is a malformed line), no row is usable, or, with
-            `strict`, a line is malformed.
-        UsageError: pyarrow is not installed, or `commit` is no commit.
+    Devices per node are the largest number of devices in a collective of the files, unless `described` has them. Errors
+    as `Reader`, but a file in a folder that is no such table is a malformed line; UsageError without pyarrow too.
     """
     description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
     parsed = Parsed(strict=strict)

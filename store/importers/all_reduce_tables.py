@@ -5,14 +5,14 @@ and bus bandwidth, out of place and in place. Vidur's files are named by the col
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.store.importers.description import Description
-from kernelcast.store.importers.parsed import Parsed, TimedRow
+from kernelcast.store.importers.parsed import Parsed, TimedRow, reader
 from kernelcast.store.importers.tables import Cells, CsvTable, LeftOut, Malformed, positive, read_text_file
 
 _VTRAIN_HEADER = ("size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(ns)", "busbw(GB/s)")
@@ -23,60 +23,19 @@ _LARGEST_DIFFERENCE = 0.05
 _VIDUR_OPERATORS = {"all_reduce": "all_reduce", "send_recv": "point_to_point"}
 _VIDUR_DTYPE = "float16"
 
-_Opened = tuple[CsvTable, Callable[[Cells], Iterator[TimedRow]]]
-"""A table, and the reader of its rows."""
 
-
-def read_vtrain(
-    paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
-) -> Parsed:
-    """Read all-reduces of vTrain, trace/NODE/AR_GPU*.csv.
-
-    Raises:
-        DataError: a file is not such a table, or, with `strict`, a line is malformed.
-        UsageError: the description lacks the device or the devices per node.
-    """
-    return _read(paths, _vtrain, "import vtrain", described, strict)
-
-
-def read_vidur(
-    paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
-) -> Parsed:
-    """Read collectives of Vidur, data/profiling/network/NODE/*.csv; only rows within one node.
-
-    Raises:
-        DataError: a file is not such a table, or, with `strict`, a line is malformed.
-        UsageError: the description lacks the device or the devices per node.
-    """
-    return _read(paths, _vidur, "import vidur", described, strict)
-
-
-def _read(
-    paths: Sequence[Path],
-    opened: Callable[[CsvTable], _Opened],
-    command: str,
-    described: Description | None,
-    strict: bool,
-) -> Parsed:
-    description = described or Description()
-    parsed = Parsed(strict=strict, files=len(paths))
-    fabric = description.network()
-    for path in paths:
-        table, convert = opened(CsvTable.of(read_text_file(path)))
-        parsed.add_run(command, table, description, parsed.read(table, convert), fabric=fabric)
-    return parsed.checked(paths)
-
-
-def _vtrain(table: CsvTable) -> _Opened:
+def _vtrain(path: Path, description: Description, parsed: Parsed) -> None:
+    fabric, table = description.network(), CsvTable.of(read_text_file(path))
     named = _VTRAIN_NAME.fullmatch(table.name)
     if named is None:
         found = f"{table.name!r:.60}"
-        raise DataError(f"{table.path}: is not vTrain's: name is {found}, expected AR_GPU8.csv or similar")
+        raise DataError(f"{path}: is not vTrain's: name is {found}, expected AR_GPU8.csv or similar")
     if table.columns != _VTRAIN_HEADER:
         found, expected = f"{list(table.columns)!r:.80}", list(_VTRAIN_HEADER)
-        raise DataError(f"{table.path}: is not vTrain's: columns are {found}, expected {expected}")
+        raise DataError(f"{path}: is not vTrain's: columns are {found}, expected {expected}")
     names = (*_VTRAIN_HEADER[:3], "out-of-place", "its busbw", "in-place", "its in-place busbw")
-    return table.called(*names), partial(_vtrain_rows, int(named[1]))
+    rows = parsed.read(table.called(*names), partial(_vtrain_rows, int(named[1])))
+    parsed.add_run("import vtrain", table, description, rows, fabric=fabric)
 
 
 def _vtrain_rows(processes: int, cells: Cells) -> Iterator[TimedRow]:
@@ -100,9 +59,11 @@ def _vtrain_rows(processes: int, cells: Cells) -> Iterator[TimedRow]:
         )
 
 
-def _vidur(table: CsvTable) -> _Opened:
+def _vidur(path: Path, description: Description, parsed: Parsed) -> None:
+    fabric, table = description.network(), CsvTable.of(read_text_file(path))
     table.require(("num_workers", "devices_per_node", "size", "collective"), "Vidur's table of a collective")
-    return table, _vidur_rows
+    rows = parsed.read(table, _vidur_rows)
+    parsed.add_run("import vidur", table, description, rows, fabric=fabric)
 
 
 def _vidur_rows(cells: Cells) -> Iterator[TimedRow]:
@@ -123,3 +84,9 @@ def _vidur_rows(cells: Cells) -> Iterator[TimedRow]:
         time_us=cells.positive(f"time_stats.{collective}.median") * 1e3,
         statistic="median of several",
     )
+
+
+read_vtrain = reader(_vtrain)
+"""All-reduces of vTrain, trace/NODE/AR_GPU*.csv."""
+read_vidur = reader(_vidur)
+"""Collectives of Vidur, data/profiling/network/NODE/*.csv; only rows within one node."""

@@ -58,11 +58,7 @@ _TABLES: Mapping[str, type[Record]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Stated fields, by table.
-
-    Raises:
-        UsageError: a field is unknown or has another type.
-    """
+    """Stated fields, by table; UsageError for an unknown field or another type."""
 
     hardware: Fields = field(default_factory=lambda: _NONE)
     fabric: Fields = field(default_factory=lambda: _NONE)
@@ -82,11 +78,7 @@ class Description:
         return replace(self, **{name: {**getattr(below, name), **getattr(self, name)} for name in names})
 
     def compute(self) -> ComputeFingerprint:
-        """The device's fingerprint, by default of kind `cuda`.
-
-        Raises:
-            UsageError: the device name is missing.
-        """
+        """The device's fingerprint, by default of kind `cuda`; UsageError without a device name."""
         if not self.hardware.get("device_name"):
             raise UsageError(
                 "the files do not name the device that was measured; give --device-name or [hardware] device_name"
@@ -94,11 +86,7 @@ class Description:
         return ComputeFingerprint(**{"kind": "cuda", **self.hardware})
 
     def network(self) -> FabricFingerprint:
-        """The fabric's fingerprint, by default with backend `nccl`.
-
-        Raises:
-            UsageError: the devices per node are missing.
-        """
+        """The fabric's fingerprint, by default with backend `nccl`; UsageError without the devices per node."""
         if "gpus_per_node" not in self.fabric:
             raise UsageError(
                 "the files do not state the devices per node, which collectives depend on; "
@@ -106,17 +94,17 @@ class Description:
             )
         return FabricFingerprint(**{"backend": "nccl", **self.fabric})
 
-    def versions(self) -> SoftwareFingerprint:
-        """The software's fingerprint."""
-        return SoftwareFingerprint(**{"torch": "", **self.software})
-
     def row_default(self, name: str) -> str:
         """The default `dtype`, `statistic` or `variant` of rows, or empty."""
         return str(self.rows.get(name, ""))
 
     def run(self, command: str, file: SourceFile, fabric: FabricFingerprint | None) -> MeasuredRun:
         """The run of an imported file, without kernelcast version, date and samples."""
-        stated, compute, software = _SourceFields(**self.source), self.compute(), self.versions()
+        stated, compute, software = (
+            _SourceFields(**self.source),
+            self.compute(),
+            SoftwareFingerprint(**{"torch": "", **self.software}),
+        )
         source = Source(
             kind="import",
             name=file.name,
@@ -138,11 +126,7 @@ class Description:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """A description from the tables of a file.
-
-        Raises:
-            UsageError: an unknown table or field, or a value of another type.
-        """
+        """A description from the tables of a file; UsageError for an unknown table or field, or another type."""
         tables = {name: value for name, value in values.items() if name != "format"}
         if values.get("format") != DESCRIPTION_FORMAT:
             raise UsageError(field="format", found=values.get("format"), expected=repr(DESCRIPTION_FORMAT))
@@ -163,11 +147,7 @@ class Repository:
     licence: str
 
     def described(self, commit: str = "") -> Description:
-        """The source, with the reference `address@commit` if the commit is known.
-
-        Raises:
-            UsageError: `commit` is not 7 to 40 hexadecimal digits.
-        """
+        """The source, its reference `address@commit` if `commit` is known: 7 to 40 hex digits, else UsageError."""
         if commit and not _COMMIT.fullmatch(commit):
             raise UsageError(f"commit: found {commit!r:.60}, expected 7 to 40 hexadecimal digits")
         reference = f"{self.address}@{commit}" if commit else self.address
@@ -194,11 +174,7 @@ def device_named(name: str) -> Fields:
 
 
 def read_description(path: Path) -> Description:
-    """Read a description file (TOML).
-
-    Raises:
-        DataError: the file is missing, too large, not TOML, or has an unknown field.
-    """
+    """Read a description file (TOML); DataError where it is missing, too large or none."""
     text = read_text_file(path, limit=_MAX_BYTES).text
     try:
         return Description.from_mapping(parse_toml(text.encode()))

@@ -2,22 +2,25 @@
 
 `operator/GPU_FUNCTION_PRECISION.csv` holds raw parameters and times forward and backward (or one time),
 `nccl/GPU_FUNCTION_PRECISION[_NODES_GPUSPERNODE].csv` entries, layout and time. Times are means of the middle
-five of ten repetitions, in µs.
+five of ten repetitions, in µs. `GPU.csv` next to them lists the validation errors of the authors' regressors.
 """
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import Direction, Vector, operator
+from kernelcast.runtime.operators import OPERATORS, Direction, Vector, operator
 from kernelcast.runtime.operators.attention import WITHOUT_MASK
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.parsed import Parsed, TimedRow
 from kernelcast.store.importers.raw_parameters import workload_vector
-from kernelcast.store.importers.tables import Cells, CsvTable, LeftOut, Malformed, read_text_file
+from kernelcast.store.importers.tables import Cells, CsvTable, LeftOut, Malformed, Skipped, read_text_file
 from kernelcast.store.records import MIDDLE_FIVE_OF_TEN
 from kernelcast.store.statistics import PAPER_REPETITIONS
 
@@ -153,11 +156,7 @@ def read_estimate_train_time(
 
 
 def data_files(directory: Path) -> list[DataFile]:
-    """Measurement files of a site's folder, first the files with a layout, whose rows the others repeat.
-
-    Raises:
-        DataError: no such folder, or no measurement file in it.
-    """
+    """Measurement files of a site's folder, those with a layout first, as others repeat them; DataError without any."""
     if not directory.is_dir():
         found = "is not a folder" if directory.exists() else "no such folder"
         raise DataError(f"{directory}: {found}; expected one with operator/ and nccl/ in it")
@@ -173,7 +172,8 @@ def _described_by_name(directory: Path, files: Sequence[DataFile]) -> Descriptio
     if len(names) > 1:
         raise DataError(f"{directory}: files of several devices ({', '.join(names)}), expected one")
     layouts = [file.layout[1] for file in files if file.layout is not None]
-    device = re.sub(r"^NVIDIA(?=\S)", "NVIDIA ", names[0])  # file names have no blanks
+    [name] = names
+    device = re.sub(r"^NVIDIA(?=\S)", "NVIDIA ", name)  # file names have no blanks
     known = _SITES.get(directory.resolve().name, Description())
     return known.over(
         Description(hardware=device_named(device), fabric={"gpus_per_node": max(layouts, default=1)})
@@ -250,3 +250,90 @@ def _timed(
                 statistic=MIDDLE_FIVE_OF_TEN,
                 repetition_count=PAPER_REPETITIONS,
             )
+
+
+_ALGORITHMS = {"rforest": "random_forest", "xgboost": "xgboost"}
+_DIRECTIONS = {"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD, "dur": Direction.ONCE}
+_LONGEST_SETTINGS = 2_000
+_WHAT_OF_ERRORS = "a list of the authors' regressors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedError:
+    """The error of a regressor. `validation_error` is a fraction, on a split of 20 %.
+
+    `nodes` and `gpus_per_node` are the layout of a collective, both 0 for a regressor of all layouts; None for
+    operators.
+    """
+
+    operator: str
+    role: str
+    direction: Direction
+    dtype: str
+    nodes: int | None
+    gpus_per_node: int | None
+    algorithm: str
+    hyperparameters: Mapping[str, Any]
+    validation_error: float
+
+
+def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
+    """Errors in a site's folder, in the order of the table of operators, then by layout.
+
+    Functions without an operator are left out.
+
+    Raises:
+        DataError: no such folder, a file is not such a list, or a line is malformed.
+    """
+    device = data_files(directory)[0].gpu
+    paths = [path for part in ("operator", "nccl") if (path := directory / part / f"{device}.csv").is_file()]
+    if not paths:
+        raise DataError(f"{directory}: holds no operator/{device}.csv and no nccl/{device}.csv")
+    order = [(row.name, role) for row in OPERATORS.values() for role in row.roles]
+    return tuple(
+        sorted(
+            (error for path in paths for error in _errors(path)),
+            key=lambda e: (
+                order.index((e.operator, e.role)),
+                e.direction.value,
+                e.nodes or 0,
+                e.gpus_per_node or 0,
+            ),
+        )
+    )
+
+
+def _errors(path: Path) -> Iterator[PublishedError]:
+    table = CsvTable.of(read_text_file(path))
+    table.require(("Function", "Precision", "Best_model", "Best_config", "Best_error%"), _WHAT_OF_ERRORS)
+    is_collective = path.parent.name == "nccl"
+    table.require(("Nodes", "GPUsPerNode") if is_collective else ("Propagation",), _WHAT_OF_ERRORS)
+    functions = COLLECTIVES if is_collective else FUNCTIONS
+    for row in table.rows(Skipped(strict=True)):
+        function = functions.get(row.cells.get("Function", ""))
+        if function is None:
+            continue
+        try:
+            yield _error(row, function, is_collective=is_collective)
+        except (Malformed, KeyError, ValueError, SyntaxError) as error:
+            raise DataError(f"{path}:{row.line}: is not {_WHAT_OF_ERRORS} ({error})") from error
+
+
+def _error(row: Cells, function: Function, *, is_collective: bool) -> PublishedError:
+    settings = row.text("Best_config")
+    if len(settings) > _LONGEST_SETTINGS:
+        raise Malformed(f"Best_config: more than {_LONGEST_SETTINGS} characters")
+    hyperparameters = ast.literal_eval(settings)  # literals only: no code of the file runs
+    if not isinstance(hyperparameters, dict):
+        raise Malformed(f"Best_config: found {settings!r:.40}, expected a dictionary")
+    return PublishedError(
+        operator=function.operator,
+        role=function.role,
+        direction=Direction.ONCE if is_collective else _DIRECTIONS[row.text("Propagation")],
+        dtype=DTYPES[row.text("Precision")],
+        nodes=int(row.text("Nodes")) if is_collective else None,
+        gpus_per_node=int(row.text("GPUsPerNode")) if is_collective else None,
+        algorithm=_ALGORITHMS[row.text("Best_model")],
+        hyperparameters=MappingProxyType(hyperparameters),
+        validation_error=row.positive("Best_error%"),
+    )

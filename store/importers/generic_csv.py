@@ -1,7 +1,7 @@
 """The generic CSV: a measured operator per row, for sites with scripts of their own (docs/importing.md)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Operator, Vector
 from kernelcast.store.importers.description import Description, read_description
-from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_direction, checked_dtype
+from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_direction, checked_dtype, reader
 from kernelcast.store.importers.raw_parameters import RAW_VOCABULARY, SYMBOLS, workload_vector
 from kernelcast.store.importers.tables import Cells, CsvTable, Malformed, TextFile, positive, read_text_file
 
@@ -25,32 +25,23 @@ _RAW = (*SYMBOLS, RAW_VOCABULARY)
 _PAPER_NAMES = {"mp": "tp", "encoders": "layers"}
 _KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_PAPER_NAMES))
 _OWN_PREFIX = "x_"  # columns that are ignored
-_MAX_REPETITIONS = 100_000
 
 
-def read_csv_files(
-    paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
-) -> Parsed:
-    """Read files in the generic format. `NAME.toml` next to `NAME.csv` describes it; `described` takes precedence.
+def _read(path: Path, description: Description, parsed: Parsed) -> None:
+    file = read_text_file(path)
+    if (neighbour := path.with_suffix(".toml")).is_file():
+        description = description.over(read_description(neighbour))
+    description.compute()
+    rows = parsed.read(_table(file), partial(_row, description))
+    for is_collective in (False, True):
+        own = [row for row in rows if OPERATORS[row.operator].is_collective == is_collective]
+        if own:
+            fabric = description.network() if is_collective else None
+            parsed.add_run("import csv", file, description, own, fabric=fabric)
 
-    Raises:
-        DataError: a file has another format, or, with `strict`, a line is malformed.
-        UsageError: the device, or the fabric of collectives, is unknown.
-    """
-    parsed = Parsed(strict=strict, files=len(paths))
-    for path in paths:
-        file = read_text_file(path)
-        description = described or Description()
-        if (neighbour := path.with_suffix(".toml")).is_file():
-            description = description.over(read_description(neighbour))
-        description.compute()
-        rows = parsed.read(_table(file), partial(_row, description))
-        for is_collective in (False, True):
-            own = [row for row in rows if OPERATORS[row.operator].is_collective == is_collective]
-            if own:
-                fabric = description.network() if is_collective else None
-                parsed.add_run("import csv", file, description, own, fabric=fabric)
-    return parsed.checked(paths)
+
+read_csv_files = reader(_read)
+"""Files in the generic format. `NAME.toml` next to `NAME.csv` describes it; given facts take precedence."""
 
 
 def _table(file: TextFile) -> CsvTable:
@@ -128,6 +119,4 @@ def _vector(cells: Cells, law: Operator, role: str) -> Vector:
 
 def _repetitions_us(text: str) -> tuple[float, ...]:
     parts = text.split(";") if text else []
-    if len(parts) > _MAX_REPETITIONS:
-        raise Malformed(f"repetitions_us: more than {_MAX_REPETITIONS} times in one row")
     return tuple(positive(part.strip(), "repetitions_us") for part in parts)

@@ -46,11 +46,7 @@ def read_failure_log(
     nodes: int | None = None,
     reference: str = "",
 ) -> FailureLog:
-    """Read a log of any of the three kinds; `nodes` where the log has none (MLPerf).
-
-    Raises:
-        DataError: the file is missing, is no such log, or none of its jobs can be read.
-    """
+    """Read a log of any of the three kinds; `nodes` where it has none (MLPerf). DataError where no job can be read."""
     content = read_small_file(path, where=shown_path(path), most_bytes=MOST_BYTES)
     text = content.decode("utf-8", "replace")
     kind, found = _jobs(text, path, nodes)
@@ -178,11 +174,7 @@ def _mlperf_job(events: Sequence[Mapping[str, Any]], nodes: int) -> Job | None:
 def read_mlperf_steps(
     path: Path, *, gpus: int, device_name: str = "", licence: str = "", reference: str = ""
 ) -> StepTimes:
-    """Single steps of an MLPerf log: its `train_step_time`, without the first five.
-
-    Raises:
-        DataError: the file is missing, is no MLPerf log, or has no times of steps.
-    """
+    """Single steps of an MLPerf log: its `train_step_time`, without the first five; DataError without any."""
     content = read_small_file(path, where=shown_path(path), most_bytes=MOST_BYTES)
     if content[:2] == b"\x1f\x8b":
         content = _unpacked(content, path)

@@ -13,15 +13,15 @@ Times are medians of Triton's do_bench in ms, with an emptied cache. Sizes are `
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from kernelcast.runtime.operators import Direction, Vector
 from kernelcast.store.doubts import DIFFERENCE
-from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
-from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_dtype
+from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.parsed import Parsed, TimedRow, checked_dtype, reader
 from kernelcast.store.importers.tables import (
     Cells,
     CsvTable,
@@ -33,18 +33,9 @@ from kernelcast.store.importers.tables import (
 )
 
 _COLUMNS = (
-    "kernel_name",
-    "kernel_provider",
-    "kernel_operation_mode",
-    "metric_name",
-    "metric_unit",
-    "x_name",
-    "x_value",
-    "y_value_50",
-    "extra_benchmark_config_str",
-    "gpu_name",
-    "liger_version",
-)
+    "kernel_name", "kernel_provider", "kernel_operation_mode", "metric_name", "metric_unit", "x_name", "x_value",
+    "y_value_50", "extra_benchmark_config_str", "gpu_name", "liger_version",
+)  # fmt: skip
 _MODES = ("forward", "backward", "full")
 
 
@@ -70,7 +61,6 @@ class _Sizes:
         raise Malformed(f"size {names[0]} is in neither x_name nor extra_benchmark_config_str")
 
     def has(self, name: str) -> bool:
-        """Whether a size is stated."""
         return name in self._texts
 
     def dtype(self, otherwise: str) -> str:
@@ -139,28 +129,20 @@ _KERNELS: Mapping[str, _Kernel] = {
 }
 
 
-def read_liger(
-    paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
-) -> Parsed:
-    """Read tables of benchmarks; rows name their device.
+def _read(path: Path, known: Description, parsed: Parsed) -> None:
+    table = CsvTable.of(read_text_file(path))
+    table.require(_COLUMNS, "a table of Liger-Kernel")
+    modes: dict[int, str] = {}
+    rows = parsed.read(table, partial(_row, modes))
+    for device, version in dict.fromkeys(row.of_run for row in rows):
+        conditions = {"benchmark": "Liger-Kernel", "liger_version": version}
+        description = known.over(Description(hardware=device_named(device), conditions=conditions))
+        own = [row for row in rows if row.of_run == (device, version)]
+        parsed.add_run("import liger", table, description, _directions(own, modes, parsed))
 
-    Raises:
-        DataError: a file is not such a table, no row is usable, or, with `strict`, a row is malformed.
-        UsageError: `commit` is not a commit.
-    """
-    known = (described or Description()).over(REPOSITORIES["liger"].described(commit))
-    parsed = Parsed(strict=strict, files=len(paths))
-    for path in paths:
-        table = CsvTable.of(read_text_file(path))
-        table.require(_COLUMNS, "a table of Liger-Kernel")
-        modes: dict[int, str] = {}
-        rows = parsed.read(table, partial(_row, modes))
-        for device, version in dict.fromkeys(row.of_run for row in rows):
-            conditions = {"benchmark": "Liger-Kernel", "liger_version": version}
-            description = known.over(Description(hardware=device_named(device), conditions=conditions))
-            own = [row for row in rows if row.of_run == (device, version)]
-            parsed.add_run("import liger", table, description, _directions(own, modes, parsed))
-    return parsed.checked(paths)
+
+read_liger = reader(_read, "liger")
+"""Tables of benchmarks; rows name their device."""
 
 
 def _check_is_imported(cells: Cells, kernel: str, mode: str) -> None:

@@ -95,11 +95,7 @@ class Section:
     rows: list[LogRow] = field(default_factory=list)
 
     def layout(self) -> tuple[int, int]:
-        """Number of nodes, and of devices per node.
-
-        Raises:
-            Malformed: no device list, several groups, or different numbers of devices per node.
-        """
+        """Number of nodes, and of devices per node; Malformed where nodes have different ones, or none are listed."""
         if not self.hosts:
             raise Malformed("the test lists no devices ('#  Rank  0 … on HOST device …')")
         if len(self.groups) > 1:
@@ -137,7 +133,9 @@ def read_nccl_tests(
     logs: list[_Log] = []
     for path in paths:
         file = read_text_file(path)
-        logs.append((file, _checked_sections(file, parsed)))
+        logs.append((file, list(_sections(file, parsed))))
+        if not logs[-1][1]:
+            raise DataError(f"{file.path}: is not a log of nccl-tests: no line '# nThread … nGpus …' in it")
         for section in logs[-1][1]:
             section.collective = section.collective or collective
     description = (described or Description()).over(_described_by_logs(logs))
@@ -187,13 +185,6 @@ def _described_by_section(section: Section, as_dtype: str) -> Description:
     return Description(
         software={name: version for name, version in versions.items() if version}, conditions=conditions
     )
-
-
-def _checked_sections(file: TextFile, skipped: Skipped) -> list[Section]:
-    sections = list(_sections(file, skipped))
-    if not sections:
-        raise DataError(f"{file.path}: is not a log of nccl-tests: no line '# nThread … nGpus …' in it")
-    return sections
 
 
 def _sections(file: TextFile, skipped: Skipped) -> Iterator[Section]:
@@ -255,11 +246,12 @@ def _row(number: int, cells: Sequence[str], columns: Sequence[str]) -> LogRow:
     times = [cell for name, cell in zip(columns, cells, strict=True) if name == "time"]
     if not 1 <= len(times) <= 2:
         raise Malformed(f"found {len(times)} columns called time, expected one or two")
-    is_empty = named["count"] == "0"
+    if named["count"] == "0":
+        raise LeftOut("of empty messages")
     return LogRow(
         line=number,
-        size_bytes=0 if is_empty else whole(named["size"], "size"),
-        count=0 if is_empty else whole(named["count"], "count"),
+        size_bytes=whole(named["size"], "size"),
+        count=whole(named["count"], "count"),
         type_name=named["type"],
         reduction=named.get("redop", ""),
         out_of_place_us=positive(times[0], "time"),
@@ -300,8 +292,6 @@ def _rows(section: Section, as_dtype: str, file: TextFile, skipped: Skipped) -> 
 
 def _message(section: Section, row: LogRow, processes: int, as_dtype: str) -> tuple[int, str]:
     """Entries of the workload vector, and torch's name of their type."""
-    if not row.count:
-        raise LeftOut("of empty messages")
     if row.type_name not in _TYPES:
         raise Malformed(f"type: found {row.type_name!r:.40}, expected one of {', '.join(_TYPES)}")
     dtype, element_bytes = _TYPES[row.type_name]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
@@ -13,7 +13,7 @@ from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 from kernelcast.store.database import Database
 from kernelcast.store.doubts import Doubt, count_doubts, flagged
-from kernelcast.store.importers.description import Description
+from kernelcast.store.importers.description import REPOSITORIES, Description
 from kernelcast.store.importers.tables import Cells, Malformed, Skipped, SourceFile, Table
 from kernelcast.store.records import Repetition, Sample
 from kernelcast.store.runs import MeasuredRun
@@ -44,11 +44,7 @@ class TimedRow:
     of_run: tuple[Any, ...] = ()
 
     def sample(self, run_id: str) -> Sample:
-        """The sample of this row.
-
-        Raises:
-            Malformed: a value is not allowed in a sample.
-        """
+        """The sample of this row; Malformed where a value is not allowed in one."""
         law = OPERATORS[self.operator]
         known = {"run_id": run_id} | {name: getattr(self, name) for name in _OF_SAMPLE}
         try:
@@ -82,11 +78,7 @@ class Parsed(Skipped):
         self.runs: list[MeasuredRun] = []
 
     def read(self, table: Table, convert: Callable[[Cells], Iterable[TimedRow]]) -> list[TimedRow]:
-        """The rows that `convert` makes of the table's; rows that it refuses are skipped.
-
-        Raises:
-            DataError: as `malformed`.
-        """
+        """The rows that `convert` makes of the table's; rows that it refuses are skipped, errors as `malformed`."""
         found: list[TimedRow] = []
         for cells in table.rows(self):
             with self.row(table.path, cells.line):
@@ -102,11 +94,7 @@ class Parsed(Skipped):
         *,
         fabric: FabricFingerprint | None = None,
     ) -> None:
-        """Add the rows of one device and fabric.
-
-        Raises:
-            DataError: as `add`.
-        """
+        """Add the rows of one device and fabric; errors as `add`."""
         measured, samples = description.run(command, file, fabric), []
         for row in rows:
             with self.row(file.path, row.line):
@@ -114,11 +102,7 @@ class Parsed(Skipped):
         self.add(replace(measured, samples=samples))
 
     def add(self, measured: MeasuredRun) -> None:
-        """Add a run. Equal samples are one row of a database, and counted once.
-
-        Raises:
-            DataError: more than `MAX_SAMPLES` in all.
-        """
+        """Add a run; equal samples are one row, and counted once. DataError for more than `MAX_SAMPLES` in all."""
         distinct = tuple(dict.fromkeys(measured.samples))
         if repeated := len(measured.samples) - len(distinct):
             self.left_out["equal to another row of their file (same workload, same time)"] += repeated
@@ -160,7 +144,6 @@ class Parsed(Skipped):
 
     @property
     def sample_count(self) -> int:
-        """Samples of all runs."""
         return sum(len(measured.samples) for measured in self.runs)
 
     def checked(self, paths: Sequence[Path]) -> Self:
@@ -179,6 +162,44 @@ class Parsed(Skipped):
         raise DataError(f"{what}: holds no usable row{': ' + reasons if reasons else ''}")
 
 
+class Reader(Protocol):
+    """Reads files of one source, in `described` hardware and software, as published in a `commit`.
+
+    Raises:
+        DataError: a file is none of the source's, no row is usable, or, with `strict`, a line is malformed.
+        UsageError: neither files nor description name the device or the devices per node; `commit` is no commit.
+    """
+
+    def __call__(
+        self,
+        paths: Sequence[Path],
+        *,
+        described: Description | None = None,
+        commit: str = "",
+        strict: bool = False,
+    ) -> Parsed: ...
+
+
+def reader(read_one: Callable[[Path, Description, Parsed], None], repository: str = "") -> Reader:
+    """The reader of files that do not depend on each other, published in a repository of `REPOSITORIES`."""
+
+    def read(
+        paths: Sequence[Path],
+        *,
+        described: Description | None = None,
+        commit: str = "",
+        strict: bool = False,
+    ) -> Parsed:
+        parsed, description = Parsed(strict=strict, files=len(paths)), described or Description()
+        if repository:
+            description = description.over(REPOSITORIES[repository].described(commit))
+        for path in paths:
+            read_one(path, description, parsed)
+        return parsed.checked(paths)
+
+    return read
+
+
 def checked_direction(operator: Operator, text: str) -> Direction:
     """The direction `text`; if empty, the operator's only direction.
 
@@ -194,11 +215,7 @@ def checked_direction(operator: Operator, text: str) -> Direction:
 
 
 def checked_dtype(text: str) -> str:
-    """`text`, checked to be torch's name of a dtype.
-
-    Raises:
-        Malformed: it is not.
-    """
+    """`text`, which is torch's name of a dtype, else Malformed."""
     if text not in ELEMENT_BYTES:
         raise Malformed(f"dtype: found {text!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
     return text

@@ -120,7 +120,7 @@ class _PublishedSizes(Sizes):
         return self.model.vocabulary_size // self.tp
 
 
-def _sizes(values: Values, *, sequence_parallel: int = 0, **architecture: Any) -> Sizes:
+def _sizes(values: Values, **architecture: Any) -> Sizes:
     """What one device sees; parameters that do not matter are as small as they can be."""
     tp = values.get("tp", 1)
     heads = values.get("h", tp)
@@ -136,9 +136,7 @@ def _sizes(values: Values, *, sequence_parallel: int = 0, **architecture: Any) -
         **architecture,
     )
     group = Group(nodes=values.get("nodes", 1), gpus_per_node=values.get("gpus_per_node", 1))
-    layout = Parallelism.unchecked(
-        tp=tp, micro_batch=values.get("b", 1), sequence_parallel=bool(sequence_parallel)
-    )
+    layout = Parallelism.unchecked(tp=tp, micro_batch=values.get("b", 1))
     return _PublishedSizes(model=model, layout=layout, on=group)
 
 
@@ -150,9 +148,8 @@ def _norm(s: Sizes) -> Ops:
     return (norm(s, "norm"),)
 
 
-def _synced(values: Values) -> Calls:
-    layers = (transformer_layer(_sizes(values, sequence_parallel=is_cut)) for is_cut in (0, 1))
-    return tuple(one.call for ops in layers for one in ops if one.call is not None and one.collective)
+def _layer(values: Values) -> Calls:
+    return tuple(one.call for one in transformer_layer(_sizes(values)) if one.call is not None)
 
 
 def _sent(values: Values) -> Calls:
@@ -195,8 +192,7 @@ _PARTS: tuple[Callable[[Values], Calls], ...] = (
     _of_layer(attention, attention="unfused"),
     _of_layer(attention, attention="fused_softmax"),
     _of_layer(loss),
-    _of_layer(transformer_layer),
-    _synced,
+    _layer,
     _sent,
     _updated,
 )

@@ -23,15 +23,15 @@ Kernels were called back to back in TransformerEngine, backward passes without t
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction
-from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
-from kernelcast.store.importers.parsed import Parsed, TimedRow
+from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.parsed import Parsed, TimedRow, reader
 from kernelcast.store.importers.tables import Cells, LeftOut, Malformed, TextFile, read_text_file
 
 _WHAT = "a system of SimuMax"
@@ -39,25 +39,16 @@ _WHAT = "a system of SimuMax"
 _DEVICES = {"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"}
 
 
-def read_simumax(
-    paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
-) -> Parsed:
-    """Read system files. `sys_name` determines the device, if known.
+def _read(path: Path, known: Description, parsed: Parsed) -> None:
+    file = read_text_file(path)
+    system = _system(file)
+    description = known.over(_described_by_name(system["sys_name"]))
+    _count_fits(system, parsed.left_out)
+    parsed.add_run("import simumax", file, description, _rows(file, system["accelerator"]["op"], parsed))
 
-    Raises:
-        DataError: a file is not such a system, no entry is usable, or, with `strict`, an entry is malformed.
-        UsageError: the device is unknown, or `commit` is not a commit.
-    """
-    known = REPOSITORIES["simumax"].described(commit)
-    parsed = Parsed(strict=strict, files=len(paths))
-    for path in paths:
-        file = read_text_file(path)
-        system = _system(file)
-        description = (described or Description()).over(known).over(_described_by_name(system["sys_name"]))
-        _count_fits(system, parsed.left_out)
-        rows = _rows(file, system["accelerator"]["op"], parsed)
-        parsed.add_run("import simumax", file, description, rows)
-    return parsed.checked(paths)
+
+read_simumax = reader(_read, "simumax")
+"""System files. `sys_name` determines the device, if known."""
 
 
 def _system(file: TextFile) -> dict[str, Any]:
@@ -149,7 +140,7 @@ def _positive(value: object, name: str) -> float:
 
 def _line(file: TextFile, name: str, key: str) -> int:
     start = max(file.text.find(f'"{name}"'), 0)
-    return file.text.count("\n", 0, max(file.text.find(f'"{key}', start), start)) + 1
+    return file.text[: max(file.text.find(f'"{key}', start), start)].count("\n") + 1
 
 
 def _gradients(dtype: str, accumulates: str) -> str:

@@ -53,11 +53,7 @@ class Skipped:
         self.left_out: Counter[str] = Counter()
 
     def malformed(self, path: Path, line: int, text: object) -> None:
-        """Record a malformed line.
-
-        Raises:
-            DataError: if `strict`.
-        """
+        """Record a malformed line; if `strict`, a DataError."""
         one_line = " ".join(str(text).split())
         if len(one_line) > _LONGEST_TEXT:
             one_line = one_line[: _LONGEST_TEXT - 1] + "…"
@@ -68,11 +64,7 @@ class Skipped:
 
     @contextmanager
     def row(self, path: Path, line: int) -> Iterator[None]:
-        """Skip a row if the block raises `Malformed` or `LeftOut`.
-
-        Raises:
-            DataError: as `malformed`.
-        """
+        """Skip a row if the block raises `Malformed` or `LeftOut`; errors as `malformed`."""
         try:
             yield
         except LeftOut as error:
@@ -144,7 +136,6 @@ class Cells:
     columns: Collection[str] | None = None  # of its table, where it is in one
 
     def text(self, name: str) -> str:
-        """A cell."""
         try:
             return self.cells[name]
         except KeyError:
@@ -162,7 +153,6 @@ class Cells:
         return whole(self.text(name), name)
 
     def wholes(self, *names: str) -> tuple[int, ...]:
-        """Whole numbers from 1."""
         return tuple(map(self.whole, names))
 
     def multiple(self, name: str, of: str) -> int:
@@ -177,11 +167,7 @@ class Cells:
 
 
 def whole(text: str, name: str) -> int:
-    """A whole number from 1 to 2^53; `4.0` is one.
-
-    Raises:
-        Malformed: something else.
-    """
+    """A whole number from 1 to 2^53 (`4.0` is one), else Malformed."""
     value = _number(text)
     if value is None or value != int(value) or not 1 <= value <= _MAX_WHOLE:
         raise Malformed(f"{name}: found {text!r:.40}, expected a whole number from 1")
@@ -189,11 +175,7 @@ def whole(text: str, name: str) -> int:
 
 
 def positive(text: str, name: str) -> float:
-    """A number above 0.
-
-    Raises:
-        Malformed: something else.
-    """
+    """A number above 0, else Malformed."""
     value = _number(text)
     if value is None or value <= 0:
         raise Malformed(f"{name}: found {text!r:.40}, expected a number above 0")
@@ -245,11 +227,7 @@ class CsvTable(Table):
 
     @classmethod
     def of(cls, file: TextFile, *, first_line: int = 1) -> "CsvTable":
-        """The table of a file. Lines before `first_line` are skipped.
-
-        Raises:
-            DataError: the header is no CSV.
-        """
+        """The table of a file, without the lines before `first_line`; DataError where the header is no CSV."""
         table = cls(path=file.path, digest=file.digest, columns=(), text=file.text, line=first_line)
         try:
             header: list[str] = next(table._reader(), [])
@@ -258,7 +236,6 @@ class CsvTable(Table):
         return table.called(*(name.strip() for name in header))
 
     def called(self, *columns: str) -> "CsvTable":
-        """The same rows with other names of columns."""
         return CsvTable(path=self.path, digest=self.digest, columns=columns, text=self.text, line=self.line)
 
     def rows(self, skipped: Skipped) -> Iterator[Cells]:
@@ -317,11 +294,7 @@ class ParquetTable(Table):
         return table
 
     def rows(self, skipped: Skipped) -> Iterator[Cells]:
-        """Every row with its number from 1.
-
-        Raises:
-            DataError: a part of the file cannot be read.
-        """
+        """Every row with its number from 1; DataError where a part of the file cannot be read."""
         number = 0
         try:
             for batch in _parquet_file(self.content).iter_batches(batch_size=_ROWS_AT_ONCE):

@@ -14,9 +14,9 @@ from kernelcast.store.copying import merge_databases
 from kernelcast.store.difference import diff_databases
 from kernelcast.store.doubts import doubtful_samples
 from kernelcast.store.export import Subset, export_database
-from kernelcast.store.migrations import OLDEST_VERSION, SCHEMA_VERSION
 from kernelcast.store.parquet import export_parquet
 from kernelcast.store.querying import answer
+from kernelcast.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
 OLD_SCHEMAS = Path(__file__).parents[1] / "store" / "schemas"
 DEEP = "[" * 999 + "]" * 999
@@ -138,6 +138,22 @@ def damaged_log(path: Path, generator: random.Random) -> str:
     content[place] ^= 1 << generator.randrange(8)
     path.with_name(path.name + "-wal").write_bytes(content)
     return f"byte {place} of the log"
+
+
+def interrupted(path: Path, generator: random.Random) -> str:
+    """Give the database the journal of an interrupted transaction, and change a byte of it."""
+    writer = path.with_name("writer.db")
+    path.rename(writer)
+    with closing(sqlite3.connect(writer, isolation_level=None)) as connection:
+        connection.executescript(
+            "PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN; DELETE FROM kernel"
+        )
+        shutil.copy(writer, path)
+        content = bytearray(writer.with_name("writer.db-journal").read_bytes())
+    place = generator.randrange(len(content))
+    content[place] = generator.randrange(256)
+    path.with_name(path.name + "-journal").write_bytes(content)
+    return f"byte {place} of the journal"
 
 
 def endless_pages(path: Path, table: str) -> None:

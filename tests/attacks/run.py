@@ -118,6 +118,7 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
         endless_pages,
         flipped_bytes,
         hostile_schema,
+        interrupted,
         readers,
         swapped_pages,
     )
@@ -144,7 +145,7 @@ def databases(until: float, generator: random.Random, folder: Path) -> Counts:
         endless_pages(bad, table)
         given(f"endless pages of {table}")
     while time.monotonic() < until:
-        for damage in (changed_value, flipped_bytes, swapped_pages, damaged_log):
+        for damage in (changed_value, flipped_bytes, swapped_pages, damaged_log, interrupted):
             for stray in folder.glob("bad.db*"):
                 stray.unlink()
             shutil.copy(SOUND, bad)

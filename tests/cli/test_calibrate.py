@@ -13,7 +13,7 @@ from kernelcast.cli.calibrate import calibrate
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.cli.walltime import walltime
-from kernelcast.runtime import DataError, UsageError, read_bundle
+from kernelcast.runtime import DataError, read_bundle
 from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
@@ -135,15 +135,6 @@ def test_what_does_not_help_is_written_by_force_only(make_bundle: Make, tmp_path
     assert read_bundle(corrected).manifest.calibration is not None
 
 
-def test_one_step_is_followed_a_little_and_said_to_prove_nothing(make_bundle: Make, tmp_path: Path) -> None:
-    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
-    result = run("--bundle", bundle, "--runs", runs_file(bundle, tmp_path, [1.1]), "-o", corrected)
-    assert result.exit_code == 0
-    assert "With one step cross-validation is not possible" in result.output
-    assert "1 measured step of a site" in result.output
-    assert corrected.exists()
-
-
 def test_one_configuration_four_times_proves_nothing_either(make_bundle: Make, tmp_path: Path) -> None:
     bundle = make_bundle()
     runs = runs_file(bundle, tmp_path, [1.1])
@@ -200,9 +191,6 @@ def test_wrong_use_and_wrong_files(
 ) -> None:
     bundle = make_bundle()
     runs = runs_file(bundle, tmp_path, [1.1] * 6)
-    neither = run("--bundle", bundle)
-    assert isinstance(neither.exception, UsageError)
-    assert str(neither.exception) == "neither of --runs and --db given, expected one of them"
     wide = tmp_path / "wide.toml"
     wide.write_text(
         HEAD + '[[runs]]\nname = "wide"\npp = 1\nmp = 3\ndp = 1\nmicro_batches = 1\nmeasured_s = 1\n'

@@ -21,7 +21,7 @@ from kernelcast.runtime import DataError, UsageError
 from kernelcast.store import Database
 from tests.cli.printed import printed, without_next
 
-pytestmark = pytest.mark.usefixtures("wide")
+pytestmark = pytest.mark.usefixtures("wide", "small_caches")
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 
@@ -45,6 +45,7 @@ def test_compute_says_what_it_did(tmp_path: Path) -> None:
         assert [run.site for run in database.run_list()] == ["Example site"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(available_cores() < 2, reason="one core: no companion fits")
 def test_levels_are_measured_in_turn(tmp_path: Path) -> None:
     path = tmp_path / "bench.db"
@@ -164,7 +165,11 @@ def count(path: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("more", "number"), [(["--again"], signal.SIGINT), (["--budget", "1h"], signal.SIGTERM)]
+    ("more", "number"),
+    [
+        (["--again"], signal.SIGINT),
+        pytest.param(["--budget", "1h"], signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_keeps_what_was_measured(
     tmp_path: Path, more: list[str], number: signal.Signals

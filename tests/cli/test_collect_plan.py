@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kernelcast.cli.collect import collect
-from kernelcast.cli.collect_chosen import share
-from kernelcast.cli.measuring_options import read_prior
+from kernelcast.cli.collect_plan import share
+from kernelcast.cli.fields import read_prior
 from kernelcast.cli.train import train
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring import measurer
@@ -25,7 +25,7 @@ from kernelcast.store import Database, Repetition
 from kernelcast.train.fit import train_bundle
 from tests.cli.printed import without_next
 
-pytestmark = pytest.mark.usefixtures("wide")
+pytestmark = pytest.mark.usefixtures("wide", "small_caches")
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 TWO = ("--operator", "gelu", "--operator", "layer_norm")
@@ -103,6 +103,7 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_a_budget_measures_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "bench.db"
     first = invoke("compute", "--db", str(path), *TWO, "--target", "99%")
@@ -217,8 +218,6 @@ def test_few_points_beside_a_prior(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prior", "a100-sxm"), "--prior is given without --points, expected both or neither"),
-        (("--points", "5"), "--points is given without --prior, expected both or neither"),
         (("--points", "5", "--prior", "a100-sxm", "--budget", "5m"), "--points goes with neither --budget"),
         (("--points", "5", "--prior", "a1000"), "a1000"),
         (("--points", "5", "--prior", "none.kcast"), "none.kcast"),
@@ -263,21 +262,3 @@ def test_the_time_on_a_device_that_is_not_here() -> None:
         assert document["memory_bytes"] >= 40 * 2**30
         found[name] = document["seconds"]
     assert all(seconds > 1 for seconds in found.values())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--layouts", "tp2"], "--layouts is given without --for, expected both"),
-        (["-o", "ours.toml"], "--output is given without --for, expected both"),
-        (["--for", "nobodys"], "model 'nobodys' is unknown"),
-        (
-            ["--hardware", "h100-sxm", "--procs-per-node", "1,2"],
-            "--hardware goes with neither --db, --prior nor",
-        ),
-    ],
-)
-def test_wrong_use_of_plans_for_models(arguments: list[str], message: str) -> None:
-    error = CliRunner().invoke(collect, ["plan", *arguments]).exception
-    assert isinstance(error, UsageError)
-    assert str(error).startswith(message)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.cli.db import db
-from kernelcast.cli.options import parse_size
+from kernelcast.cli.option import parse_size
 from kernelcast.store import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from tests.cli.printed import ended

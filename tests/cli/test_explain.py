@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from kernelcast.cli.predict import predict
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
@@ -54,7 +55,7 @@ def test_explained(make_bundle: Make, model_file: Path, run: Predict) -> None:
     lines = run(make_bundle(largest=20), model_file, "--explain", "qkv").output.splitlines()
     assert lines[0].startswith("step ")
     at = lines.index("gemm qkv, Linear1 (forward)")
-    assert lines[at + 1] == "  time       10.00 µs, 4.667 to 21.43 µs (90 %)"
+    assert lines[at + 1] == "  time       10.00 µs, 5.000 to 20.00 µs (90 %)"
     assert lines[at + 2].startswith("  calls      12 per step, 120.0 µs, ")
     assert lines[at + 3] == "  regressor  linear, form time, 1 samples, error 0.0% in its range"
     assert lines[at + 4] == "  load       not stated"
@@ -85,6 +86,9 @@ def test_explained_by_operator_or_by_the_paper_s_name(
     assert str(error).startswith("operator qkv_linear is unknown; of this step ")
 
 
+STATES = ("weights", "gradients", "optimizer")
+
+
 def test_memory_by_op_and_next_to_a_snapshot(
     make_bundle: Make, model_file: Path, run: Predict, tmp_path: Path
 ) -> None:
@@ -98,18 +102,28 @@ def test_memory_by_op_and_next_to_a_snapshot(
         assert sum(one["size_bytes"] for one in found["ops"]) == stage["total_bytes"]
         assert found["stage"] == stage["stage"]
     measured = {"device": 0, "allocated_bytes": 10**6, "largest_bytes": 10**6, "reserved_bytes": 2 * 10**6}
-    assert values["memory_snapshot"] == measured
+    assert values["memory_snapshot"] == {**measured, "theoretical": {}}
     lines = [line.split() for line in run(make_bundle(), model_file, *arguments).output.splitlines()]
     [total] = [line for line in lines if line[:1] == ["total"]]
     [allocated] = [line for line in lines if line[:3] == ["allocated", "at", "most"]]
     fullest = max(stage["total_bytes"] for stage in stages)
     assert total[-2:] == allocated[-4:-2] == gibibytes(fullest).split()
     assert [line for line in lines if line[:1] == ["reserved"]]
+    states = sum(max(stages, key=lambda one: one["total_bytes"])[f"{name}_bytes"] for name in STATES)
+    snapshot.write_text(f"Theoretical memory footprints: weight and optimizer={states / 2**20 / 2:.6f} MB")
+    [line] = [
+        one for one in run(make_bundle(), model_file, *arguments).output.splitlines() if "theory:" in one
+    ]
+    assert line.split()[-2:] == ["+100.0", "%"]
     # Nothing of a CPU is reserved, unless it is asked for.
-    asked = (arguments, [*arguments, "--reserved-memory", "1GiB"])
+    asked = (arguments, [*arguments, *["--gpu-memory", "8GiB", "--reserved-memory", "1GiB"]])
     texts = [" ".join(run(make_bundle(), model_file, *each).output.split()) for each in asked]
-    assert ["for 1 group (pp)" in text for text in texts] == [False, True]
-    assert "1.0 GiB of a device are reserved" in texts[1]
+    assert ["(1.0 GiB reserved)" in text for text in texts] == [False, True]
+    assert not any("NCCL" in text for text in texts)
+    words = "predict --hardware h100-sxm --model llama-2-7b --tp 2 --dp 4 --micro-batch 1 --micro-batches 2"
+    made = CliRunner().invoke(predict, [*words.split()[1:], "--explain", "memory"])
+    [nccl] = [line.split() for line in made.output.splitlines() if line.startswith("  NCCL: ")]
+    assert (nccl[:3], nccl[-2:]) == (["NCCL:", "tp,", "dp"], ["0.7", "GiB"])
     error = run(make_bundle(), model_file, "--explain", "memory", "--db", "bench.db").exception
     assert str(error) == "--db is given with --explain memory, expected an operator's name"
 

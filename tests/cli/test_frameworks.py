@@ -96,7 +96,7 @@ def test_options_win_and_the_rest_is_named(asked: Callable[..., Result]) -> None
     assert parallelism(result).items() >= {"tp": 2, "dp": 2, "zero": 3, "global_batch": 8}.items()
     assert result.stderr.splitlines() == [
         "warning: standard input: --hidden-size says hidden_size 16, model tiny has 8, which is used",
-        "standard input: not read: --lr (line 1)",
+        "standard input: not read (1): --lr (line 1)",
     ]
 
 

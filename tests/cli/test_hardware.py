@@ -125,6 +125,7 @@ def test_it_says_which_attention_kernel_was_measured_and_takes_another() -> None
     )
 
 
+@pytest.mark.slow
 def test_it_says_how_well_measured_steps_on_it_were_predicted() -> None:
     values = json.loads(run(hardware, "a100-sxm-40gb", "--json").stdout)
     [scored] = values["steps"]

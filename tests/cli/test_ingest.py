@@ -65,6 +65,7 @@ def test_what_is_no_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "more than 1073 bytes of JSON" in big
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,9 @@ def test_sizes_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys, *words, "--gpus", "8,16", "--json"))
     assert [one["gpus"] for one in found["plans"]] == [8, 16]
     assert found["plans"][0]["days"]["p50"] > found["plans"][1]["days"]["p50"]
+    short = printed(capsys, *words[:5], "--samples", "60k", *words[-2:], "--gpus", "8,16")
+    assert "min 50 %" in short
+    assert "0.0" not in short.splitlines()[2].split()[2:5]
 
 
 @pytest.mark.parametrize("name", ["plan.png", "plan.svg"])
@@ -81,23 +84,3 @@ def test_own_failures_and_steps_change_the_plan(capsys: pytest.CaptureFixture[st
     assert own["failures"]["per_1000_node_days"] < usual["failures"]["per_1000_node_days"]
     assert "2 failures in 950 node-days (csv)" in own["failures"]["origin"]
     assert own["step"]["mean_s"] == pytest.approx(1.1 * own["step"]["p50_s"])
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--failure-rate", "-1"), "--failure-rate is '-1', expected failures"),
-        (("--picture", "plan.pdf"), "expected a file that ends in .png or .svg"),
-        (("--gpus", "8,16", "--deadline", "10d"), "several --gpus are given with --deadline"),
-        (("--spares", "99"), "spares is 99, expected at most the 8 nodes"),
-        (("--checkpoint", "never"), "--checkpoint is 'never', expected async"),
-        (("--db", "nowhere.db"), "nowhere.db"),
-    ],
-)
-def test_wrong_use_is_one_line(
-    capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str
-) -> None:
-    status = 1 if "--db" in more else 2
-    text = printed(capsys, *RUN, *more, status=status)
-    assert message in text
-    assert text.count("\n") == 1

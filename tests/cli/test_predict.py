@@ -300,7 +300,6 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
         ),
         (["--sequence-length", "0"], UsageError, "--sequence-length is '0', expected a whole number from 1"),
         (["--gpu-memory", "much"], UsageError, "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
-        (["--db", "bench.db"], UsageError, "--db is given without --explain, expected both"),
         (["--explain", "rop"], UsageError, "operator rop is unknown; of this step nearest is rope"),
         (["--explain", "gelu", "--db", "none.db"], DataError, "none.db: no such database; expected a file"),
         (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown, nearest is gpt-20b"),

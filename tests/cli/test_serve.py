@@ -1,7 +1,6 @@
 """`kernelcast serve`: its options. What it answers, and how it starts and stops, is in tests/serve."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -10,33 +9,12 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.main import kernelcast
 from kernelcast.cli.serve import serve
-from kernelcast.runtime import UsageError
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def run(*options: str) -> Result:
     return CliRunner().invoke(kernelcast, ["serve", *options])
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ([], "neither of --socket and --listen given, expected one of them"),
-        (["--listen", "127.0.0.1:0", "--socket", "x"], "both of --socket and --listen given"),
-        (["--socket", "x", "--socket-mode", "rw"], "--socket-mode is 'rw', expected octal permissions such as 0660"),
-        (["--socket", "x", "--socket-mode", "0680"], "--socket-mode is '0680', expected octal"),
-        (["--socket", "x", "--time-limit", "nan"], "--time-limit is 'nan', expected a time up to 1h such as"),
-        (["--socket", "x", "--time-limit", "0"], "--time-limit is '0', expected a time up to 1h"),
-        (["--socket", "x", "--max-body", "0"], "--max-body is '0B', expected a size such as"),
-        (["--socket", "x", "--max-body", "2GiB"], "--max-body is '2GiB', expected at most 1GiB"),
-        (["--socket", "x", "--socket-mode", "1777"], "--socket-mode is '1777', expected at most 0777"),
-    ],
-)  # fmt: skip
-def test_slips(make_bundle: Callable[..., Path], options: list[str], expected: str) -> None:
-    result = run("--bundle", str(make_bundle()), *options)
-    assert isinstance(result.exception, UsageError)
-    assert str(result.exception).startswith(expected)
 
 
 @pytest.mark.parametrize(

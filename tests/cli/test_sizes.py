@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelcast.cli.options import parse_size
+from kernelcast.cli.option import parse_size, whole_numbers
 from kernelcast.runtime import UsageError
 
 
@@ -28,3 +28,22 @@ def test_sizes_without_a_unit_are_refused_with_the_units_that_exist(text: str) -
         f"gpu_memory is {text!r} without a unit, expected one of "
         f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in {text.strip()}GB"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("4", (4,)),
+        (" 1, 4 ", (1, 4)),
+        ("4,1", (4, 1)),
+        *dict.fromkeys(("0,1", "1,5", "1,1", "1,x", "", "٣", "000001")).items(),
+    ],
+)
+def test_lists_of_different_numbers(text: str, numbers: tuple[int, ...] | None) -> None:
+    is_rising = numbers is not None and list(numbers) == sorted(numbers)
+    for asked in (False, True):
+        if numbers is not None and (is_rising or not asked):
+            assert whole_numbers(text, "--points", 4, "some", is_rising=asked) == numbers
+        else:
+            with pytest.raises(UsageError, match=r"^--points is '.*', expected some$"):
+                whole_numbers(text, "--points", 4, "some", is_rising=asked)

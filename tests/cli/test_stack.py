@@ -104,3 +104,19 @@ def test_the_list_has_every_stack() -> None:
 def test_an_unknown_stack_is_one_line(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("predict", *given, *LAYOUT, "--stack", "nemo") == 2
     assert capsys.readouterr().err.startswith("kernelcast: error: stack 'nemo' is unknown, known are ")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        ("attention", "--fix is 'attention', expected a factor and its value, such as attention=1"),
+        ("attention=fast", "--fix is 'attention=fast', expected a factor and its value"),
+        ("attention=1", "runs file "),
+    ],
+)
+def test_factors_that_are_set(
+    fixed: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.toml").write_text("wrong = 1\n")
+    assert ended("stack", "fit", tmp_path / "runs.toml", "--fix", fixed) in (1, 2)
+    assert capsys.readouterr().err.startswith(f"kernelcast: error: {message}")

@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.cli.tables import table_lines, text_table
+from kernelcast.cli.compare import _show_collectives, _show_operators, _show_rows
+from kernelcast.cli.tables import print_components, table_lines, text_table
+from kernelcast.validate.compare.rows import Row
 
 
 def test_numbers_are_flush_right() -> None:
@@ -110,3 +113,54 @@ def test_no_line_is_wider_and_nothing_is_lost(cells: list[list[str]], width: int
     told = Counter("".join(cell for row in cells for cell in row if not cell.isspace()))
     del told[" "]
     assert told <= Counter(table)
+
+
+def test_components_beside_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    print_components([("Encoder_Fwd", 0.0015, 0.001), ("Max_Update", 0.002, None), ("PP_P2P", 0.001, 0.0)])
+    assert capsys.readouterr().out.splitlines() == [
+        "  component    predicted  measured   error",
+        "  -----------  ---------  --------  ------",
+        "  Encoder_Fwd   1.500 ms  1.000 ms  +50.0%",
+        "  Max_Update    2.000 ms         -       -",
+        "  PP_P2P        1.000 ms         -       -",
+    ]
+
+
+def test_a_measured_step_beside_its_prediction(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # pytest-xdist's workers have 80
+    both = Row(
+        name="gemm", operator="gemm", pass_="forward", measured_s=0.004, predicted_s=0.002, low_s=0.001, high_s=0.003,
+        launches=2.0, calls=3, measured_bytes=3 << 20, predicted_bytes=1 << 19,
+    )  # fmt: skip
+    rows = [
+        both,
+        Row(name="rope", operator="rope", pass_="backward", measured_s=0.001, low_s=0.5),
+        Row(name="x", operator="", pass_="", predicted_s=0.001),
+    ]
+    _show_rows("part", rows, {"x": "others"})
+    _show_operators(rows)
+    _show_collectives(rows[:1])
+    _show_collectives([])
+    assert (
+        capsys.readouterr().out
+        == """
+part    measured ms  predicted ms  difference ms
+------  -----------  ------------  -------------
+gemm           4.00          2.00          +2.00
+rope           1.00                        +1.00
+others                       1.00          -1.00
+step           5.00          3.00          +2.00
+
+operator  pass      measured ms  predicted ms  interval      difference ms  ratio
+--------  --------  -----------  ------------  ------------  -------------  -----  ----
+gemm      forward          4.00          2.00  1.00 to 3.00          +2.00   2.00  slow
+rope      backward         1.00                                      +1.00
+x                                        1.00                        -1.00
+
+collective  exposed ms  predicted ms  difference ms  calls  predicted  MiB  predicted MiB
+----------  ----------  ------------  -------------  -----  ---------  ---  -------------
+gemm              4.00          2.00          +2.00      2          3  3.0            0.5
+"""
+    )

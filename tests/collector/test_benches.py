@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelcast.collector.benches import BENCHES, Bench, Place, Point, UnsupportedError
+from kernelcast.collector.benches.attention import _visible_mask
 from kernelcast.collector.benches.optimizer import stage_tensors
 from kernelcast.collector.communication.collectives import COLLECTIVES
 from kernelcast.collector.plans.workloads import columns_of
@@ -39,8 +40,8 @@ def test_every_role_of_the_table_is_called() -> None:
     apart = {("gemm", "next_token"), ("grouped_gemm", "experts_up")}
     # Adapters are a layout's: their products have shapes that other linears have too.
     apart |= {("gemm", "adapter_down"), ("gemm", "adapter_up")}
-    # No plan has shapes of recurrent layers yet.
-    apart |= {("gemm", "recurrent_in"), ("gemm", "recurrent_out")}
+    # No plan has shapes of recurrent layers or experts in a latent space yet.
+    apart |= {("gemm", name) for name in ("recurrent_in", "recurrent_out", "latent_down", "latent_up")}
     assert set(COLUMNS) == {(name, role) for name in ALONE for role in OPERATORS[name].roles} - apart
 
 
@@ -288,6 +289,16 @@ def test_queries_keys_and_values_are_views_whose_gradients_lie_side_by_side(colu
     bench.backward(outputs)
     assert fused.grad is not None
     assert torch.equal(fused.grad, torch.cat([g.flatten(2) for g in bench.output_gradients], dim=-1))
+
+
+def test_keys_that_a_query_sees(cpu: Place) -> None:
+    """The number that is asked, in the mean; above a causal mask's mean the first ones, for every query alike."""
+    for keys, visible, expected in (
+        (8, 8, None), (7, 7, None), (8, 5, [5] * 8), (7, 5, [5] * 7),
+        (8, 4, [1, 2, 3, 4, 5, 6, 6, 6]), (7, 4, [1, 2, 3, 4, 5, 6, 7]), (8, 2, [1] + [2] * 7), (8, 1, [1] * 8),
+    ):  # fmt: skip
+        mask = _visible_mask(keys, keys, visible, cpu)
+        assert (None if mask is None else mask.sum(1).tolist()) == expected, (keys, visible)
 
 
 def test_rows_of_other_shards_are_masked(asked: Asked, cpu: Place) -> None:

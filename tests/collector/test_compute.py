@@ -42,6 +42,16 @@ def one_shape(plan: Plan) -> Plan:
     return replace(plan, shapes_per_operator=1)
 
 
+@pytest.mark.parametrize(("element_bytes", "of_each"), [(2, 24), (4, 16), (8, 32)])
+def test_memory_of_an_update_and_of_a_function(element_bytes: int, of_each: int) -> None:
+    """Adam holds weight, gradient and two moments, in 16 bit float32 copies too; GELU reads and writes five times."""
+    assert point_bytes(Point(operator="adam", role="", vector=(1000, 1)), element_bytes) == 1000 * of_each
+    assert (
+        point_bytes(Point(operator="gelu", role="", vector=(1, 10, 20)), element_bytes)
+        == 5 * 200 * element_bytes
+    )
+
+
 def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, quick: Effort) -> None:
     seen: list[tuple[int, int, str]] = []
     settings = Settings(effort=quick, device="cpu")

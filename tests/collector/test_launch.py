@@ -36,7 +36,6 @@ def test_arguments_threads_and_every_process(workers: Path) -> None:
     [
         ("raise ValueError('the first reason')", "ValueError: the first reason"),
         ("import sys; sys.exit('only words')", "only words"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "process 0 was ended by SIGKILL"),
         # What those say who lost a killed worker is not the reason.
         (
             "import os, signal; print('[rank1]: RuntimeError: Connection reset by peer', flush=True)\n"
@@ -63,7 +62,9 @@ def test_output_is_shown_as_it_comes(workers: Path, capfd: pytest.CaptureFixture
     assert err == "note\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_whatever_ends_the_command_ends_the_workers(workers: Path, number: signal.Signals) -> None:
     # torchrun has its workers in sessions of their own: the terminal's interrupt does not reach them.
     (workers / "waits.py").write_text(
@@ -94,8 +95,10 @@ def test_whatever_ends_the_command_ends_the_workers(workers: Path, number: signa
 
 
 def is_running(process: int) -> bool:
-    status = Path(f"/proc/{process}/status")
-    return status.exists() and "zombie" not in status.read_text()
+    try:
+        return "zombie" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize(

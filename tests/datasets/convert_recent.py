@@ -68,7 +68,6 @@ def _today(source: str, system: str, rows: list[dict[str, str]], content: bytes)
             "stack": "Megatron-Bridge, Megatron-LM core, TransformerEngine"
             if is_bridge
             else "torchtitan, FSDP2",
-            "software": "megatron-bridge" if is_bridge else "torchtitan",
             "source": f"{source}, {TODAY_TABLES[source]}, {digest(content)}",
             "licence": "Apache-2.0" if is_bridge else "BSD-3-Clause",
         },
@@ -82,15 +81,16 @@ def _today(source: str, system: str, rows: list[dict[str, str]], content: bytes)
     }
 
 
-def _dispatch(row: Mapping[str, str]) -> dict[str, Any]:
-    """What recipes leave open of mixtures of experts: dispatchers, and how much is in CUDA graphs.
+def _experts(row: Mapping[str, str]) -> dict[str, Any]:
+    """What the table leaves open of mixtures of experts: dispatchers, CUDA graphs, and what recipes add to them.
 
     DeepEP between nodes of Hopper; from 26.06 on HybridEP and whole passes in graphs in racks and on B300, as the same
-    layouts take 0.56 to 0.67 of the time from then on (but GPT-OSS not in 26.06.01, nor on B300).
+    layouts take 0.56 to 0.67 of the time from then on (but GPT-OSS not in 26.06.01, nor on B300). Recipes of such
+    graphs overlap the exchange with experts and have 8-bit attention, which has no sinks.
     """
-    found = {}
+    found: dict[str, Any] = {}
     is_oss, system = row["model"].startswith("GPT OSS"), row["system"].removeprefix("DGX-")
-    if "CUDA graphs" in row["recipe_beyond_fields"]:
+    if "CUDA graphs" in row["recipe_beyond_fields"] or row["model"] == "Nemotron_3_Nano":
         found["cuda_graphs"] = "partial"
     if row["model"] == "Qwen3_30B_a3B" and system == "H100":
         found["expert_dispatcher"] = "deepep"
@@ -98,8 +98,24 @@ def _dispatch(row: Mapping[str, str]) -> dict[str, Any]:
         is_oss and system.startswith("GB") and row["release"] != "26.06.01"
     )
     if fused and row["release"] >= "26.06" and system != "H100":
-        found |= {"expert_dispatcher": "hybridep", "cuda_graphs": "full"}
+        found |= {"expert_dispatcher": "hybridep", "cuda_graphs": "full", "expert_overlap": True}
+        found |= {} if is_oss else {"fp8_attention": True}
     return found
+
+
+def _recomputed(row: Mapping[str, str], recipe: Mapping[str, Any]) -> list[str]:
+    """Modules that recipes run again (`recompute_modules` in src/megatron/bridge/perf_recipes).
+
+    Where the table differs: GPT-OSS runs nothing again on GB300, nor in graphs of whole passes; Nemotron does on H100.
+    """
+    if row["model"] == "Nemotron_3_Nano":
+        return ["moe", "layernorm", "core_attn"] if row["system"] == "DGX-H100" else []
+    if row["model"] == "GPT OSS 120B" and (
+        row["system"] == "DGX-GB300" or recipe.get("cuda_graphs") == "full"
+    ):
+        return []
+    named = recipe.get("recompute_modules", [])
+    return [*named, "moe_act"] if "moe_act recomputed" in row["recipe_beyond_fields"] else named
 
 
 TODAY_TABLES = {
@@ -112,7 +128,12 @@ TODAY_BRIDGE = {"kept_by": "megatron", "loss": "in_place"}
 HOST = {"host_launch_us": 200}
 # PyTorch's attention is FlashAttention-2 on Hopper; gradients are reduced in fp32 (mixed_precision_reduce); of
 # overlapped collectives the part that LLM Foundry's FSDP steps exposed (stack fsdp-composer).
-TODAY_TITAN = {"attention_kernel": "flash-2", "reduce_dtype": "float32", "exposed_share": 0.53}
+TODAY_TITAN = {
+    "attention_kernel": "flash-2",
+    "reduce_dtype": "float32",
+    "exposed_share": 0.53,
+    "kept_by": "torchtitan",
+}
 
 
 def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
@@ -121,14 +142,18 @@ def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
     if "per-operator" in row["recipe_beyond_fields"]:
         del recipe["recompute_layers"], recipe["recompute_early_stop"]
         recipe |= {"recompute": "selective", "recompute_modules": ["per_op"]}
-    if "moe_act recomputed" in row["recipe_beyond_fields"]:
-        recipe |= {"recompute": "selective"}
-        recipe["recompute_modules"] = [*recipe.get("recompute_modules", []), "moe_act"]
+    if "eager kernels" in row["recipe_beyond_fields"]:
+        recipe["eager"] = "all"
+    recipe |= _experts(row)
+    beyond = re.sub(r" \(asked as.*?\)", "", row["recipe_beyond_fields"].removeprefix(f"{row['release']} "))
+    if modules := _recomputed(row, recipe):
+        recipe |= {"recompute": "selective", "recompute_modules": modules}
+    elif "moe_act recomputed" in beyond:
+        recipe = {name: value for name, value in recipe.items() if not name.startswith("recompute")}
+        beyond = beyond.replace("moe_act recomputed", "")
     degrees = {name: int(row[name] or 1) for name in ("pp", "tp", "cp", "ep")}
     dp = int(row["gpus"]) // (degrees["pp"] * degrees["tp"] * degrees["cp"])
-    beyond = re.sub(r" \(asked as.*?\)", "", row["recipe_beyond_fields"].removeprefix(f"{row['release']} "))
     name = (row["model"], row["precision"], f"{row['gpus']} GPUs", row["release"], row["task"])
-    recipe |= _dispatch(row)
     fault = AT_FAULT.get((row["release"], row["model"], row["system"]))
     return {
         "name": ", ".join((*name, beyond)).removesuffix(", "),
@@ -154,33 +179,40 @@ MLPERF_MODELS = {
 MLPERF_MACHINES = {
     "H100": ("h100-sxm", "h100-3200g", 8),
     "H200": ("h200-sxm", "h200-3200g", 8),
+    "H200 NVL": ("h200-nvl", "h200-nvl-800g", 4),
     "B200": ("b200-sxm", "b200-3200g", 8),
     "B300": ("b300-sxm", "b300-6400g", 8),
     "GB200": ("gb200", "gb200-nvl72", 72),
     "GB300": ("gb300", "gb300-nvl72", 72),
     "MI300X": ("mi300x", "mi300x-3200g", 8),
     "MI325X": ("mi325x", "mi300x-3200g", 8),
+    "MI350X": ("mi350x", "mi355x-3200g", 8),
     "MI355X": ("mi355x", "mi300x-3200g", 8),
     "L40S": ("l40s", "pcie4-400g", 4),
 }
-MLPERF_BESIDE = {"H200 NVL": "H200", "MI350X": "MI355X"}
-"""Devices that the table lacks, and those whose files name them."""
 
 
 def mlperf(content: bytes) -> dict[str, str]:
     """Texts by file name, one for each device, of MLPerf Training's median steps (CSV)."""
     devices: dict[str, list[dict[str, str]]] = {}
     for row in csv.DictReader(content.decode().splitlines()):
-        devices.setdefault(MLPERF_BESIDE.get(row["device"], row["device"]), []).append(row)
+        devices.setdefault(row["device"], []).append(row)
     return texts(
-        {f"mlperf-{device.lower()}": _mlperf(device, rows, content) for device, rows in devices.items()}
+        {
+            f"mlperf-{device.lower().replace(' ', '-')}": _mlperf(device, rows, content)
+            for device, rows in devices.items()
+        }
     )
 
 
 def _mlperf(device: str, rows: list[dict[str, str]], content: bytes) -> dict[str, Any]:
     name, fabric, per_node = MLPERF_MACHINES[device]
-    known = [row for row in rows if row["precision"] in MLPERF_FORMATS and row["device"] == device]
-    left_out = [f"{row['group']}: {_why_left_out(row, device)}" for row in rows if row not in known]
+    known = [row for row in rows if row["precision"] in MLPERF_FORMATS]
+    left_out = [
+        f"{row['group']}: {'format' if row['tp'] else 'layout'} not published"
+        for row in rows
+        if row not in known
+    ]
     return {
         "comment": (
             f"{len(known)} groups of runs of MLPerf Training 4.0 to 5.1. measured_s is the median of their steps "
@@ -208,12 +240,6 @@ def _mlperf(device: str, rows: list[dict[str, str]], content: bytes) -> dict[str
     }
 
 
-def _why_left_out(row: Mapping[str, str], device: str) -> str:
-    if row["device"] != device:
-        return f"{row['device']} is not in the device table"
-    return "format not published" if row["tp"] else "layout not published"
-
-
 def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
     sizes = {name: int(row[name]) for name in ("pp", "tp", "cp")}
     per_node = min(int(row["accelerators"]), per_node)
@@ -230,25 +256,33 @@ def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
         "sequence_parallel": row["sp"] == "1" and sizes["tp"] > 1,
         **(
             {"context_exchange": "all_to_all"}
-            if sizes["cp"] > 1 and KV_HEADS % (sizes["cp"] * sizes["tp"]) == 0
+            if sizes["cp"] > 1 and KV_HEADS % (sizes["cp"] * sizes["tp"]) == 0 and "lora" in row["benchmark"]
             else {}
         ),
         **MLPERF_FORMATS[row["precision"]],
         **({"cuda_graphs": MLPERF_GRAPHS[row["cuda_graph"]]} if row["cuda_graph"] else {}),
         **({"tensor_overlap": "products"} if row["tp_overlap"] == "1" and sizes["tp"] > 1 else {}),
         **(
-            {"lora_rank": 16, "lora_linears": ["attention"]}
+            {
+                "lora_rank": 16,
+                "lora_dropout": 0.1,
+                "lora_linears": ["attention"],
+                "fp8_weights": True,
+                "fp8_activation_store": sizes["cp"] == 1,
+            }
             if "lora" in row["benchmark"]
             else MLPERF_OVERLAPS
         ),
         **({"attention_kernel": "cudnn"} if row["device"] in HOPPER and row["fp8_attention"] == "0" else {}),
+        **({"fp8_attention": True} if row["device"] in BLACKWELL and row["fp8_attention"] == "1" else {}),
         **({"recompute": row["recompute"]} if row["recompute"] != "none" else {}),
         "measured_s": float(row["measured_s"]),
     }
 
 
-HOPPER = ("H100", "H200")
+HOPPER = ("H100", "H200", "H200 NVL")
 """TransformerEngine's 16-bit attention is cuDNN's there; no table has it in 8 bit on Hopper."""
+BLACKWELL = ("B200", "GB200", "B300", "GB300")
 MLPERF_FORMATS = {
     "fp8-delayed": {
         "fp8_recipe": "delayed" if "delayed" in LAYOUT["fp8_recipe"].kind.values else "tensorwise"
@@ -258,5 +292,6 @@ MLPERF_FORMATS = {
 }
 MLPERF_GRAPHS = {"layer": "partial", "full": "full"}
 KV_HEADS = 8
-"""Of all models but GPT-3, which none cuts along the sequence."""
+"""Of all models but GPT-3, which none cuts along the sequence. LoRA's cp 8 exchanges heads for tokens. The code of
+pre-training names no exchange, and has layouts with more devices than these heads: Megatron-core's default, rings."""
 MLPERF_OVERLAPS = {"overlap_gradients": True, "overlap_parameters": True}

@@ -96,6 +96,7 @@ def test_a_large_answer_is_refused_without_the_memory(address: str, sql: str) ->
     assert peak_kib < 1_000_000
 
 
+@pytest.mark.slow
 def test_a_query_ends_in_time(address: str) -> None:
     sql = "with recursive n(i) as (select 1 union all select i+1 from n) select max(i) from n"
     with pytest.raises(urllib.error.HTTPError, match="400"):

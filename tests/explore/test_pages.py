@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from kernelcast.cli.main import kernelcast
-from kernelcast.explore.files import FOLDER
+from kernelcast.explore.material import FOLDER
 
 Explorer, Explore = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 

@@ -3,6 +3,7 @@
     python -m tests.golden.generate                          all answers, to the same cases: ten minutes
     python -m tests.golden.generate --layout 'dualpipe*'     answers of some layouts
     python -m tests.golden.generate --with-experts           answers of models with experts
+    python -m tests.golden.generate --intervals              answers with an interval, and searches
     python -m tests.golden.generate --memory                 the memory of all cases, without times: a minute
     python -m tests.golden.generate --new-cases              also the cases, from layouts.json and models.json
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--layout", metavar="PATTERN", help="keep the answers of other layouts")
     parser.add_argument("--with-experts", action="store_true", help="keep the answers of other models")
+    parser.add_argument("--intervals", action="store_true", help="keep the answers without an interval")
     asked = parser.parse_args()
     if asked.memory:
         _write_memory()
@@ -59,6 +61,7 @@ def main() -> None:
         for case in cases
         if (asked.layout and not fnmatch(case.layout, pattern))
         or (asked.with_experts and not _has_experts(model))
+        or (asked.intervals and not case.fields.get("interval"))
     }
     sizes = {key: size for key, size in read("sizes.json.xz").items() if key in kept} if kept else {}
     operators = read("operators.json.xz") if kept else {}
@@ -70,7 +73,7 @@ def main() -> None:
         total += _write_device(
             device, {key: old[key] for key in old if key in kept}, sizes, operators[device]
         )
-    if not kept:
+    if asked.intervals or not kept:
         answers = {one["name"]: rounded(searched(DEVICES[0], one)) for one in read("searches.json")}
         total += write("search_answers.json.xz", answers)
     total += write("sizes.json.xz", sizes)

@@ -4,8 +4,9 @@
 
 cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
 forked process, and of the Pythons that its tests start, so an interrupted run leaves no changed file. Its tests are
-those whose file is named like the module, then the folder that mirrors its own, then the folders above; --near
-leaves out the last one. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
+those whose file is named like the module, then of some commands the tests of what they call, then the folder that
+mirrors its own, then the folders above; --near leaves out the last one. Hypothesis draws the same examples every time.
+Exit status 1 where a mutant survived.
 
 Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), bits instead of numbers, which
 fail at once, and `is` for `==`, which is the same for None, members and small numbers.
@@ -37,6 +38,12 @@ _LEFT_OUT = re.compile(
     r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"
     r"|ReplaceComparisonOperator_(Eq_Is|Is_Eq|NotEq_IsNot|IsNot_NotEq)$"
 )
+# Commands whose tests are in the folder of what they call.
+_TESTED_IN = {
+    "cli/walltime_k8s": "integrations/kubernetes",
+    "cli/validate_": "validate",
+    "cli/stack": "validate",
+}
 _MEMORY_BYTES = 6 << 30
 _FOLDER = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}"
 _DURATIONS, _OUTPUT = _FOLDER / "durations.json", _FOLDER / "output.txt"
@@ -117,6 +124,7 @@ def sample(paths: list[Path], count: int, seed: int) -> Iterator[Mutant]:
 def stages(path: Path) -> list[str]:
     """Paths of tests, nearest first; each is run without those before it."""
     found, room = sorted((ROOT / "tests" / path.parent).glob(f"test_{path.stem[:4]}*.py")), path.parent
+    found += [ROOT / "tests" / tests for begin, tests in _TESTED_IN.items() if str(path).startswith(begin)]
     while room.parts:
         folder = ROOT / "tests" / room
         found += [one for one in (folder, folder.with_name(f"test_{folder.name}.py")) if one.exists()]

@@ -3,10 +3,12 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kernelcast.plan import Plan, plan
 from kernelcast.plan.checkpoint import checkpoint_bytes
+from kernelcast.plan.failures import people_detection, published_sites
 from kernelcast.runtime import Estimator, UsageError, predict
 
 LAYOUT = {"tp": 2, "dp": 32, "micro_batch": 1, "global_batch": 512}
@@ -88,6 +90,17 @@ def test_spares_shorten_and_cost(h100: Estimator) -> None:
     assert elastic.expected.total_s < few.expected.total_s
 
 
+def test_people_restart_later_and_less_surely(h100: Estimator, usual: Plan) -> None:
+    found = plan(h100, "llama-3-8b", tokens="500B", restarted_by="people", **LAYOUT)
+    waited_s = [3600 * site.waited_h for site in published_sites().values() if site.waited_h]
+    assert found.restart.detection_s == pytest.approx(math.prod(waited_s) ** (1 / len(waited_s)))
+    assert np.std(np.log(found.draws.detection)) == pytest.approx(math.log(2) * math.sqrt(1.5), rel=0.05)
+    assert np.array_equal(usual.draws.detection, usual.draws.restart)
+    assert found.goodput_interval[0] < usual.goodput_interval[0]
+    only = people_detection(without=["bloom"])
+    assert only == pytest.approx((4.27 * 3600, math.log(2) * math.sqrt(2)))
+
+
 def test_equal_seeds_give_equal_answers(h100: Estimator, usual: Plan) -> None:
     assert plan(h100, "llama-3-8b", tokens="500B", **LAYOUT).to_dict() == usual.to_dict()
 
@@ -116,10 +129,17 @@ def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
         ({"tokens": 1, "steps": 1}, "tokens and steps are given"),
         ({"steps": 1, "epochs": 2}, "epochs is given without samples"),
         ({"samples": 0}, "samples is 0, expected a whole number from 1"),
-        ({"samples": 9, "sample_tokens": 10**6}, "sample_tokens is 1000000.0, expected at most the sequence"),
+        (
+            {"samples": 9, "sample_tokens": 10**6},
+            "sample_tokens is 1000000.0, expected at most the length of a sample",
+        ),
         ({"steps": 100, "failure_rate": -1}, "failure_rate is -1, expected failures per 1,000 days"),
         ({"steps": 100, "spares": 9}, "spares is 9, expected at most the 8 nodes"),
         ({"steps": 100, "elastic": True}, "elastic is given without spares"),
+        (
+            {"steps": 1, "restarted_by": "people", "detection": 9},
+            "detection is given with restarted_by people",
+        ),
         ({"steps": 100, "storage_bandwidth": "2"}, "storage_bandwidth is '2', expected a rate such as 2GB/s"),
         ({"steps": 100, "failure_rate": 1e6}, "no progress is made"),
         (

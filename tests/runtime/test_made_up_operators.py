@@ -21,7 +21,8 @@ from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step import decomposition, passes, update
 from kernelcast.runtime.step.layers import attention, embedding, linear, loss, mlp, norm, transformer_layer
 from kernelcast.runtime.step.op import Op, Ops, op
-from kernelcast.runtime.step.sizes import Sizes, remembered_ops
+from kernelcast.runtime.step.passes import remembered_ops
+from kernelcast.runtime.step.sizes import Sizes
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(

@@ -160,6 +160,8 @@ def test_one_law_serves_every_role() -> None:
         "kv_down",
         "kv_up",
         "router",
+        "latent_down",
+        "latent_up",
         "shared_gate_up",
         "shared_down",
         "next_token",

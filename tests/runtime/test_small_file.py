@@ -14,8 +14,7 @@ from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.stack.stack_file import find_stack
 from kernelcast.runtime.toml_text import parse_toml
-from kernelcast.walltime.batch_script import BatchScript
-from kernelcast.walltime.job import read_site
+from kernelcast.walltime.job import BatchScript, read_site
 
 _READERS: dict[str, Callable[[Path], object]] = {
     "small file": lambda path: read_small_file(path, where="x", most_bytes=10),

@@ -8,8 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.sampling.committee import best_member, disagreement, members
-from kernelcast.sampling.design import batch_size, next_workloads, positions, space_filling, subset
+from kernelcast.sampling.design import (
+    batch_size,
+    best_member,
+    disagreement,
+    members,
+    next_workloads,
+    positions,
+    space_filling,
+    subset,
+)
 from kernelcast.train.dataset import Array, Table
 
 GRID = np.array(list(product((1, 2, 4), (64, 128, 256, 512), (128, 256, 512, 1024))), dtype=float)

@@ -113,20 +113,9 @@ def test_a_port_of_this_machine(start: Start) -> None:
     assert "/reload" not in server.get("/openapi.json").json["paths"]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--listen", "0.0.0.0:0"], "--listen is '0.0.0.0:0', which other machines reach; expected 127.0.0.1, or --al"),
-        (["--listen", "[::]:0"], "--listen is '[::]:0', which other machines reach"),
-        (["--listen", "127.0.0.1"], "--listen is '127.0.0.1', expected ADDRESS:PORT"),
-        (["--listen", "127.0.0.1:65536"], "--listen is '127.0.0.1:65536', expected ADDRESS:PORT"),
-        (["--listen", "example.org:80"], "--listen is 'example.org:80', expected ADDRESS:PORT"),
-    ],
-)  # fmt: skip
-def test_addresses_that_are_refused(
-    make_bundle: Callable[..., Path], options: list[str], expected: str
-) -> None:
-    assert refused("--bundle", str(make_bundle()), *options).startswith(expected)
+def test_addresses_that_are_refused(make_bundle: Callable[..., Path]) -> None:
+    line = refused("--bundle", str(make_bundle()), "--listen", "0.0.0.0:0")
+    assert line.startswith("--listen is '0.0.0.0:0', which other machines reach; expected 127.0.0.1, or --al")
 
 
 def test_remote_addresses_are_for_who_insists(start: Start) -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 
 ASKED = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 4}
@@ -78,6 +80,7 @@ def test_too_many_questions_are_turned_away(start: Start) -> None:
     assert statuses[0] in (200, 422, 503)
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_come(start: Start, until: Callable[..., None]) -> None:
     server = start()
     head = b"POST /predict HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"

@@ -231,6 +231,7 @@ def survives(
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.slow(minutes=1)
 def test_a_few_seconds_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> None:
     survives(fuzzed, until, warm_s=5, long_s=8, growth_bytes=150 << 20)
 

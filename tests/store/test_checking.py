@@ -10,7 +10,7 @@ import pytest
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, MeasuredStep, Sample, check_database
-from kernelcast.store.migrations import OLDEST_VERSION, SCHEMA_VERSION
+from kernelcast.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
 NOTHING_READ = "; expected exactly the tables and views of schema.sql, nothing was read from it"
 

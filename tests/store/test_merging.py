@@ -128,7 +128,7 @@ def rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
         return tables
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=7, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(runs(), max_size=2), min_size=3, max_size=3))
 def test_order_grouping_and_repetition_make_no_difference(contents: list[list]) -> None:  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory() as name:

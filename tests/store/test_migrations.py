@@ -11,15 +11,15 @@ import pytest
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, check_database, merge_databases
-from kernelcast.store.migrations import (
+from kernelcast.store.schema import (
     MIGRATIONS,
     OLDEST_VERSION,
+    SCHEMA_PATH,
     SCHEMA_VERSION,
     Upgrade,
     migrate,
     schema_version,
 )
-from kernelcast.store.schema import SCHEMA_PATH
 from tests.attacks.databases import OLD_SCHEMAS, of_version
 
 SMALL = Path(__file__).parents[1] / "data" / "small.db"
@@ -142,7 +142,7 @@ def test_opening_migrates_unless_read_only(database: Database, monkeypatch: pyte
 
 KILLED = """
 import os, signal, sqlite3, sys
-from kernelcast.store.migrations import migrate
+from kernelcast.store.schema import migrate
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("PRAGMA cache_size = 10")  # what the migration writes reaches the disk at once
 def upgrade(connection):

@@ -13,7 +13,7 @@ import pytest
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, Run
-from kernelcast.store.migrations import OLDEST_VERSION, SCHEMA_VERSION
+from kernelcast.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
 APPLICATION_ID = 0x4B434442
 

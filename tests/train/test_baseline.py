@@ -1,6 +1,7 @@
 """Each form of baseline recovers its own law, follows it beyond the samples, and is defined everywhere."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.train.baseline import Constant, PowerLaw, Roofline, fit_baseline, monomial_powers
+from kernelcast.train.baseline import (
+    _KNEE_SPACING,
+    Constant,
+    PowerLaw,
+    Roofline,
+    _knees,
+    fit_baseline,
+    monomial_powers,
+)
 from kernelcast.train.dataset import Table
 
 FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
@@ -113,6 +122,14 @@ def test_knees_are_apart_so_that_noise_between_near_sizes_is_no_slope() -> None:
     assert np.exp(one_size.predict_log(workloads[:12])) == pytest.approx(np.full(12, 40), rel=0.2)
 
 
+def test_a_call_that_costs_nothing_has_a_thousandth_of_the_shortest_time() -> None:
+    workloads = np.column_stack([np.full(12, 4.0), np.full(12, 256.0), np.geomspace(64, 4096, 12).round()])
+    times_us = 3e-3 * workloads.prod(axis=1)
+    found = fit_baseline("roofline", OPERATORS["gelu"], FORWARD, workloads, times_us)
+    assert isinstance(found, Roofline)
+    assert found.constant_us == pytest.approx(1e-3 * times_us.min())
+
+
 def test_layers_of_an_optimizer_step_count_as_calls() -> None:
     op = OPERATORS["adam"]
     workloads = np.array([[p * 1000.0, e] for p in (1, 3, 10, 30) for e in (1, 2, 4, 8)])
@@ -171,3 +188,20 @@ def test_a_baseline_is_a_number_everywhere(form: str, workloads: Array, times_us
         found = fit_baseline(form, op, direction, workloads, times_us)
         assert np.isfinite(found.predict_log(workloads)).all()
         assert np.isfinite(found.predict_log(100 * workloads)).all()
+
+
+@pytest.mark.parametrize("scale", [2.0**-40, 1.0, 2.0**40])
+def test_knees_lie_apart_within_the_traffic_in_any_unit(scale: float) -> None:
+    moved = np.geomspace(1.0, 1e6, 50)
+    knees = _knees(moved * scale)
+    assert knees == tuple(scale * knee for knee in _knees(moved))
+    ends = [float(moved[0] * scale), *knees, float(moved[-1] * scale)]
+    assert len(knees) > 1
+    assert all(_KNEE_SPACING * one <= other for one, other in pairwise(ends))
+    # At every sixth of the traffic, and exactly as far apart as allowed; not nearer.
+    assert _knees(np.geomspace(1.0, 1e6, 7) * scale) == pytest.approx([scale * 10.0**n for n in range(1, 6)])
+    apart = _KNEE_SPACING ** np.arange(7.0) * scale
+    assert _knees(apart) == tuple(apart[1:-1])
+    assert _knees(np.array([1.0, 1.4, *apart[2:]]) * scale)[0] != 1.4 * scale
+    # Of no traffic there is none, nor where all is alike.
+    assert _knees(np.zeros(50)) == _knees(np.full(50, scale)) == ()

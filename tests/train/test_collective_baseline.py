@@ -11,12 +11,11 @@ from hypothesis.extra import numpy as hnp
 
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.train.candidates import COLLECTIVE_CANDIDATES
 from kernelcast.train.collective_baseline import FADE, LatencyBandwidth, fit_latency_bandwidth, passes
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.export import PARITY_TOLERANCE, check_parity, to_onnx
 from kernelcast.train.formula import flat
-from kernelcast.train.regressor import Candidate, fit
+from kernelcast.train.regressor import COLLECTIVE_CANDIDATES, Candidate, fit
 
 LAYOUTS = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (8, 1))
 COLLECTIVES = [op.name for op in OPERATORS.values() if op.is_collective]

@@ -104,6 +104,28 @@ def test_whole_roles_are_held_out(special: float, expected: float) -> None:
     assert widening.new_role == pytest.approx(expected, abs=0.06)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "held_out"),
+    [(8, 5, [5]), (7, 5, []), (8, 4, []), (9, 8, [9, 8])],  # 8 rows are fitted at least, and 5 tested
+)
+def test_a_part_is_held_out_where_enough_rows_are_left(first: int, second: int, held_out: list[int]) -> None:
+    rows = [
+        (1024.0 + number, nodes, 2) for nodes, count in ((1, first), (2, second)) for number in range(count)
+    ]
+    workloads = np.array(rows)
+    workloads[:, 0] = 1024 + workloads[:, 0] % 3  # too few values for a part by size
+    table = Table(operator="all_reduce", direction=ONCE, workloads=workloads, times_us=workloads[:, 0])
+    assert [len(one.rows) for one in parts(table)] == held_out
+
+
+def test_rows_too_near_are_no_part_and_hide_none_behind_them() -> None:
+    table = gelus()
+    # The largest rows lie within a third of a doubling of the others: only the layouts of a copy count.
+    elements = np.concatenate([np.linspace(1000, 1010, 20), np.linspace(1011, 1020, 20)])
+    near = replace(table, workloads=np.column_stack([np.ones(40), np.ones(40), elements]))
+    assert parts(near) == ()
+
+
 def test_where_nothing_can_be_held_out_a_prior_holds() -> None:
     few = gelus(9)
     assert replace(widening_of(few, NARROW, parts(few)), held_out=()) == PRIOR

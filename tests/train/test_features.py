@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from kernelcast.runtime.answers.predictor import INPUT_NAME as INPUT
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.train.dataset import Array
-from kernelcast.train.features import INPUTS, input_columns, tree_inputs
-from kernelcast.train.onnx_graph import Graph, Value
+from kernelcast.train.export import Graph, Value
+from kernelcast.train.formula import INPUTS, input_columns, tree_inputs
 
 GELU, ADAM = OPERATORS["gelu"], OPERATORS["adam"]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, PredictorRecord, Sample, dataset_digest
 from kernelcast.train import fit as training
-from kernelcast.train.dataset import Row, tables
+from kernelcast.train.dataset import Row, Table, tables
 from kernelcast.train.fit import Trained, train_bundle
 from kernelcast.train.notes import Note
 from kernelcast.train.report.figures import figures
@@ -30,6 +31,16 @@ pytestmark = pytest.mark.usefixtures("few_candidates")
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     return tmp_path / "here.kcast"
+
+
+def test_processes_are_started_where_the_work_is_worth_it(
+    make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "available_cores", lambda: 5)
+    one = make_table("gelu", count=1)
+    many = replace(one, workloads=np.ones((1999, 3)), times_us=np.ones(1999))
+    for tables_, jobs in (([one] * 23, 1), ([one] * 24, 5), ([many], 1), ([many, one], 5)):
+        assert training._worthwhile_jobs(tables_) == jobs
 
 
 def test_the_bundle_answers_what_was_fitted(database: Database, measure: Measure, output: Path) -> None:
@@ -236,7 +247,7 @@ def test_a_model_says_what_it_is(
     trained = train_bundle(database, output)
     bundle = read_bundle(output)
     for entry in trained.manifest.regressors:
-        model = onnx.load_from_string(bundle.models[entry.key])
+        model = onnx.load_from_string(bundle.model(entry.key))
         says = {item.key: item.value for item in model.metadata_props}
         assert list(says) == sorted(says)
         assert {name for name in says if f"`{name}`" not in PAGE} == set()
@@ -246,6 +257,7 @@ def test_a_model_says_what_it_is(
         assert (says["unit"], says["dtype"], says["statistic"]) == ("microseconds", "float32", "quiet")
         assert says["hardware"] == (fabric if entry.operator == "point_to_point" else compute).description
         assert (says["software"], says["rows"]) == ("torch 2.13.0", "10")
+        assert "load" not in says  # none is stated
         assert json.loads(says["validation_error"]) == entry.validation_error
         assert json.loads(says["interval"]) == entry.interval.to_dict()
         assert json.loads(says["training_range"]) == [list(pair) for pair in entry.training_range]

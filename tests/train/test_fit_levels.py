@@ -67,9 +67,3 @@ def test_a_level_is_fitted_again_when_the_one_below_has_changed(
     both = train_bundle(database, tmp_path / "again.kcast", earlier=earlier)
     assert [s.table.processes_per_node for s in both.selections] == [1, 2]
     assert both.digest == train_bundle(database, tmp_path / "full.kcast").digest
-
-
-def test_collectives_have_no_levels(database: Database, measure: Measure, tmp_path: Path) -> None:
-    measure(database, "point_to_point", Direction.ONCE, 10, conditions=TWO)
-    bundle = train_bundle(database, tmp_path / "here.kcast")
-    assert [entry.processes_per_node for entry in bundle.manifest.regressors] == [1]

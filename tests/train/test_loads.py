@@ -12,10 +12,11 @@ from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train.dataset import Row, tables
-from kernelcast.train.fit import train_bundle
+from kernelcast.train.fit import _TrainingData, train_bundle
 from kernelcast.train.loads import by_load
 from kernelcast.train.notes import conflict_notes
 from kernelcast.train.regressor import Candidate
+from kernelcast.train.scope import Scope
 
 F = Direction.FORWARD
 Measure = Callable[..., list[Sample]]
@@ -84,6 +85,12 @@ def test_a_bundle_answers_with_sustained_times_and_says_so(
     also_sustained("gelu", 12, 1.5)
     also_sustained("residual_add", 12, 1.0)
     measure(database, "layer_norm", count=12)
+    scope = Scope.choose(database, dtype="", hardware="", software="", fabric="")
+    data = _TrainingData.of(scope, "quiet", None, where="here")
+    # Sustained tables share rows with bursts, which take part in the training.
+    bases = {task.table.operator: task.base and (task.base.load, len(task.base)) for task in data.tasks(7)}
+    assert bases == {"gelu": (Load.NOT_STATED, 12), "residual_add": (Load.NOT_STATED, 12), "layer_norm": None}
+    assert len(data.used_samples()) == 5 * 12
     trained = train_bundle(database, tmp_path / "here.kcast")
     assert {one.operator: one.median for one in trained.load_ratios} == pytest.approx(
         {"gelu": 1.5, "residual_add": 1.0}

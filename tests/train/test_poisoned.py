@@ -1,14 +1,14 @@
-"""Merged rows of a stranger who lies: measured times do not move, and notes say whose rows differ."""
+"""Merged rows of a stranger who lies: measured times and regressors do not move, and notes say whose rows differ."""
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kernelcast.runtime import UsageError
+from kernelcast.runtime import UsageError, read_bundle
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample, merge_databases
 from kernelcast.store.merges import revert_merge
@@ -56,12 +56,20 @@ def trained_tables(path: Path, only_origin: str = "") -> list[Table]:
         return tables(screened.rows, statistic="quiet")
 
 
+def trained(path: Path, bundle: Path) -> tuple[Mapping[str, bytes], list[str]]:
+    """The regressors' ONNX bytes, and the notes of the training."""
+    with Database.open(path) as database:
+        notes = train_bundle(database, bundle).notes
+    return read_bundle(bundle).files, [note.text for note in notes]
+
+
 @pytest.mark.parametrize("name", LIES)
 def test_no_merge_moves_a_time_that_was_measured_here(
     own: tuple[Path, list[Sample]], measure: Measure, tmp_path: Path, name: str
 ) -> None:
     path, samples = own
     [before] = trained_tables(path)
+    models, _ = trained(path, tmp_path / "before.kcast")
     theirs = lied(path, samples, measure, LIES[name], "theirs")
     [merge] = merge_databases([theirs], path).merges
     assert merge.into_own_runs == merge.rows
@@ -73,8 +81,8 @@ def test_no_merge_moves_a_time_that_was_measured_here(
     assert (abs(other.times_us / before.times_us - 1) > 0.01).any()
     with pytest.raises(UsageError, match=f"no sample of origin 'beef', found {merge.id[:12]}, own"):
         trained_tables(path, "beef")
-    with Database.open(path) as database:
-        texts = [note.text for note in train_bundle(database, tmp_path / "one.kcast").notes]
+    models_after, texts = trained(path, tmp_path / "after.kcast")
+    assert models_after == models  # to the byte, so that no predicted step moves
     differs, whose = (text for text in texts if merge.id[:12] in text)
     assert "runs differ by more than 10% at " in differs
     assert "of this database" in differs

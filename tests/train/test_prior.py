@@ -18,7 +18,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train.dataset import Table
 from kernelcast.train.fit import Trained, train_bundle
-from kernelcast.train.prior import Prior, corrected
+from kernelcast.train.prior import Prior, _log_half_width, _published, corrected
 
 Measure = Callable[..., list[Sample]]
 Vector = tuple[int, ...]
@@ -29,13 +29,21 @@ NEW = ComputeFingerprint(kind="cpu", device_name="Another CPU", cores=4, threads
 pytestmark = pytest.mark.usefixtures("few_candidates")
 
 
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Bundle]:
+    """What was trained already: it takes two seconds, and nothing changes it."""
+    return {}
+
+
 @pytest.fixture
-def donor(database: Database, measure: Measure, tmp_path: Path) -> Bundle:
-    """A bundle of the made-up device: three operators, from 60 rows each."""
-    for operator, direction in (("gelu", FORWARD), ("gelu", BACKWARD), ("gemm", FORWARD), ("gemm", BACKWARD)):
-        measure(database, operator, direction, 60)
-    train_bundle(database, tmp_path / "donor.kcast")
-    return read_bundle(tmp_path / "donor.kcast")
+def donor(kept: dict[str, Bundle], database: Database, measure: Measure, tmp_path: Path) -> Bundle:
+    """A bundle of the made-up device: two operators in both directions, from 60 rows each."""
+    if not kept:
+        for operator in ("gelu", "gemm"):
+            for direction in (FORWARD, BACKWARD):
+                measure(database, operator, direction, 60)
+        kept["donor"] = read_bundle(train_bundle(database, tmp_path / "donor.kcast").path)
+    return kept["donor"]
 
 
 @pytest.fixture
@@ -102,7 +110,7 @@ def test_few_points_correct_the_prior_and_the_rest_is_carried_over(
     assert check_bundle(tmp_path / "new.kcast").models == 4
     bundle = read_bundle(tmp_path / "new.kcast")
     assert bundle.manifest.compute == (NEW,)
-    assert bundle.models["gelu", FORWARD] == donor.models["gelu", FORWARD]
+    assert bundle.model(("gelu", FORWARD)) == donor.model(("gelu", FORWARD))
     assert error(donor, "gelu", FORWARD, workloads, new_us) > 0.3
     assert error(bundle, "gelu", FORWARD, workloads, new_us) < 0.1
     points = {
@@ -187,11 +195,49 @@ def test_a_corrected_bundle_is_a_prior_again(
     vectors = np.array(workloads("gelu", 3, seed=7), dtype=np.float64)
     thrice_us = 3.0 * np.array([new_us("gelu", FORWARD, tuple(map(int, row))) for row in vectors])
     table = Table(operator="gelu", direction=FORWARD, workloads=vectors, times_us=thrice_us)
-    entry = corrected(Prior.of(second, NEW, "float32"), table, statistic="quiet").entry
+    entry = corrected(Prior.of(second, NEW, "float32"), table, statistic="quiet")
     third = replace(second, entries={entry.key: entry})
     asked = workloads("gelu", 20, seed=11)
     expected = 3.0 * np.array([new_us("gelu", FORWARD, vector) for vector in asked])
     assert Predictor(third).predict_us("gelu", FORWARD, asked) == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    # Of nine errors or more one holds 90 % of further ones, of fewer one and a half times the largest.
+    [(1, 1.5), (8, 12.0), (9, 9.0), (10, 10.0), (19, 18.0), (20, 19.0)],
+)
+def test_the_half_width_of_few_points(points: int, expected: float) -> None:
+    off = np.random.default_rng(3).permutation(np.arange(1.0, points + 1))
+    assert _log_half_width(off) == expected
+    assert _log_half_width(np.zeros(points)) == 0.5 / points
+
+
+def test_a_prior_that_was_right_adds_nothing_to_its_interval(make_bundle: Callable[..., Path]) -> None:
+    other = replace(NEW, device_name="A third CPU")
+    prior = Prior.of(read_bundle(make_bundle(compute=[NEW, other])), other, "float32")
+    assert prior.name == NEW.description  # what was measured first
+    assert prior.is_comparable
+    assert not Prior.of(prior.bundle, replace(other, kind="cuda"), "float32").is_comparable
+    workloads = np.column_stack([np.ones(20), np.arange(1.0, 21), np.full(20, 64.0)])
+    table = Table(operator="gelu", direction=FORWARD, workloads=workloads, times_us=np.full(20, 10.0))
+    right = corrected(prior, table, statistic="quiet")
+    assert right.transfer is not None
+    # Of the bundle's own interval, a factor of 2, all errors are inside.
+    assert (right.transfer.log_half_width, right.validation_error) == (0.0, pytest.approx(0.0, abs=1e-9))
+    times_us = 10 * np.exp(np.where(np.arange(20) % 2, 1.5, -1.5))
+    wrong = corrected(prior, replace(table, times_us=times_us), statistic="quiet")
+    assert wrong.transfer is not None
+    assert wrong.transfer.log_half_width > 1
+
+
+def test_a_peak_that_is_not_published_is_that_of_16_bits() -> None:
+    a100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")
+    found = {dtype: _published(a100, dtype) for dtype in ("float16", "float32", "of no known width")}
+    assert found["of no known width"] == found["float16"] != found["float32"]
+    assert found["float16"] is not None
+    assert found["float16"].device == "a100-sxm"
+    assert _published(NEW, "float16") is None
 
 
 def test_peaks_of_known_devices_scale_the_prior() -> None:
@@ -199,6 +245,7 @@ def test_peaks_of_known_devices_scale_the_prior() -> None:
     prior = Prior.of(hardware_bundle("gh200"), a100, "float16")
     assert (prior.origin.device, prior.target.device) == ("gh200", "a100-sxm")
     assert prior.scaled_by == "the published peaks of both devices"
+    assert prior.is_comparable
     large = np.array([[8.0, 4096.0, 8192.0]])
     key = "gelu", FORWARD
     there_us = Predictor(hardware_bundle("gh200")).predict_us(*key, large)

@@ -5,8 +5,7 @@ import numpy as np
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.operators import Direction
-from kernelcast.train.prior import Prior
-from kernelcast.train.prior_points import most_telling
+from kernelcast.train.prior import Prior, most_telling
 
 KEY = ("gemm", Direction.FORWARD)
 

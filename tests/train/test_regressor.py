@@ -8,7 +8,7 @@ import pytest
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.baseline import PowerLaw
 from kernelcast.train.dataset import Table
-from kernelcast.train.features import tree_inputs
+from kernelcast.train.formula import tree_inputs
 from kernelcast.train.regressor import Candidate, Regressor, fit
 from kernelcast.train.selection import CANDIDATES, FEWEST_ROWS
 

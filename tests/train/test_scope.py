@@ -244,7 +244,13 @@ def test_collectives_from_elsewhere_are_taken_when_their_fabric_is_named(
         fabric=elsewhere,
         software=nccl,
     )
+    # With the same software, on another device.
+    beside = replace(fabric, backend="nccl", gpus_per_node=4)
+    measure(
+        database, "all_gather", ONCE, 3, compute=replace(compute, device_name="NVIDIA H200"), fabric=beside
+    )
     assert choose(database).fabric == (fabric,)
+    assert sorted(s.operator for s in choose(database).samples) == ["gelu"] * 3 + ["point_to_point"] * 2
     found = choose(database, fabric=elsewhere.digest)
     assert (found.compute, found.fabric) == ((compute,), (elsewhere,))
     assert found.software == (software, nccl)

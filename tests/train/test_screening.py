@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,37 @@ def test_everything_with_a_time_trains(database: Database, measure: Measure) -> 
     assert [row.time_us for row in screened(database, "middle_five").rows] == [
         s.time_us for s in found.samples
     ]
+
+
+def test_stored_doubts_keep_a_sample_out_and_are_named(database: Database, measure: Measure) -> None:
+    samples = measure(database, count=3)
+    flags = (("impossible", "twice the peak"), ("difference", "full less forward"))
+    database.add_samples([replace(one, flags=(flag,)) for one, flag in zip(samples[:2], flags, strict=True)])
+    found = screen(
+        [one for one in database.read_samples() if one.flags or one.sample_id == samples[2].id],
+        statistic="quiet",
+        where="bench.db",
+    )
+    [note] = found.skipped
+    vector = ", ".join(map(str, samples[0].vector))
+    assert note.text == f"1 of 3 samples, flagged impossible ([{vector}]: twice the peak)"
+    assert len(found.rows) == 2
+    assert found.doubts == {"impossible": 1, "outlier": 0}
+
+
+def test_processes_that_ran_an_operator_at_once_count_for_all_but_collectives(
+    database: Database, measure: Measure
+) -> None:
+    for processes, operator, direction in (
+        (2, "gelu", FORWARD),
+        (0, "gelu", FORWARD),
+        (2, "point_to_point", Direction.ONCE),
+    ):
+        measure(
+            database, operator, direction, 3, conditions={"processes_per_node": processes}, seed=processes
+        )
+    found = Counter((row.operator, row.processes_per_node) for row in screened(database).rows)
+    assert found == {("gelu", 2): 3, ("gelu", 1): 3, ("point_to_point", 1): 3}
 
 
 def test_rows_keep_their_role_and_roles_may_be_measured_in_the_same_way(

@@ -10,7 +10,7 @@ from kernelcast.train import selection
 from kernelcast.train.baseline import Constant
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.regressor import Candidate, Regressor, fit
-from kernelcast.train.selection import CANDIDATES, FEWEST_ROWS, relative_errors, select
+from kernelcast.train.selection import CANDIDATES, FEWEST_ROWS, _Search, relative_errors, select
 
 SEED = 20
 
@@ -115,6 +115,18 @@ def test_a_changed_time_changes_nothing_that_predicts_its_row(make_table: Callab
     after = select(replace(table, times_us=times_us), SEED)
     assert after.held_out_us[4] == before.held_out_us[4]
     assert (after.held_out_us != before.held_out_us).any()
+
+
+@pytest.mark.usefixtures("few_candidates")
+def test_every_candidate_is_tried_with_the_level_below_too_where_there_is_one(
+    make_table: Callable[..., Table],
+) -> None:
+    base = make_table(count=12)
+    table = replace(base, times_us=1.5 * base.times_us, processes_per_node=2)
+    alone = _Search(table=table, base=None, seed=SEED).tried()[0]
+    assert not any(one.shared for one in alone)
+    both = _Search(table=table, base=base, seed=SEED).tried()[0]
+    assert list(both) == [*alone, *(replace(one, shared=True) for one in alone)]
 
 
 def test_equal_errors_leave_the_choice_to_extrapolation_then_size(

@@ -233,7 +233,7 @@ def test_the_corrected_bundle_predicts_the_steps_and_is_sound(bundle: Bundle, tm
     assert write_calibrated(path, bundle, found) == digest
     assert path.read_bytes() == content
     assert check_bundle(path).bundle.digest == digest
-    assert read_bundle(path).models == bundle.models
+    assert read_bundle(path).files == bundle.files
     estimator = Estimator.load(path)
     for run, said in zip(measured, found.runs, strict=True):
         estimate = estimator.predict(model=run.model, parallelism=run.parallelism, cluster=run.cluster)
@@ -248,7 +248,7 @@ def test_regressors_of_every_level_are_kept(bundle: Bundle, tmp_path: Path) -> N
     [entry] = [one for one in bundle.manifest.regressors if one.key == ("gelu", Direction.FORWARD)]
     beside = replace(entry, file=entry.file.replace(".onnx", ".2-processes.onnx"), processes_per_node=2)
     levels = replace(bundle.manifest, regressors=(*bundle.manifest.regressors, beside))
-    write_bundle(tmp_path / "levels.kcast", levels, {**bundle.files, beside.file: bundle.models[entry.key]})
+    write_bundle(tmp_path / "levels.kcast", levels, {**bundle.files, beside.file: bundle.model(entry.key)})
     two = read_bundle(tmp_path / "levels.kcast")
     write_calibrated(tmp_path / "corrected.kcast", two, fitted(two, runs(two, [0.1] * 4)))
     corrected = read_bundle(tmp_path / "corrected.kcast")

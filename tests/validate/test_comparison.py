@@ -36,6 +36,7 @@ def test_a_run_is_predicted_both_ways_as_predict_does(make_bundle: Make) -> None
         assert step_s == asked.step_time_s
     assert found.error == pytest.approx(found.closed_form.step_time_s / 0.002 - 1)
     assert found.simulated_error < found.error  # stages are uneven: the closed form is above
+    assert found.simulated.interval_s is None  # never shown
     document = found.to_dict()
     assert (document["model"], document["pp"], document["tp"], document["dp"]) == ("tiny", 2, 1, 2)
     assert document["predicted_s"] == found.closed_form.step_time_s

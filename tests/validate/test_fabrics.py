@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from kernelcast.cli.validate_data import fabrics
 from kernelcast.runtime.errors import DataError
-from kernelcast.validate.fabrics import A100_SOURCES, FabricValidation, validate_fabrics
+from kernelcast.validate.fabrics import A100_SOURCES, Across, FabricValidation, Size, validate_fabrics
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FOLDERS = ("vtrain", "vidur", "aiconfigurator", "nccl-tests")
@@ -49,6 +50,24 @@ def test_ten_nodes_of_eight_are_within_20_percent(found: FabricValidation) -> No
 def test_both_levels_predict_better_than_the_slower_one(found: FabricValidation) -> None:
     for one in found.across[:3]:  # an all-to-all has but one level that matters
         assert all(abs(size.error) < abs(size.slower_level_us / size.measured_us - 1) for size in one.sizes)
+
+
+def test_one_median_above_its_limit_is_a_failure(found: FabricValidation) -> None:
+    assert found.holds
+    for name, limit in (("described", 0.15), ("extended", 0.1)):
+        first, *others = getattr(found, name)
+        for error, holds in ((limit, True), (limit + 1e-9, False)):
+            assert replace(found, **{name: (*others, replace(first, median_error=error))}).holds is holds
+    # Of a collective across nodes, only sizes from 256 MiB count.
+    sizes = [
+        Size(message_bytes=mib << 20, measured_us=10.0, predicted_us=us, slower_level_us=1.0)
+        for mib, us in ((255, 90.0), (256, 12.0), (512, 8.0))
+    ]
+    across = Across(operator="all_reduce", sizes=tuple(sizes))
+    assert across.median_error == pytest.approx(0.2)
+    for us, holds in ((11.9, True), (12.2, False)):
+        other = replace(across, sizes=(sizes[0], replace(sizes[1], predicted_us=us)))
+        assert replace(found, across=(*found.across, other)).holds is holds
 
 
 def test_command_prints_every_size(found: FabricValidation) -> None:

@@ -85,11 +85,8 @@ def test_other_steps_of_the_same_name_need_to_be_asked_for(
             'model = "tiny.toml"',
             "model 'tiny.toml' is a file, expected its fields as [models",
         ),
-        (
-            '"h100-3200g"',
-            '"./ours.kcast"',
-            "fabric is './ours.kcast', expected a name or a path from the root",
-        ),
+        ('"h100-3200g"', '"ours.kcast"', "fabric is 'ours.kcast', expected a name or a path from the root"),
+        ('"h100-3200g"', '"./ours"', "fabric is './ours', expected a name or a path from the root"),
     ],
 )
 def test_what_cannot_be_kept_or_predicted_is_one_line(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.measuring_options import whole_numbers
+from kernelcast.cli.option import whole_numbers
 from kernelcast.cli.validate_data import prior
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle

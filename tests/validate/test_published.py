@@ -114,3 +114,7 @@ def test_a_site_whose_steps_are_not_known_says_what_to_do(tmp_path: Path) -> Non
         published_runs(tmp_path, str(tmp_path / "none.toml"))
     with pytest.raises(DataError, match="holds no operator/"):
         validate_published(tmp_path, published_runs(tmp_path, "perlmutter"))
+    (tmp_path / "file").touch()
+    for name, found in (("file", "not a folder"), ("nothing", "no such folder")):
+        with pytest.raises(DataError, match=f"{name}: {found}; expected one with operator/ and nccl/ in it"):
+            published_runs(tmp_path / name, "")

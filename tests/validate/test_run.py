@@ -231,6 +231,15 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
             validate_run(database, config, estimator, keys_of, options)
 
 
+def test_numbers_that_are_not_given_and_the_largest(tmp_path: Path) -> None:
+    usual = load(tmp_path, SMALL.replace("rounds = 2\nwarm_up_steps = 1\nseed = 3\n", ""))
+    assert (usual.rounds, usual.warm_up_steps, usual.seed) == (2, 2, 0)
+    largest = load(
+        tmp_path, SMALL.replace("seed = 3", f"seed = {2**31 - 1}").replace("steps = 1", "steps = 0")
+    )
+    assert (largest.warm_up_steps, largest.seed) == (0, 2**31 - 1)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -240,6 +249,9 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         ("pp = 2", "pp = 1", r"runs holds tiny \(1-1-1\) twice"),
         ("pp = 2", "stages = 2", "run 2: field 'stages' is unknown, known are model"),
         ("rounds = 2", "rounds = 0", "rounds is 0, expected a whole number from 1"),
+        ("seed = 3", f"seed = {2**31}", "seed is 2147483648, expected a whole number from 0 to 2147483647"),
+        ("seed = 3", "seed = -1", "seed is -1, expected a whole number from 0"),
+        ("warm_up_steps = 1", "warm_up_steps = -1", "warm_up_steps is -1, expected a whole number from 0"),
         ("rounds = 2", "turns = 2", "field 'turns' is unknown, known are rounds"),
         ("rounds = 2", "rounds = ", "not TOML"),
     ],

@@ -2,13 +2,15 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime import Cluster, DataError, KernelcastError, UsageError
-from kernelcast.validate.runs import RUN_FIELDS, MeasuredRun, RunModels, RunsFile, _run
+from kernelcast.runtime import Cluster, DataError, KernelcastError, Parallelism, UsageError, load_model
+from kernelcast.runtime.dataclass import replace
+from kernelcast.validate.runs import RUN_FIELDS, MeasuredRun, RunModels, RunsFile, _run, kind_of
 
 HEAD = 'site = "here"\nhardware = "two cores"\nsource = "measured by hand"\n'
 RUN = """
@@ -42,6 +44,24 @@ def test_a_run_needs_a_model_a_layout_and_a_time(tmp_path: Path) -> None:
     assert run.bucket_entries == 1_260_000_000
     assert run.measured_s == 9.57
     assert run.published_error is run.published_components is run.measured_components is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout", "kind"),
+    [
+        ({}, {}, "16 bit, dense"),
+        ({"experts": 4, "experts_per_token": 2}, {}, "16 bit, experts"),
+        ({}, {"lora_rank": 8}, "16 bit, adapters"),
+        ({"experts": 4, "experts_per_token": 2}, {"lora_rank": 8, "fp8_recipe": "mxfp8"}, "mxfp8, experts"),
+        ({}, {"offload_activations": 1.0}, "16 bit, dense, offload"),
+        ({"sequence_length": 32_767}, {}, "16 bit, dense"),
+        ({"sequence_length": 32_768}, {"fp8_recipe": "rowwise"}, "rowwise, dense, long"),
+        ({"sequence_length": 32_769}, {}, "16 bit, dense, long"),
+    ],
+)
+def test_kinds_of_steps(fields: dict[str, Any], layout: dict[str, Any], kind: str) -> None:
+    model = replace(load_model("llemma-7b"), **fields)
+    assert kind_of(model, Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1, **layout)) == kind
 
 
 def test_defaults_hold_where_a_run_says_nothing(tmp_path: Path) -> None:

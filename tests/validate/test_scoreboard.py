@@ -1,14 +1,38 @@
 """Figures of scored steps, by hand; pictures of them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from kernelcast.docs.scoreboard_tables import best_constant, coverage, half_width, interval_score, mean_abs
+from kernelcast.docs.scoreboard_tables import (
+    best_constant,
+    coverage,
+    half_width,
+    interval_score,
+    is_inside,
+    mean_abs,
+    score,
+    width,
+)
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.validate.scoreboard import COLUMNS, Panel, Point, Source, draw, sources_of
+from kernelcast.validate.scoreboard import (
+    COLUMNS,
+    Panel,
+    Point,
+    Source,
+    _errors,
+    _short,
+    _styles,
+    _times,
+    draw,
+    sources_of,
+)
 
 POINT = Point(
     label="small (1-1-1)",
@@ -30,10 +54,10 @@ OTHER = replace(SOURCE, site="Other", is_own=True, points=(MISSED,))
 
 
 def test_an_interval_scores_by_its_width_and_by_what_it_misses() -> None:
-    assert POINT.interval_score == pytest.approx(math.log(4))
-    assert MISSED.interval_score == pytest.approx(math.log(4) + 20 * math.log(2))
-    assert POINT.half_width == pytest.approx(1.5 / 2.2)
-    assert (POINT.is_inside, MISSED.is_inside) == (True, False)
+    assert score(POINT) == pytest.approx(math.log(4))
+    assert score(MISSED) == pytest.approx(math.log(4) + 20 * math.log(2))
+    assert width(POINT) / 2 == pytest.approx(1.5 / 2.2)
+    assert (is_inside(POINT), is_inside(MISSED)) == (True, False)
 
 
 def test_every_source_weighs_the_same() -> None:
@@ -65,9 +89,78 @@ def test_a_document_s_steps_become_points_without_those_that_were_not_predicted(
     assert (point.devices, point.layout, point.hardware, point.error) == (24, "pp × tp", "h", 0.5)
 
 
+def panels_of(*columns: str, sources: Sequence[Source] = (SOURCE, OTHER)) -> list[Panel]:
+    return [Panel(title=column, column=column, sources=sources) for column in columns]
+
+
+def drawn(panel: Panel) -> Any:
+    """The axes of a panel, which nothing is written of."""
+    axes = Figure().subplots()
+    (_times if panel.column == "times" else _errors)(axes, panel)
+    return axes
+
+
+def test_times_are_drawn_with_intervals_between_ends_beyond_all() -> None:
+    axes = drawn(*panels_of("times"))
+    diagonal, *_ = lines = axes.lines
+    # 2 to 8 s, and a fifth more.
+    assert tuple(diagonal.get_xdata()) == tuple(diagonal.get_ydata()) == axes.get_xlim() == axes.get_ylim()
+    assert axes.get_xlim() == pytest.approx((2 / 1.2, 8 * 1.2))
+    one, other = (line for line in lines if line.get_label() in ("One", "Other"))
+    assert (list(one.get_xdata()), list(one.get_ydata())) == ([2.0] * 3, [2.2] * 3)
+    assert (list(other.get_xdata()), list(other.get_ydata())) == ([8.0], [2.0])
+    assert (other.get_color(), other.get_marker()) == ("#000000", "*")
+    [band, bars, _] = axes.collections
+    assert bars.get_segments()[0] == pytest.approx(np.array([[2.0, 1.0], [2.0, 4.0]]))
+    corners = band.get_paths()[0].vertices
+    assert {round(y / x, 6) for x, y in corners} == {0.9, 1.1}
+    assert (axes.get_xscale(), axes.get_yscale(), axes.get_aspect()) == ("log", "log", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("column", "at", "ticks"),
+    [
+        # Two sources stand a quarter of a place to either side, of numbers as powers of two.
+        ("devices", (8 * 2**-0.125, 64 * 2**0.125), ["8", "64"]),
+        ("tokens", (2048 * 2**-0.125, 1000 * 2**0.125), ["1000", "2k"]),
+        ("layout", (-0.125, 1.125), ["dp alone", "pp"]),
+    ],
+)
+def test_errors_are_drawn_beside_each_other(column: str, at: tuple[float, float], ticks: list[str]) -> None:
+    far = replace(OTHER, points=(replace(MISSED, devices=64, tokens=1000, layout="pp"),))
+    axes = drawn(*panels_of(column, sources=(SOURCE, far)))
+    one, other = (line for line in axes.lines if line.get_label() in ("One", "Other"))
+    assert (one.get_xdata()[0], other.get_xdata()[0]) == pytest.approx(at)
+    assert (one.get_ydata()[0], other.get_ydata()[0]) == pytest.approx((10, -75))
+    assert [text.get_text() for text in axes.get_xticklabels()] == ticks
+    [none] = (line for line in axes.lines if line.get_label().startswith("_"))
+    assert list(none.get_ydata()) == [0, 0]
+    assert axes.patches[0].get_bbox().intervaly.tolist() == [-10, 10]
+    if column == "layout":
+        assert axes.get_xlim() == pytest.approx((-0.6, 1.6))
+        alone = drawn(*panels_of(column, sources=(SOURCE,)))
+        assert alone.lines[0].get_xdata()[0] == 0  # one source stands in the middle
+
+
+def test_sources_differ_in_colour_or_mark_and_ones_own_stands_out() -> None:
+    foreign = [replace(SOURCE, site=f"{place}") for place in range(8)]
+    styles = [style for _, style in _styles([OTHER, *foreign])]
+    assert styles[0]["marker"] == "*"
+    assert len({(style["color"], style["marker"]) for style in styles[:-1]}) == 8
+    assert {**styles[1]} == styles[8]  # the eighth begins again
+    assert (
+        len({style["color"] for style in styles[1:8]}) == len({style["marker"] for style in styles[1:8]}) == 7
+    )
+
+
+@pytest.mark.parametrize(("tokens", "text"), [(1023, "1023"), (1024, "1k"), (1536, "1536"), (2048, "2k")])
+def test_round_numbers_of_tokens_are_short(tokens: int, text: str) -> None:
+    assert _short(tokens) == text
+
+
 @pytest.mark.slow
 def test_pictures_of_every_kind_in_the_named_format(tmp_path: Path) -> None:
-    panels = [Panel(title=column, column=column, sources=[SOURCE, OTHER]) for column in COLUMNS]
+    panels = panels_of(*COLUMNS)
     draw(tmp_path / "a.png", [panels])
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     draw(tmp_path / "a.svg", [panels])

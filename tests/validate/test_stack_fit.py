@@ -4,17 +4,19 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scipy.stats
 from click.testing import CliRunner
 
 from kernelcast.cli.stack import fit as fit_command
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.stack.stack_file import read_stack
+from kernelcast.runtime.stack.stack_file import read_stack, stack_named
 from kernelcast.validate.runs import RunsFile
-from kernelcast.validate.stack_runs import fit_stack
-from kernelcast.validate.steps import score_steps
+from kernelcast.validate.stack_runs import FittedStack, StackScore, _students_factor, fit_stack
+from kernelcast.validate.steps import Score, score_steps
 
 Make = Callable[..., Path]
 HEAD = """
@@ -202,10 +204,39 @@ def test_the_command_prints_writes_and_is_understood(tmp_path: Path, make_bundle
     )
 
 
+def test_few_errors_widen_an_interval_as_students_t_does() -> None:
+    # The series' next term is 0.26 / degrees⁴.
+    for degrees in (4, 6, 10, 50):
+        exact = scipy.stats.t.ppf(0.95, degrees) / scipy.stats.norm.ppf(0.95)
+        assert _students_factor(degrees) == pytest.approx(exact, abs=0.31 / degrees**4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "helps"), [(0.1, 0.05, True), (0.1, 0.1, False), (0.0, 0.1, False)]
+)
+def test_a_stack_helps_where_all_left_out_steps_are_nearer(before: float, after: float, helps: bool) -> None:
+    score = Score.of("all", [])
+    scores = [
+        StackScore(before=replace(score, mean_abs_error=one), left_out=replace(score, mean_abs_error=other))
+        for one, other in ((after, before), (before, after))
+    ]
+    found = FittedStack(
+        stack=stack_named("none"),
+        left_out_by="model",
+        scores=tuple(scores),
+        after=score,
+        before=score,
+        unpredicted=(),
+    )
+    assert found.helps is helps
+
+
 @pytest.mark.parametrize(
     ("fixed", "complaint"),
     [
         ({"speed": 1.0}, "fixed 'speed' is unknown, expected one of attention, compute, exposed_share"),
+        ({"compute": 0.09}, "fixed compute is 0.09, expected 0.1 to 10"),
+        ({"exposed_share": -0.1}, "fixed exposed_share is -0.1, expected 0 to 1"),
         ({"compute": 11.0}, "fixed compute is 11, expected 0.1 to 10"),
         ({"exposed_share": 1.5}, "fixed exposed_share is 1.5, expected 0 to 1"),
     ],

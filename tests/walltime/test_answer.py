@@ -310,7 +310,7 @@ def test_a_script_as_it_is(tmp_path: Path, make_bundle: Make) -> None:
     assert origins["pp"] == f"{script} line 6"
     assert origins["steps"] == f"{script} line 7"
     assert origins["dp"] == f"{script} line 2"
-    assert f"{script}: not read: --lr (line 7)" in found.warnings
+    assert f"{script}: not read (1): --lr (line 7)" in found.warnings
     # What the script says of itself goes before its flags.
     script.write_text(LAUNCHED.replace("\n\n", "\n#KERNELCAST pp=4 steps=7\n\n", 1))
     own = answer(find_job(script, options=options, environment={"KERNELCAST_SITE": ""}))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.walltime import read_time_limit
-from kernelcast.walltime.batch_script import BatchScript
+from kernelcast.walltime.job import BatchScript
 from kernelcast.walltime.settings import give
 
 

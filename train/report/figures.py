@@ -1,7 +1,7 @@
 """The figures of a training, per operator and direction and on average: for the terminal, the page and JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.widening import KINDS, HeldOut
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.runtime.views.formatting import value_range, value_ranges
 from kernelcast.train.fit import Trained
@@ -77,12 +77,10 @@ class OperatorFigures:
 
     @property
     def title(self) -> str:
-        """The operator in a few words."""
         return OPERATORS[self.entry.operator].title
 
     @property
     def anchor(self) -> str:
-        """Id of its section on a page."""
         return self.entry.file.removeprefix("models/").removesuffix(".onnx")
 
     @property
@@ -103,30 +101,19 @@ class OperatorFigures:
 
     @property
     def is_collective(self) -> bool:
-        """Whether it is a collective; means over operators leave collectives out."""
         return OPERATORS[self.entry.operator].is_collective
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in the JSON form."""
         entry = self.entry
         return {
-            "operator": entry.operator,
-            "direction": entry.direction.value,
-            "processes_per_node": entry.processes_per_node,
-            "rows": entry.rows,
+            **plain_values(entry, "operator", "direction", "processes_per_node", "rows"),
             "error": entry.validation_error,
             "coverage": entry.interval_coverage,
-            "load": entry.load.value,
-            "widening": entry.widening.to_dict() if entry.widening else None,
-            "extrapolation_error": entry.extrapolation_error,
-            **values_of(entry, "size_bytes", "algorithm", "form"),
-            "hyperparameters": dict(entry.hyperparameters),
+            **plain_values(entry, "load", "widening", "extrapolation_error"),
+            **plain_values(entry, "size_bytes", "algorithm", "form", "hyperparameters"),
             "training_range": dict(zip(entry.features, map(list, entry.training_range), strict=True)),
             "fitted": self.selected is not None,
-            "prior": self.prior,
-            "roles": list(map(asdict, self.roles)),
-            "layouts": list(map(asdict, self.layouts)),
-            "outliers": list(map(asdict, self.outliers)),
+            **plain_values(self, "prior", "roles", "layouts", "outliers"),
         }
 
 
@@ -195,7 +182,6 @@ class TrainingFigures:
 
     @property
     def by_role(self) -> list[tuple[OperatorFigures, RoleFigures]]:
-        """Every regressor in each of its roles."""
         return [(operator, role) for operator in self.operators for role in operator.roles]
 
     @property
@@ -205,7 +191,6 @@ class TrainingFigures:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the bundle's models."""
         return sum(o.entry.size_bytes for o in self.operators)
 
     def to_dict(self) -> dict[str, Any]:
@@ -221,13 +206,10 @@ class TrainingFigures:
             "statistic": self.trained.manifest.statistic,
             **values_of(self.trained, "without_quiet", "samples"),
             "doubtful": dict(self.trained.doubts),
-            "notes": [values_of(one, "operator", "direction", "text") for one in self.trained.notes],
-            "load_ratios": [one.to_dict() for one in self.trained.load_ratios],
+            **plain_values(self.trained, "notes", "load_ratios"),
             **values_of(self, "rows", "size_bytes", "mean_validation_error", "mean_collective_error"),
-            "mean_coverage": self.mean_coverage,
-            "held_out": [one.to_dict() for one in self.held_out],
-            **values_of(self, "mean_reference_error", "mean_extrapolation_error"),
-            "operators": [operator.to_dict() for operator in self.operators],
+            **plain_values(self, "mean_coverage", "held_out"),
+            **plain_values(self, "mean_reference_error", "mean_extrapolation_error", "operators"),
         }
 
 
@@ -267,7 +249,6 @@ def table_rows(found: TrainingFigures) -> list[dict[str, Any]]:
 
 
 def as_percent(fraction: float | None) -> float | None:
-    """A fraction as a number of percent."""
     return None if fraction is None else 100 * fraction
 
 
@@ -323,7 +304,6 @@ def _layouts(
 
 
 def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
-    """In the order of the selection: the furthest off first."""
     if selected is None:
         return ()
     table = selected.table

@@ -31,11 +31,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def check_directory(directory: Path) -> None:
-    """Refuse a folder that a report cannot be written to; it need not exist yet.
-
-    Raises:
-        DataError: it is a file, or cannot be made or written.
-    """
+    """Refuse a folder that a report cannot be made in or written to (DataError); it need not exist yet."""
     existing = directory
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

@@ -98,7 +98,6 @@ class Points:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the workloads' columns."""
         return tuple(self.table.law.features)
 
     @property
@@ -128,7 +127,6 @@ def image(draw: Callable[[], Figure], title: str, description: str) -> Markup:
 
 
 def overview(figures: TrainingFigures) -> Markup:
-    """The errors of all regressors as one plot with its caption."""
     ordered = sorted(figures.by_role, key=lambda row: row[1].error)
     names = [f"{role.name}, {operator.entry.direction_text}" for operator, role in ordered]
     errors = [(role.error, role.reference_error) for _, role in ordered]

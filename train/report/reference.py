@@ -23,11 +23,7 @@ class Reference:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read a site's folder of `estimate-train-time`.
-
-        Raises:
-            DataError: no such folder, or no list of regressors in it.
-        """
+        """Read a site's folder of `estimate-train-time`; DataError without a list of regressors in it."""
         return cls(directory=directory, errors=read_published_errors(directory))
 
     def error_of(self, entry: RegressorEntry, role: str, rows_of: Mapping[Layout, int]) -> float | None:

@@ -146,14 +146,12 @@ def _communication(collectives: Sequence[Row]) -> Iterator[Cause]:
                 line=f"exposed {row.name}: {row.launches:.0f} calls with {size:,.1f} MiB a step, predicted are "
                 f"{row.calls} with {wanted:,.1f} MiB",
             )
-        elif row.measured_s is not None:
-            high_s = row.high_s or 0.0
-            where = "above its interval" if least_s > high_s else "within its interval"
+        elif least_s > (row.high_s or 0.0):
             yield Cause(
                 kind=row.operator,
-                excess_s=excess_s if least_s > high_s else 0.0,
+                excess_s=excess_s,
                 line=f"exposed {row.name}: {least_s * 1e3:,.1f} ms a step on the rank that waits least, predicted are "
-                f"{predicted_s * 1e3:,.1f} ms ({where}): less is hidden, or the network is slower",
+                f"{predicted_s * 1e3:,.1f} ms (above its interval): less is hidden, or the network is slower",
             )
         waits = max(by_rank.values(), default=0.0) - least_s
         if waits > 0 and len(by_rank) > 1:

@@ -10,7 +10,7 @@ from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.predicted_range import PredictedRange
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.store.trace_report import traced_runs
@@ -64,7 +64,7 @@ class ComparedStep:
     def tokens_per_s_per_gpu(self) -> float:
         """What the measured step amounts to, in the unit of published speeds."""
         layout, model = self.estimate.parallelism, self.estimate.model
-        return layout.samples_per_update * model.sequence_length / self.measured_s / layout.world_size
+        return layout.samples_per_update * layout.sample_length(model) / self.measured_s / layout.world_size
 
     @property
     def difference(self) -> float:
@@ -79,19 +79,17 @@ class ComparedStep:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, form `kernelcast.compared_step/1` (docs/json.md). Times in seconds."""
-        interval_s, traced, logged = self.estimate.interval_s, self.traced, self.logged
+        traced, logged = self.traced, self.logged
         return {
             "format": FORMAT,
-            "verdict": self.verdict,
-            "measured_s": self.measured_s,
+            **values_of(self, "verdict", "measured_s"),
             "predicted_s": self.estimate.step_time_s,
-            "interval_s": None if interval_s is None else list(interval_s),
-            **values_of(self, "difference", "slower_than", "tokens_per_s_per_gpu"),
-            "steps_s": list(self.steps_s),
+            **plain_values(self.estimate, "interval_s"),
+            **plain_values(self, "difference", "slower_than", "tokens_per_s_per_gpu", "steps_s"),
             "run_id": None if traced is None else traced.run_id,
             "ranks": [] if traced is None else list(traced.ranks),
             "framework": None if logged is None else logged.framework,
-            "causes": [values_of(one, "kind", "excess_s", "line") for one in self.causes],
+            **plain_values(self, "causes"),
             "parts": [
                 {"part": one.name, "measured_s": one.measured_s, "predicted_s": one.predicted_s}
                 for one in self.parts
@@ -101,12 +99,7 @@ class ComparedStep:
                 _operator_values(one) | values_of(one, "measured_bytes", "predicted_bytes")
                 for one in self.collectives
             ],
-            "published": [
-                values_of(one, "software", "device", "steps")
-                | {"tokens_per_s_per_gpu": list(one.tokens_per_s_per_gpu), "gpus": list(one.gpus)}
-                for one in self.published
-            ],
-            "notes": list(self.notes),
+            **plain_values(self, "published", "notes"),
         }
 
 
@@ -127,11 +120,7 @@ def compare_traces(paths: Sequence[Path], estimate: Estimate, *, run_id: str = "
 
 
 def compare_run(database: Database, run_id: str, estimate: Estimate) -> ComparedStep:
-    """Compare a run that the database has traces of with an estimate.
-
-    Raises:
-        DataError: its traces mark no steps, or are of something else than the predicted training step.
-    """
+    """Compare a run that the database has traces of with an estimate; DataError for traces of another step."""
     traced = traced_steps(database, run_id)
     predicted = predicted_step(estimate, traced.ranks)
     operators = operator_rows(traced, predicted, estimate)
@@ -155,16 +144,12 @@ def compare_run(database: Database, run_id: str, estimate: Estimate) -> Compared
 
 
 def compare_log(path: Path, estimate: Estimate) -> ComparedStep:
-    """Compare the step times that a training log tells with an estimate.
-
-    Raises:
-        DataError: it cannot be read, or tells no step time.
-    """
+    """Compare the step times that a training log tells with an estimate; DataError where it tells none."""
     layout = estimate.parallelism
     logged = logged_steps(
         path,
         samples=layout.samples_per_update,
-        tokens=layout.samples_per_update * estimate.model.sequence_length,
+        tokens=layout.samples_per_update * layout.sample_length(estimate.model),
         devices=layout.world_size,
     )
     return ComparedStep(estimate=estimate, steps_s=logged.steps_s, measured_s=logged.median_s, logged=logged)
@@ -184,7 +169,7 @@ def compare_stated(
     """
     layout = estimate.parallelism
     if tokens_per_s_per_gpu:
-        tokens = layout.samples_per_update * estimate.model.sequence_length
+        tokens = layout.samples_per_update * layout.sample_length(estimate.model)
         step_s = tokens / layout.world_size / tokens_per_s_per_gpu
     elif mfu:
         if estimate.mfu is None:
@@ -216,9 +201,10 @@ def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -
 
 def _matched_products(operators: Sequence[Row]) -> tuple[float, float]:
     """Predicted seconds of the products that the traces show, and of all."""
-    products = [row for row in operators if row.operator in PRODUCTS and row.predicted_s]
-    found_s = sum(row.predicted_s or 0.0 for row in products if row.is_matched)
-    return found_s, sum(row.predicted_s or 0.0 for row in products)
+    products = [
+        (row.predicted_s, row.is_matched) for row in operators if row.operator in PRODUCTS and row.predicted_s
+    ]
+    return sum(time_s for time_s, is_matched in products if is_matched), sum(time_s for time_s, _ in products)
 
 
 def _notes(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -> list[str]:

@@ -50,21 +50,15 @@ class LoggedSteps:
     """The step times of a log, in its order and without the first two where it has more than four. Seconds."""
 
     framework: str
-    unit: str
     steps_s: tuple[float, ...]
 
     @property
     def median_s(self) -> float:
-        """The middle one."""
         return median(self.steps_s)
 
 
 def logged_steps(path: Path, *, samples: int, tokens: int, devices: int) -> LoggedSteps:
-    """Read the step times of a log, whose steps have `samples` and `tokens` on all `devices`.
-
-    Raises:
-        DataError: it cannot be read, or has none of `WORDINGS`.
-    """
+    """Read the step times of a log of steps with `samples` and `tokens` on `devices`; DataError without any."""
     where = f"log {shown_path(path)}"
     content = read_small_file(path, where=where, most_bytes=_MOST_BYTES, expected="a training log")
     text = _COLOURS.sub("", content.decode(errors="replace"))
@@ -79,7 +73,7 @@ def logged_steps(path: Path, *, samples: int, tokens: int, devices: int) -> Logg
         steps_s = tuple(_seconds(value, wording.unit, amounts) for value in values if value > 0)
         if steps_s:
             steady = steps_s[_WARM_UP:] if len(steps_s) > 2 * _WARM_UP else steps_s
-            return LoggedSteps(framework=wording.framework, unit=wording.unit, steps_s=steady)
+            return LoggedSteps(framework=wording.framework, steps_s=steady)
     known = ", ".join(dict.fromkeys(wording.framework for wording in WORDINGS))
     raise DataError(f"{where}: tells no step time, expected a log of {known}")
 

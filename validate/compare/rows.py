@@ -1,7 +1,7 @@
 """Measured and predicted work of a step side by side: parts, operators, collectives, and kernels of no operator."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,36 +13,75 @@ from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.step.component import ONCE_PER_UPDATE, Component
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 
+PARTS = ("forward", "backward", "update", "other", "communication", "copies", "host", "waiting")
+"""The parts of a step, in the order of their display; `other`: the host's side was not recorded."""
+_ELEMENT_BYTES = {"float32": 4, "float64": 8}
+_UPDATE = "update"
+_NEAR = 1.5  # how far apart two workloads of one operator may be to be the same call
+FUSED_ATTENTION = ("flash_attention", "attention_block")
+PRODUCTS = tuple(
+    name
+    for name, operator in OPERATORS.items()
+    if operator.operator_class is OperatorClass.COMPUTE and name not in FUSED_ATTENTION
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedCalls:
-    """All calls of one operator at one workload in one pass, summed over the stages; seconds of a step."""
+class Row:
+    """One operator in one pass, or one collective: seconds in a step, measured and predicted (None: it has none).
 
+    `name` is operator and roles; of a host's operator that the table lacks its own name. Bytes count a step's
+    messages. `by_rank_s` are the measured seconds of every rank.
+    """
+
+    name: str
     operator: str
-    roles: tuple[str, ...]
-    pass_: str  # forward, backward, update or once (collectives)
-    vector: tuple[int, ...]
-    calls: int
-    time_s: float
-    low_s: float
-    high_s: float
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether processes exchange data."""
-        return OPERATORS[self.operator].is_collective
+    pass_: str  # forward, backward, update, once (collectives), or empty
+    roles: tuple[str, ...] = ()
+    vector: tuple[int, ...] = ()
+    measured_s: float | None = None
+    predicted_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    launches: float = 0.0
+    calls: int = 0
+    measured_bytes: float = 0.0
+    predicted_bytes: float = 0.0
+    variants: tuple[str, ...] = ()
+    by_rank_s: Mapping[int, float] | None = None
 
     def message_bytes(self, element_bytes: int) -> int:
         """Bytes of one call as nccl-tests count them: of an all-gather, the gathered whole."""
         elements, *layout = self.vector
         return elements * element_bytes * (prod(layout) if OPERATORS[self.operator].is_sharded else 1)
 
+    @property
+    def excess_s(self) -> float:
+        return (self.measured_s or 0.0) - (self.predicted_s or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured / predicted; None where one of them is missing."""
+        return self.measured_s / self.predicted_s if self.measured_s and self.predicted_s else None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it took longer than its interval allows."""
+        return self.measured_s is not None and self.high_s is not None and self.measured_s > self.high_s
+
+    @property
+    def is_matched(self) -> bool:
+        return self.measured_s is not None and self.predicted_s is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedStep:
-    """What the stages of the traced ranks do in a step; `parts_s` are means over those stages."""
+    """What the stages of the traced ranks do in a step; `parts_s` are means over those stages.
 
-    calls: tuple[PredictedCalls, ...]
+    `calls` has a row for each operator, workload and pass, summed over the stages.
+    """
+
+    calls: tuple[Row, ...]
     parts_s: Mapping[str, float]
 
 
@@ -76,21 +115,23 @@ def predicted_step(estimate: Estimate, ranks: Collection[int]) -> PredictedStep:
             sums[key][place] += value
         roles[key][row.role] = None
         by_pass[row.stage][key[1]] += repeats * row.total_s
+    parts = [_parts(one, estimate.step_time_s) for one in by_pass.values()]
     return PredictedStep(
         calls=tuple(
-            PredictedCalls(
+            Row(
+                name=" ".join(filter(None, (operator, *roles[operator, pass_, vector]))),
                 operator=operator,
-                roles=tuple(roles[operator, pass_, vector]),
                 pass_=pass_,
+                roles=tuple(roles[operator, pass_, vector]),
                 vector=vector,
-                calls=round(count),
-                time_s=time_s,
+                predicted_s=time_s,
                 low_s=low_s,
                 high_s=high_s,
+                calls=round(count),
             )
             for (operator, pass_, vector), (count, time_s, low_s, high_s) in sums.items()
         ),
-        parts_s=_mean([_parts(one, estimate.step_time_s) for one in by_pass.values()]),
+        parts_s={name: sum(one[name] for one in parts) / len(parts) for name in parts[0]},
     )
 
 
@@ -107,67 +148,6 @@ def _parts(by_pass: Mapping[str, float], step_s: float) -> dict[str, float]:
     left_s = max(step_s - sum(passes.values()), 0.0)
     communication_s = min(by_pass.get("once", 0.0), left_s)
     return {**passes, "communication": communication_s, "waiting": left_s - communication_s}
-
-
-def _mean(parts: list[dict[str, float]]) -> dict[str, float]:
-    return {name: sum(one[name] for one in parts) / len(parts) for name in parts[0]}
-
-
-PARTS = ("forward", "backward", "update", "other", "communication", "copies", "host", "waiting")
-"""The parts of a step, in the order of their display; `other`: the host's side was not recorded."""
-_ELEMENT_BYTES = {"float32": 4, "float64": 8}
-_UPDATE = "update"
-_NEAR = 1.5  # how far apart two workloads of one operator may be to be the same call
-FUSED_ATTENTION = ("flash_attention", "attention_block")
-PRODUCTS = tuple(
-    name
-    for name, operator in OPERATORS.items()
-    if operator.operator_class is OperatorClass.COMPUTE and name not in FUSED_ATTENTION
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One operator in one pass, or one collective: seconds in a step, measured and predicted (None: it has none).
-
-    `name` is operator and roles; of a host's operator that the table lacks its own name. Bytes count a step's
-    messages. `by_rank_s` are the measured seconds of every rank.
-    """
-
-    name: str
-    operator: str
-    pass_: str
-    vector: tuple[int, ...] = ()
-    measured_s: float | None = None
-    predicted_s: float | None = None
-    low_s: float | None = None
-    high_s: float | None = None
-    launches: float = 0.0
-    calls: int = 0
-    measured_bytes: float = 0.0
-    predicted_bytes: float = 0.0
-    variants: tuple[str, ...] = ()
-    by_rank_s: Mapping[int, float] | None = None
-
-    @property
-    def excess_s(self) -> float:
-        """How much longer it took than predicted."""
-        return (self.measured_s or 0.0) - (self.predicted_s or 0.0)
-
-    @property
-    def ratio(self) -> float | None:
-        """Measured / predicted; None where one of them is missing."""
-        return self.measured_s / self.predicted_s if self.measured_s and self.predicted_s else None
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it took longer than its interval allows."""
-        return self.measured_s is not None and self.high_s is not None and self.measured_s > self.high_s
-
-    @property
-    def is_matched(self) -> bool:
-        """Whether it was measured and predicted."""
-        return self.measured_s is not None and self.predicted_s is not None
 
 
 def part_rows(traced: TracedSteps, predicted: PredictedStep) -> tuple[Row, ...]:
@@ -204,36 +184,25 @@ def operator_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Estim
     A measured call is the predicted one of the same operator, pass and workload; else of the same role; else, but of
     products, of the nearest workload within 1.5 times.
     """
-    once = [calls for calls in predicted.calls if not calls.is_collective and calls.pass_ == _UPDATE]
-    wanted = [calls for calls in predicted.calls if not calls.is_collective and calls.pass_ != _UPDATE]
-    of: dict[PredictedCalls, list[Work]] = {calls: [] for calls in wanted}
-    others: dict[tuple[str, str, str], list[Work]] = defaultdict(list)
+    once = [row for row in predicted.calls if row.pass_ == _UPDATE]
+    of = {row: list[Work]() for row in predicted.calls if row.pass_ not in (_UPDATE, "once")}
+    others: dict[Row, list[Work]] = defaultdict(list)
     update: list[Work] = []
     for work in _typical(traced):
         if work.class_ == "communication":
             continue
-        if (
-            work.pass_ == _UPDATE
-        ):  # frameworks fuse clipping, the optimizer and setting to zero in their own ways
+        # Frameworks fuse clipping, the optimizer and setting to zero in their own ways.
+        if work.pass_ == _UPDATE:
             update.append(work)
-            continue
-        found = _matching(work, wanted)
-        if found is not None:
+        elif (found := _matching(work, of)) is not None:
             of[found].append(work)
         else:
             called = " ".join(filter(None, (work.operator, work.role))) or work.host_operator or work.class_
-            others[called, work.operator, work.pass_].append(work)
-    rows = [
-        _row(traced, estimate, work, calls, " ".join([calls.operator, *filter(None, calls.roles)]))
-        for calls, work in of.items()
-    ]
-    rows += [
-        _row(traced, estimate, work, None, name, operator, pass_)
-        for (name, operator, pass_), work in others.items()
-    ]
+            others[Row(name=called, operator=work.operator, pass_=work.pass_)].append(work)
     if once or update:
-        rows.append(_update_row(_row(traced, estimate, update, None, _UPDATE, "", _UPDATE), once))
-    return tuple(sorted(rows, key=lambda row: -row.excess_s))
+        name = " + ".join(dict.fromkeys(row.operator for row in once)) or _UPDATE
+        others[Row(name=name, operator="", pass_=_UPDATE, **_sums(once))] = update
+    return _measured(traced, estimate, {**of, **others})
 
 
 def collective_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Estimate) -> tuple[Row, ...]:
@@ -243,46 +212,32 @@ def collective_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Est
         # On a CPU the call that starts a collective has time of its own, but describes nothing.
         if work.class_ == "communication" and (work.collective or work.time_s):
             measured[kind_of(work.collective) or work.collective or "not described"].append(work)
-    wanted: dict[str, list[PredictedCalls]] = defaultdict(list)
-    for calls in predicted.calls:
-        if calls.is_collective:
-            wanted[calls.operator].append(calls)
+    wanted: dict[str, list[Row]] = defaultdict(list)
+    for row in predicted.calls:
+        if row.pass_ == "once":
+            wanted[row.operator].append(row)
     width = _ELEMENT_BYTES.get(estimate.provenance.dtype, 2)
-    total_s = sum(calls.time_s for of_kind in wanted.values() for calls in of_kind)
+    total_s = sum(row.predicted_s or 0.0 for of_kind in wanted.values() for row in of_kind)
     # What the prediction overlaps is left out of every kind alike.
     exposed = predicted.parts_s["communication"] / total_s if total_s else 1.0
-    rows = []
+    found = {}
     for kind in dict.fromkeys([*measured, *wanted]):
-        row = _row(traced, estimate, measured.get(kind, []), None, kind, kind, "once")
-        called = wanted.get(kind, [])
-        rows.append(
-            replace(
-                row,
-                **_sums(called, exposed),
-                calls=sum(one.calls for one in called),
-                predicted_bytes=float(sum(one.calls * one.message_bytes(width) for one in called)),
-            )
-        )
-    return tuple(sorted(rows, key=lambda row: -row.excess_s))
+        calls = wanted.get(kind, [])
+        size = float(sum(one.calls * one.message_bytes(width) for one in calls))
+        row = Row(name=kind, operator=kind, pass_="once", predicted_bytes=size, **_sums(calls, exposed))
+        found[row] = measured.get(kind, [])
+    return _measured(traced, estimate, found)
 
 
-def _update_row(measured: Row, once: Sequence[PredictedCalls]) -> Row:
-    return replace(
-        measured,
-        name=" + ".join(dict.fromkeys(calls.operator for calls in once)) or _UPDATE,
-        **_sums(once),
-        calls=sum(calls.calls for calls in once),
-    )
-
-
-def _sums(calls: Sequence[PredictedCalls], exposed: float = 1.0) -> dict[str, Any]:
-    """Predicted seconds and their interval, whose upper end is of calls that nothing overlaps; None without calls."""
-    if not calls:
-        return dict.fromkeys(("predicted_s", "low_s", "high_s"))
+def _sums(rows: Sequence[Row], exposed: float = 1.0) -> dict[str, Any]:
+    """Predicted calls, seconds and their interval, whose upper end is of calls that nothing overlaps."""
+    if not rows:
+        return {}
     return {
-        "predicted_s": exposed * sum(one.time_s for one in calls),
-        "low_s": exposed * sum(one.low_s for one in calls),
-        "high_s": sum(one.high_s for one in calls),
+        "calls": sum(one.calls for one in rows),
+        "predicted_s": exposed * sum(one.predicted_s or 0.0 for one in rows),
+        "low_s": exposed * sum(one.low_s or 0.0 for one in rows),
+        "high_s": sum(one.high_s or 0.0 for one in rows),
     }
 
 
@@ -291,7 +246,7 @@ def _typical(traced: TracedSteps) -> Sequence[Work]:
     return [work for work in traced.work if work.step == step]
 
 
-def _matching(work: Work, wanted: Iterable[PredictedCalls]) -> PredictedCalls | None:
+def _matching(work: Work, wanted: Iterable[Row]) -> Row | None:
     same = [calls for calls in wanted if calls.operator == work.operator and calls.pass_ == work.pass_]
     exact = next((calls for calls in same if calls.vector == work.vector), None)
     of_role = next((calls for calls in same if work.role and work.role in calls.roles), None)
@@ -306,39 +261,32 @@ def _matching(work: Work, wanted: Iterable[PredictedCalls]) -> PredictedCalls | 
     return nearest if distance[id(nearest)] <= math.log(_NEAR) else None
 
 
-def _row(
-    traced: TracedSteps,
-    estimate: Estimate,
-    work: Sequence[Work],
-    calls: PredictedCalls | None,
-    name: str,
-    operator: str = "",
-    pass_: str = "",
-) -> Row:
-    """Seconds are summed over the stages, of a stage's ranks the mean, as in the prediction."""
-    ranks_of: dict[int, int] = defaultdict(int)
-    for rank in traced.ranks:
-        ranks_of[stage_of(rank, estimate)] += 1
-    by_rank: dict[int, float] = dict.fromkeys(traced.ranks, 0.0)
-    time_s = launches = size = 0.0
-    for one in work:
-        share = 1 / ranks_of[stage_of(one.rank, estimate)]
-        by_rank[one.rank] += one.time_s
-        time_s += share * one.time_s
-        launches += share * one.launches
-        size += share * one.launches * (one.message_bytes or 0)
-    return Row(
-        name=name,
-        operator=calls.operator if calls else operator,
-        pass_=calls.pass_ if calls else pass_,
-        vector=calls.vector if calls else (),
-        measured_s=time_s if work else None,
-        predicted_s=calls.time_s if calls else None,
-        low_s=calls.low_s if calls else None,
-        high_s=calls.high_s if calls else None,
-        launches=launches,
-        calls=calls.calls if calls else 0,
-        measured_bytes=size,
-        variants=tuple(sorted({one.variant for one in work if one.variant})),
-        by_rank_s=by_rank if work else None,
-    )
+def _measured(
+    traced: TracedSteps, estimate: Estimate, found: Mapping[Row, Sequence[Work]]
+) -> tuple[Row, ...]:
+    """Predicted rows with what was measured of them, by how much longer it took.
+
+    Seconds are summed over the stages, of a stage's ranks the mean, as in the prediction.
+    """
+    ranks_of = Counter(stage_of(rank, estimate) for rank in traced.ranks)
+    rows = []
+    for row, work in found.items():
+        by_rank: dict[int, float] = dict.fromkeys(traced.ranks, 0.0)
+        time_s = launches = size = 0.0
+        for one in work:
+            share = 1 / ranks_of[stage_of(one.rank, estimate)]
+            by_rank[one.rank] += one.time_s
+            time_s += share * one.time_s
+            launches += share * one.launches
+            size += share * one.launches * (one.message_bytes or 0)
+        rows.append(
+            replace(
+                row,
+                measured_s=time_s if work else None,
+                launches=launches,
+                measured_bytes=size,
+                variants=tuple(sorted({one.variant for one in work if one.variant})),
+                by_rank_s=by_rank if work else None,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.excess_s))

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelcast.collector.ingest import ingest_traces
 from kernelcast.collector.ingest.open_traces import is_database, trace_files
-from kernelcast.runtime import Estimate, ModelConfig, load_model
+from kernelcast.runtime import Estimate, load_model
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.request.fields import LAYOUT
@@ -34,14 +34,15 @@ def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "
         "fabric": fabric,
     }
     values: dict[str, Any] = {name: value for name, value in about.items() if value}
-    is_built_in = _is_built_in(estimate.model)
+    model = estimate.model
+    is_built_in = model.name in built_in_names() and model == load_model(
+        model.name, sequence_length=model.sequence_length
+    )
     if not is_built_in:
-        values[f"models.{_NAME}"] = {
-            name: value for name, value in asdict(estimate.model).items() if name != "name"
-        }
+        values[f"models.{_NAME}"] = {name: value for name, value in asdict(model).items() if name != "name"}
     run = {
-        "model": estimate.model.name if is_built_in else _NAME,
-        "sequence_length": estimate.model.sequence_length,
+        "model": model.name if is_built_in else _NAME,
+        "sequence_length": model.sequence_length,
         **_layout(estimate),
         "gpus_per_node": estimate.cluster.gpus_per_node,
         "bucket_entries": estimate.bucket_entries,
@@ -52,11 +53,7 @@ def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "
 
 
 def keep_in_file(compared: ComparedStep, path: Path, **about: str) -> None:
-    """Write `runs_toml` to a file.
-
-    Raises:
-        DataError: it cannot be written.
-    """
+    """Write `runs_toml` to a file; DataError where it cannot be written."""
     write_bytes(path, runs_toml(compared, **about).encode(), str(path))
 
 
@@ -101,12 +98,6 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
         found = database.add(step)
         store_predictions(database, step, [estimate])
     return found
-
-
-def _is_built_in(model: ModelConfig) -> bool:
-    return model.name in built_in_names() and model == load_model(
-        model.name, sequence_length=model.sequence_length
-    )
 
 
 def _layout(estimate: Estimate, *, is_whole: bool = False) -> dict[str, Any]:

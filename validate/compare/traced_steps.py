@@ -10,6 +10,7 @@ from typing import Any
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database
 from kernelcast.store.rank_causes import RankFinding, rank_findings
+from kernelcast.store.runs import CUT
 from kernelcast.store.trace_report import PARTS
 from kernelcast.store.trace_sums import summed_events
 
@@ -23,22 +24,22 @@ _WORK = """
         SELECT trace_id, step_index, max(coalesce(launch_us, start_us)) AS last_us FROM trace_event
         WHERE run_id = :run AND direction = 'backward' GROUP BY trace_id, step_index
     )
-    SELECT coalesce(rank, 0) AS rank, step, class, operator, role, vector, variant, collective, group_size,
+    SELECT coalesce(rank, 0) AS rank, step, class, operator, role, vector, variant, collective,
         message_bytes, iif(operator = '' AND class <> 'communication', host_operator, '') AS host_operator,
         CASE
             WHEN class = 'communication' THEN 'once'
-            WHEN direction = 'backward' THEN 'backward'
+            WHEN direction NOT IN ('', 'forward', 'once') THEN 'backward' -- recomputation too, as predicted
             WHEN coalesce(launch_us, start_us) > last_us THEN 'update'
             WHEN direction = 'forward' AND call IS NOT NULL THEN 'forward'
             ELSE ''
         END AS pass,
-        sum(exposed_us) / 1e6 AS time_s, sum(duration_us) / 1e6 AS busy_s, count(*) AS launches
+        sum(exposed_us) / 1e6 AS time_s, count(*) AS launches
     FROM trace_event LEFT JOIN passes USING (trace_id, step_index)
     WHERE run_id = :run AND step IS NOT NULL
-    GROUP BY trace_id, step_index, class, operator, role, vector, variant, collective, group_size, message_bytes, 11, 12
+    GROUP BY trace_id, step_index, class, operator, role, vector, variant, collective, message_bytes, 10, 11
 """
 _GAPS = """
-    SELECT coalesce(rank, 0) AS rank, step, late_us / 1e6 AS time_s, coalesce(nullif(host_operator, ''), name) AS name,
+    SELECT coalesce(rank, 0) AS rank, late_us / 1e6 AS time_s, coalesce(nullif(host_operator, ''), name) AS name,
         coalesce(scope, '') AS scope
     FROM trace_event WHERE run_id = ? AND step IS NOT NULL AND late_us > 0 ORDER BY late_us DESC LIMIT 1000
 """
@@ -48,7 +49,7 @@ _GAPS = """
 class Work:
     """What one rank ran in one step of one operator, or of a host's operator that the table lacks, in one pass.
 
-    `time_s` counts every instant of the device once, `busy_s` every kernel whole. `pass_` is forward, backward, update
+    `time_s` counts every instant of the device once. `pass_` is forward, backward, update
     (all after the last backward pass), once (collectives), or empty where the host's side was not recorded.
     """
 
@@ -62,10 +63,8 @@ class Work:
     variant: str
     host_operator: str
     collective: str
-    group_size: int | None
     message_bytes: int | None
     time_s: float
-    busy_s: float
     launches: int
 
 
@@ -74,7 +73,6 @@ class Gap:
     """A time in which a device had nothing to do because the host was late, and the call that ended it."""
 
     rank: int
-    step: str
     time_s: float
     name: str
     scope: str
@@ -96,33 +94,28 @@ class TracedSteps:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that were traced."""
         return tuple(sorted(self.parts_s))
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Names of the steps that all ranks have, in their order."""
+        """Names of the steps that all ranks have, in their order; without those that are cut, if there are others."""
         first, *others = (self.parts_s[rank] for rank in self.ranks)
-        return tuple(step for step in first if all(step in other for other in others))
+        found = tuple(step for step in first if all(step in other for other in others))
+        return tuple(step for step in found if not step.endswith(CUT)) or found
 
     def step_s(self, step: str) -> float:
-        """How long a step took: its slowest rank's time."""
         return max(sum(self.parts_s[rank][step].values()) for rank in self.ranks)
 
     @property
     def typical(self) -> str:
-        """The step with the median time (of two steps the shorter), without the first, whose start was not recorded."""
+        """The step with the median time (of two the shorter), without the first, whose start was not recorded."""
         times = {step: self.step_s(step) for step in self.steps[min(len(self.steps) - 1, 1) :]}
         middle = median_low(times.values())
         return next(step for step, time_s in times.items() if time_s == middle)
 
 
 def traced_steps(database: Database, run_id: str) -> TracedSteps:
-    """Read the steps of a run that `traced_runs` names.
-
-    Raises:
-        DataError: no step is marked on all ranks.
-    """
+    """Read the steps of a run that `traced_runs` names; DataError where none is marked on all ranks."""
     parts_s: dict[int, dict[str, dict[str, float]]] = defaultdict(dict)
     for row in database.query(_STEPS.format(", ".join(PARTS)), [run_id]):
         parts_s[row["rank"]][row["step"]] = {

@@ -101,6 +101,7 @@ function fillControls() {
   options(byId("framework"), [["", "none assumed"], ...catalogue.frameworks.map((one) => [one.name, one.title])], state.framework);
   options(byId("fp8"), [["", "none"], ...FP8_RECIPES.map((name) => [name, name])], state.fp8);
   options(byId("frozen"), [["", "16 bit"], ["nf4", "NF4 (QLoRA)"], ["nf4_double", "NF4, double"]], state.frozen);
+  options(byId("objective"), [["", "next token"], ["dpo", "DPO"], ["dpo_precomputed", "DPO, reference precomputed"]], state.objective);
   options(byId("optimizer"), [["", "Adam, float32"], ...Object.entries(OPTIMIZERS).map(([name, one]) => [name, one.title])], state.optimizer);
   showControls();
 }

@@ -48,6 +48,7 @@ function shared(state, catalogue, model) {
     ...(state.fp8 ? { fp8_recipe: state.fp8 } : {}),
     ...(state.lora ? { lora_rank: whole(state.lora, "LoRA rank") } : {}),
     ...(state.frozen ? { frozen_weights: state.frozen } : {}),
+    ...(state.objective ? { objective: state.objective } : {}),
     ...OPTIMIZERS[state.optimizer]?.fields,
     global_batch: whole(state.batch, "global batch"),
   };

@@ -6,7 +6,7 @@ export const LAYOUT_FIELDS = ["pp", "tp", "dp", "cp", "ep", "expert_tp", "micro_
 /** What an address need not say; the hardware is the one that the server begins with. */
 export const DEFAULTS = {
   hardware: "h100-sxm", fabric: "", gpus: "64", model: "llama-3.1-70b", batch: "512", sequence: "", recompute: "", schedule: "",
-  zero: "", top: "1000", network: "0", attention: "", kernel: "", stack: "", framework: "", fp8: "", lora: "", frozen: "", optimizer: "", price: "", tokens: "1T",
+  zero: "", top: "1000", network: "0", attention: "", kernel: "", stack: "", framework: "", fp8: "", lora: "", frozen: "", objective: "", optimizer: "", price: "", tokens: "1T",
 };
 
 /** `config`: fields of a model that was opened, or null; `layout`: the chosen one, or null for the best; `pins`: of compared answers. */

@@ -5,8 +5,10 @@ low-rank vector; a part of a head is rotated. The projections to low ranks are w
 tensor-parallel group, as in Megatron-core.
 """
 
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.attention_core import attention_core, core_gradient_bytes
 from kernelcast.runtime.step.layers.linear import bias, dropout, linear
+from kernelcast.runtime.step.layers.norm import norm_operator
 from kernelcast.runtime.step.layers.tensor_parallel import Mixer
 from kernelcast.runtime.step.op import Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
@@ -48,7 +50,17 @@ def attention(s: Sizes) -> Ops:
         *(_latent_projections(s) if s.model.kv_rank else _projections(s)),
         *attention_core(s),
         *_output_gate(s),
-        *linear(s, "attention", OUTPUT, s.tokens, s.attention_width, s.hidden, saves=width, late=late),
+        *linear(
+            s,
+            "attention",
+            OUTPUT,
+            s.tokens,
+            s.attention_width,
+            s.hidden,
+            gathers=Direction.BACKWARD,
+            saves=width,
+            late=late,
+        ),
         bias(
             s,
             "attention_output_bias",
@@ -81,6 +93,7 @@ def _projections(s: Sizes) -> Ops:
             s.hidden,
             width,
             columns=(s.query_width + sum(gates), s.kv_width, s.kv_width),
+            gathers=Direction.FORWARD,
             late=late,
         ),
         bias(s, "qkv_bias", rows, width, has=has_qkv_bias(s), parameters=heads * model.head_size // s.tp),
@@ -92,7 +105,7 @@ def _projections(s: Sizes) -> Ops:
         ),
         op(
             "rope",
-            "rope",
+            "rope" if s.eager == "none" else "eager_rope",
             s.micro_batch,
             s.length,
             s.heads,
@@ -116,7 +129,7 @@ def _output_gate(s: Sizes) -> Ops:
 def _head_norm(s: Sizes, name: str, heads: Number) -> Op:
     """The norm of every query or key head, whole on every device."""
     size = s.model.head_size
-    return op(f"{name}_norm", s.model.norm, s.micro_batch, s.length * heads, size, parameters=size)
+    return op(f"{name}_norm", norm_operator(s), s.micro_batch, s.length * heads, size, parameters=size)
 
 
 def _sinks(s: Sizes) -> Ops:
@@ -206,7 +219,7 @@ def _rank_norm(s: Sizes, name: str, rank: int, *, before: int) -> Op:
     width = s.element_bytes * before + s.input_bytes("attention") * rank
     return op(
         name,
-        s.model.norm,
+        norm_operator(s),
         s.micro_batch,
         s.local_length,
         rank,

@@ -27,21 +27,23 @@ def attention_core(s: Sizes) -> Ops:
     whole = s.model.sequence_length
     if s.context_exchange == "all_to_all":
         # Tensors are put into the order of devices, or of tokens, before and after an exchange.
-        width = 2 * (s.qkv_width + s.attention_width)
+        width, output = 2 * (s.qkv_width + s.attention_width), s.tokens * s.attention_width
+        # Attention's output by heads; the output projection keeps another tensor, by tokens.
+        by_heads = s.element_bytes * output * flag(s.cp > 1)
         reorder: Ops = () if _is_alone(s) else (op("reorder", "copy", s.tokens, width, module="core_attn"),)
         return (
             exchange(s, "exchange_qkv", "all_to_all", s.tokens * s.qkv_width, "both"),
-            _fused(s, whole, whole, s.cp),
+            *_fused(s, whole, whole, s.cp, saves=by_heads),
             *reorder,
-            exchange(s, "exchange_output", "all_to_all", s.tokens * s.attention_width, "both"),
+            exchange(s, "exchange_output", "all_to_all", output, "both"),
         )
     if s.context_exchange == "all_gather":
         return (
             exchange(s, "gather_keys_and_values", "all_gather", _kv_entries(s), "both"),
-            _fused(s, s.length, whole, 1),
+            *_fused(s, s.length, whole, 1),
             exchange(s, "sum_key_and_value_gradients", "reduce_scatter", s.cp * _kv_entries(s), "backward"),
         )
-    return (_fused(s, s.length, s.length, 1), *_ring(s))
+    return (*_fused(s, s.length, s.length, 1), *_ring(s))
 
 
 def core_gradient_bytes(s: Sizes, width: Number) -> Number:
@@ -107,18 +109,22 @@ def _unfused(s: Sizes) -> Ops:
     )
 
 
-def _fused(s: Sizes, queries: Number, keys: Number, head_parts: Number) -> Op:
-    """One kernel, which keeps its log-sum-exp in fp32; a dropout is part of it."""
+def _fused(s: Sizes, queries: Number, keys: Number, head_parts: Number, *, saves: Number = 0) -> Ops:
+    """One kernel, which keeps its log-sum-exp in fp32 and `saves`; a dropout is part of it.
+
+    In 8 bit it is another operator, where a query sees all keys before it.
+    """
     seen, heads = _seen(s), _heads(s, head_parts)
     kept: dict[str, Any] = {
-        "saves": s.tokens * STATISTIC_BYTES * s.heads,
+        "saves": s.tokens * STATISTIC_BYTES * s.heads + saves,
         "needs": "output",
         "module": "core_attn",
     }
     if seen == 1 and (s.context_exchange != "all_gather" or _is_alone(s)):
-        return op("attention", "flash_attention", s.micro_batch, keys, *heads, **kept)
+        shape = (s.micro_batch, keys, *heads)
+        return (op("attention", "flash_attention" + "_float8" * s.layout.fp8_attention, *shape, **kept),)
     visible = _at_least_one(seen * (keys + 1) / 2)
-    return op("attention", "attention_block", s.micro_batch, queries, keys, visible, *heads, **kept)
+    return (op("attention", "attention_block", s.micro_batch, queries, keys, visible, *heads, **kept),)
 
 
 def _ring(s: Sizes) -> Ops:

@@ -28,6 +28,9 @@ torch runs each of these alone (forward 17, backward 36), 8 times in one kernel 
 _BIAS_PASSES = 7
 """Biases of the experts' results, by expert and times probabilities in fp32, then put together and cast: forward 14
 times the width, one kernel 2 (Megatron-core's `_apply_bias`)."""
+_FUSED = frozenset(("experts_activation", "experts_down_input_cast", "experts_gate_up_gradient_cast"))
+"""Ops that a product of the experts in MXFP8 does at its end, and the gradient's at the end of the next one's
+(TransformerEngine's fused grouped MLP, which Megatron-Bridge has with graphs of whole passes; not with biases)."""
 SHARED_UP, SHARED_DOWN = "shared_gate_up", "shared_down"
 
 
@@ -35,7 +38,11 @@ def experts(s: Sizes) -> Ops:
     """Shared experts, which every token goes to, then the routed ones of one device, then the sum of both."""
     add = op("add_shared", "residual_add", s.micro_batch, s.local_length, s.hidden)
     has_shared = s.model.shared_expert_size > 0
-    parts = (*_shared(s), *_routed(s), add) if has_shared else _routed(s)
+    routed = _routed(s)
+    is_graph = s.layout.cuda_graphs == "full" and s.layout.fp8_recipe == "mxfp8"
+    if is_graph and s.is_gated and s.is_cast("experts") and not has_bias(s):
+        routed = tuple(one._replace(call=None) if one.name in _FUSED else one for one in routed)
+    parts = (*_shared(s), *routed, add) if has_shared else routed
     return tuple(one if one.module else one._replace(module="moe") for one in parts)
 
 
@@ -43,27 +50,31 @@ def _routed(s: Sizes) -> Ops:
     """Router, exchange, the device's experts, exchange, combination.
 
     Parameters: the router's d·E, and E more with biases or with sigmoid scores, which have a selection bias; for each
-    expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp) on a device.
+    expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp) on a device. LatentMoE has
+    2·d·r more, and experts r in the place of d.
     """
     model, element, width, branches = s.model, s.element_bytes, s.expert_width, s.branches
+    size = s.routed_size
     # Rows of the fullest device's experts; devices that share an expert have each other's rows too.
     all_rows = s.imbalance * s.sent_rows * s.expert_tp
     rows = _whole(all_rows)
     of_each = _whole(rows / s.experts)
     dispatcher = s.layout.expert_dispatcher
-    # What comes in is in the order of the senders; DeepEP's is permuted once, HybridEP's on the way.
+    # What comes in is in the order of the senders; DeepEP's and HybridEP's is permuted once, in a kernel of its own
+    # (HybridEP's `permute_launcher` behind its dispatch and `unpermute_launcher` before its combination, which are
+    # launched with them and overlap what they overlap).
     sorts = flag(s.ep > 1) * flag(s.experts > 1) * int(dispatcher == "all_to_all")
-    permutes = 1 if dispatcher != "hybridep" else 1 - flag(s.ep > 1)
+    under = OTHER_MICRO_BATCH if s.overlaps_experts and dispatcher == "hybridep" else None
     # Biases, and with them the clamped activation of gpt-oss, have kernels of their own, unless a graph of whole
     # passes takes fused ones.
     is_apart = has_bias(s) and s.layout.cuda_graphs != "full"
-    routed = (s.local_tokens, model.experts_per_token, s.hidden)
+    routed = (s.local_tokens, model.experts_per_token, size)
     up = f"experts_{'gate_' if s.is_gated else ''}up"
-    biases = (s.experts * branches * width, s.experts * s.hidden) if has_bias(s) else (0, 0)
+    biases = (s.experts * branches * width, s.experts * size) if has_bias(s) else (0, 0)
     router_biases = model.experts if model.router == "sigmoid" or has_bias(s) else 0
     read = s.input_bytes("experts")
-    of_rows, of_width = element * all_rows * s.hidden, element * all_rows * width
-    results = s.modules.kept_results * element * s.imbalance * s.sent_rows * s.hidden
+    of_rows, of_width = element * all_rows * size, element * all_rows * width
+    results = s.modules.kept_results * element * s.imbalance * s.sent_rows * size
     return (
         plain_linear(
             s,
@@ -82,21 +93,22 @@ def _routed(s: Sizes) -> Ops:
             saves=2 * _SCORE_BYTES * s.local_tokens * model.experts,
             needs="output",
         ),
-        op("permute", "permute", *routed, count=permutes),
+        *(_latent_down(s) if model.expert_latent_size else ()),
+        op("permute", "permute", *routed, overlaps=under),
         *_exchanges(s, "dispatch", s.layout.fp8_dispatch, with_probabilities=True),
         _cut(s, "gather_rows", "all_gather", _sent_entries(s)),
-        op("sort", "copy", rows, s.hidden, count=sorts),
+        op("sort", "copy", rows, size, count=sorts),
         *linear(
             s,
             "experts",
             up,
             s.experts,
             of_each,
-            s.hidden,
+            size,
             branches * width,
             bias=biases[0],
             is_expert=True,
-            saves=read * all_rows * s.hidden,
+            saves=read * all_rows * size,
             late=of_rows + branches * of_width,
         ),
         op("experts_up_bias", "bias_add", rows, branches * width, count=int(is_apart)),
@@ -120,18 +132,35 @@ def _routed(s: Sizes) -> Ops:
             s.experts,
             of_each,
             width,
-            s.hidden,
+            size,
             bias=biases[1],
             is_expert=True,
             late=of_width + of_rows,
-            gradients=of_rows + of_width + weight_gradient_bytes(s, s.experts * width * s.hidden),
+            gradients=of_rows + of_width + weight_gradient_bytes(s, s.experts * width * size),
         ),
-        op("experts_down_bias", "bias_add", rows, s.hidden, count=_BIAS_PASSES * is_apart),
-        op("sort_back", "copy", rows, s.hidden, count=sorts),
+        op("experts_down_bias", "bias_add", rows, size, count=_BIAS_PASSES * is_apart),
+        op("sort_back", "copy", rows, size, count=sorts),
         _cut(s, "scatter_rows", "reduce_scatter", _sent_entries(s) * s.expert_tp),
         *_exchanges(s, "combine", False, with_probabilities=False),
-        op("unpermute", "unpermute", *routed, count=permutes, saves=results, needs="output"),
+        op("unpermute", "unpermute", *routed, overlaps=under, saves=results, needs="output"),
+        *(_latent_up(s) if model.expert_latent_size else ()),
     )
+
+
+def _latent_down(s: Sizes) -> Ops:
+    """Tokens to the size that routed experts read, on every device whole (Megatron-core's `fc1_latent_proj`)."""
+    rows, size = s.local_tokens, s.routed_size
+    own_copy = s.cast_bytes("mlp") * rows * s.hidden
+    return linear(
+        s, "mlp", "latent_down", rows, s.hidden, size, saves=own_copy, late=s.element_bytes * rows * size
+    )
+
+
+def _latent_up(s: Sizes) -> Ops:
+    """The sum of a token's experts back to a hidden state (`fc2_latent_proj`)."""
+    rows, size = s.local_tokens, s.routed_size
+    kept, late = s.input_bytes("mlp") * rows * size, s.element_bytes * rows * (size + s.hidden)
+    return linear(s, "mlp", "latent_up", rows, size, s.hidden, saves=kept, late=late)
 
 
 def _before_probabilities(s: Sizes) -> int:
@@ -189,7 +218,7 @@ def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool
         if with_probabilities:
             whole[f"{name}_probabilities"] = (probabilities, group.nodes, group.gpus_per_node)
     else:
-        tokens = s.imbalance * s.local_tokens * s.hidden
+        tokens = s.imbalance * s.local_tokens * s.routed_size
         whole = {name: (_whole(tokens * _reached(s, s.ep)), 1, group.gpus_per_node)}
         if group.nodes > 1:
             whole[f"{name}_between"] = (_whole(tokens * _reached(s, group.nodes)), group.nodes, 1)
@@ -234,7 +263,7 @@ def _cut(s: Sizes, name: str, operator: str, entries: Number) -> Op:
 
 
 def _sent_entries(s: Sizes) -> Number:
-    return _whole(s.imbalance * s.sent_rows * s.hidden)
+    return _whole(s.imbalance * s.sent_rows * s.routed_size)
 
 
 def _whole(count: Number) -> Number:

@@ -1,6 +1,7 @@
 """Linears: in which type their products run, and what adapters (LoRA) make of them."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from kernelcast.runtime.operators import Direction
@@ -20,6 +21,7 @@ def linear(
     *shape: Number,
     bias: Number = 0,
     columns: tuple[Number, ...] = (),
+    gathers: Direction | None = None,
     **others: Any,
 ) -> Ops:
     """The product of a linear [m, k, n], or of one per local expert [experts, m, k, n], with its adapters.
@@ -27,7 +29,8 @@ def linear(
     A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
     it is added to; its products run in the training's type, and cut like the linear need no collective of their
     own. A weight in 4 bit is dequantised before either product that reads it. `bias` is the number of further
-    parameters, `columns` as of `Matrix`, `others` fields of `Op`.
+    parameters, `columns` as of `Matrix`, `gathers` the pass whose input a cut sequence is gathered for, `others` fields
+    of `Op`.
     """
     *groups, m, k, n = shape
     casts: Ops = ()
@@ -35,12 +38,15 @@ def linear(
     if s.is_cast(kind):
         operator += f"_{RECIPES[s.layout.fp8_recipe].product}"
         rows, module = math.prod(groups) * m, others.get("module", "")
+        before = gathers if s.gathers_float8(kind) else None
         casts = (
-            _cast(s, f"{role}_input_cast", rows, k, Direction.FORWARD, module),
-            _cast(s, f"{role}_gradient_cast", rows, n, Direction.BACKWARD, module),
+            _cast(s, f"{role}_input_cast", rows, k, Direction.FORWARD, before, module),
+            _cast(s, f"{role}_gradient_cast", rows, n, Direction.BACKWARD, before, module),
         )
     weight = Matrix(kind, k, n, groups[0] if groups else 1, columns)
     own = {"needs": "input", "parameters": weight.entries + bias, "weight": weight, **others}
+    if s.modules.separates_linears and len(columns) > 1 and not s.is_frozen:
+        return (*casts[:1], *_separate(s, role, operator, (m, k), columns, own), *casts[1:])
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
     if s.is_quantised:
         casts = (_dequantisation(s, f"{role}_dequantisation", weight, product.module), *casts)
@@ -68,10 +74,58 @@ def linear(
     )
 
 
-def _cast(s: Sizes, name: str, rows: Number, columns: Number, direction: Direction, module: str) -> Op:
-    """The cast of what a linear reads, or of its output's gradient, with the copies that the recipe makes."""
+def _separate(
+    s: Sizes,
+    role: str,
+    operator: str,
+    input_shape: tuple[Number, Number],
+    columns: tuple[Number, ...],
+    own: Mapping[str, Any],
+) -> Ops:
+    """A product for each of some linears that read one input, and the sum of the gradients that they have for it.
+
+    The sum is one kernel, which reads as many tensors and writes one: rows of residual additions that move as much.
+    """
+    m, k = input_shape
+    rows = max(1, round(m * (len(columns) + 1) / 3)) if isinstance(m, int) else m
+    weights = [own["weight"]._replace(n=n, columns=()) for n in columns]
+    later = {name: own[name] for name in ("needs", "module") if name in own}
+    return (
+        *(
+            op(role, operator, m, k, one.n, role=role, **{**(later if index else own), "weight": one})
+            for index, one in enumerate(weights)
+        ),
+        op(
+            f"{role}_gradient_sum",
+            "residual_add",
+            1,
+            rows,
+            k,
+            directions=(Direction.BACKWARD,),
+            module=own.get("module", ""),
+        ),
+    )
+
+
+def _cast(
+    s: Sizes,
+    name: str,
+    rows: Number,
+    columns: Number,
+    direction: Direction,
+    before: Direction | None,
+    module: str,
+) -> Op:
+    """The cast of what a linear reads, or of its output's gradient, with the copies that the recipe makes.
+
+    In the pass that gathers in 8 bit (`before`) it is of a shard; what arrives is transposed.
+    """
     recipe = RECIPES[s.layout.fp8_recipe]
-    rows = cast_rows(rows, recipe.one_copy_bytes if s.is_frozen else recipe.cast_bytes)
+    moved: Any = recipe.one_copy_bytes if s.is_frozen else recipe.cast_bytes
+    if direction is before:
+        of_shard = recipe.one_copy_bytes / s.tp + (0 if s.is_frozen else 2 * recipe.entry_bytes)
+        moved += s.sequence_parallel * (of_shard - moved)
+    rows = cast_rows(rows, moved)
     return op(name, "float8_cast", rows, columns, directions=(direction,), module=module)
 
 

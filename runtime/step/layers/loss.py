@@ -20,7 +20,8 @@ from kernelcast.runtime.step.layers.tensor_parallel import (
 )
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Number, Ops, flag, op
-from kernelcast.runtime.step.sizes import Sizes, remembered_ops
+from kernelcast.runtime.step.passes import remembered_ops
+from kernelcast.runtime.step.sizes import Sizes
 
 _LOSS_SYNCS = 3
 """Maxima, sums of exponentials and the targets' logits of the vocabulary's shards are combined, an entry per token."""

@@ -3,6 +3,7 @@
 A gated one (SwiGLU, GeGLU) projects to gate and up halves by one product, and multiplies them in its activation.
 """
 
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.linear import bias, dropout, linear
 from kernelcast.runtime.step.op import Number, Ops, op
 from kernelcast.runtime.step.sizes import FLOAT8_BYTES, Sizes
@@ -15,7 +16,9 @@ def has_bias(s: Sizes) -> bool:
 
 def activation_operator(s: Sizes) -> str:
     """The operator of its activation; both gated ones move the same, and so do both others."""
-    return "swiglu" if s.is_gated else "gelu"
+    if not s.is_gated:
+        return "gelu"
+    return "swiglu" if s.eager == "none" else "eager_swiglu"
 
 
 def up_product(s: Sizes) -> str:
@@ -44,6 +47,7 @@ def mlp(s: Sizes) -> Ops:
             s.hidden,
             up_width,
             columns=(width,) * s.branches,
+            gathers=Direction.FORWARD,
             late=element * (s.local_tokens * s.hidden + rows * up_width),
             module="mlp",
         ),
@@ -66,6 +70,7 @@ def mlp(s: Sizes) -> Ops:
             rows,
             width,
             s.hidden,
+            gathers=Direction.BACKWARD,
             saves=s.input_bytes("mlp") * rows * width,
             late=element * (rows * width + s.local_tokens * s.hidden),
             gradients=element * rows * width + weight_gradient_bytes(s, width * s.hidden),

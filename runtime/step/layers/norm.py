@@ -19,6 +19,12 @@ def read_bytes(s: Sizes, read_by: LinearKind | None = None) -> Number:
     return (s.element_bytes if read_by is None else s.input_bytes(read_by)) * rows * s.hidden
 
 
+def norm_operator(s: Sizes) -> str:
+    """The operator of its norms; PyTorch's LayerNorm is one kernel, an RMSNorm without a compiler several."""
+    is_eager = s.eager == "all" and s.model.norm == "rms_norm"
+    return "eager_rms_norm" if is_eager else s.model.norm
+
+
 def norm(s: Sizes, name: str, *, read_by: LinearKind | None = None) -> Op:
     """One norm over the hidden size.
 
@@ -34,7 +40,7 @@ def norm(s: Sizes, name: str, *, read_by: LinearKind | None = None) -> Op:
         own = own + (4 if s.element_bytes == 4 else 8) * entries
     return op(
         name,
-        s.model.norm,
+        norm_operator(s),
         s.micro_batch,
         s.local_length,
         s.hidden,

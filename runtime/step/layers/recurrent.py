@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kernelcast.runtime.step.layers.attention_core import exchange
 from kernelcast.runtime.step.layers.linear import dropout, linear
 from kernelcast.runtime.step.layers.tensor_parallel import Mixer
-from kernelcast.runtime.step.op import Number, Ops, op
+from kernelcast.runtime.step.op import Number, Ops, flag, op
 from kernelcast.runtime.step.sizes import Sizes
 
 IN, OUT = "recurrent_in", "recurrent_out"
@@ -26,7 +26,7 @@ class Recurrence(NamedTuple):
     `read` numbers per head come out of the projection, `parameters` per head are its own. `kept` entries per token and
     head are kept for the backward pass. `biases` counts the biases of a convolved channel. With `norms_channels` the
     norm has a weight per channel, else one for the channels of a head, the same in all heads. With
-    `convolves_again` the convolution's output is not kept.
+    `convolves_again` the convolution's output is not kept; with `gates` the scan multiplies by the gate.
     """
 
     scan: str
@@ -36,13 +36,14 @@ class Recurrence(NamedTuple):
     biases: int
     norms_channels: bool
     convolves_again: bool
+    gates: bool
 
 
 RECURRENCES = {
     # dt; A, D and dt's bias (arXiv 2405.21060, mamba_ssm's Mamba2).
-    "mamba2": Recurrence("state_space_scan", 1, 3, 0, 1, True, True),
+    "mamba2": Recurrence("state_space_scan", 1, 3, 0, 1, True, True, True),
     # beta and alpha; A and dt's bias; the inverse within a chunk of 64 tokens (arXiv 2412.06464, FLA's kernels).
-    "gated_delta_net": Recurrence("gated_delta_rule", 2, 2, 64, 0, False, False),
+    "gated_delta_net": Recurrence("gated_delta_rule", 2, 2, 64, 0, False, False, False),
 }
 
 
@@ -59,9 +60,12 @@ def recurrent_mixer(s: Sizes) -> Ops:
     heads = (s.recurrent_groups // s.cp, s.recurrent_heads // s.cp)
     kept = own.kept * s.recurrent_heads + (0 if own.convolves_again else channels)
     late = element * (s.local_tokens * s.hidden + rows * projected)
+    # Megatron-core has tokens first, the kernels of Mamba-2 samples; of one sample both are the same.
+    transposes = flag(batch > 1) * int(own.gates and s.layout.kept_by == "megatron")
     return (
         *linear(s, "attention", IN, rows, s.hidden, projected, late=late),
         exchange(s, "exchange_projected", "all_to_all", rows * projected, "both"),
+        op("samples_first", "copy", rows, projected, count=transposes),
         op(
             "convolution",
             "causal_convolution",
@@ -85,10 +89,11 @@ def recurrent_mixer(s: Sizes) -> Ops:
             saves=element * rows * kept,
             needs="input",
         ),
-        # One kernel reads the scan's output and the gate, and writes one: it moves what a gated activation moves.
+        op("tokens_first", "copy", rows, width, count=transposes),
+        # Mamba-2's scan has the gate. Else one kernel reads output and gate and writes one, as a gated activation does.
         op(
             "gated_norm",
-            "swiglu",
+            "rms_norm" if own.gates else "swiglu",
             batch,
             s.length,
             width,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, flag, op
-from kernelcast.runtime.step.sizes import Sizes
+from kernelcast.runtime.step.sizes import FLOAT8_BYTES, Sizes
 
 
 class Mixer(NamedTuple):
@@ -35,12 +35,13 @@ def enter_region(
 ) -> Ops:
     """Collectives of column-parallel products: their input is gathered, and its gradient summed.
 
-    With sequence parallelism the input is gathered; without it every device has all of it. A device keeps its shard of
-    it, which is gathered again for the weight gradients, overlapped with the input gradient (arXiv 2205.05198, section
-    4.2.2). The input's gradient is summed under the weight gradients where the framework overlaps it (Megatron-LM's
-    tensor_parallel/layers.py). `forward` are the products that share a gather, `backward` those that share a sum.
+    With sequence parallelism the input is gathered; without it every device has all of it. Where a device keeps a shard
+    of it, this is gathered again for the weight gradients, overlapped with the input gradient (arXiv 2205.05198,
+    section 4.2.2). The input's gradient is summed under the weight gradients where the framework overlaps it
+    (Megatron-LM's tensor_parallel/layers.py). `forward` are the products that share a gather, `backward` those that
+    share a sum.
     """
-    overlap, width = s.layout.tensor_overlap, s.hidden
+    overlap, width = s.layout.tensor_overlap, _gathered_width(s, name)
     pieces = Overlap(forward.names, in_pieces=True) if in_pieces and overlap == "products" else None
     again = Overlap(forward.names, Direction.INPUT_GRADIENT)
     under_weights = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
@@ -51,7 +52,7 @@ def enter_region(
             f"gather_{name}_again",
             "backward",
             width,
-            int(forward.collectives > 0),
+            int(forward.collectives > 0 and not s.modules.keeps_gathered),
             overlaps=again,
             **others,
         ),
@@ -71,18 +72,21 @@ def leave_region(
 
     The gradient of the output is gathered then.
     """
-    of_output = f"gather_{name}_gradient"
+    of_output, width = f"gather_{name}_gradient", _gathered_width(s, name)
     is_cut = in_pieces and s.layout.tensor_overlap == "products"
     pieces = Overlap(forward.names, in_pieces=True) if is_cut else None
     of_gradient = Overlap(backward.names, Direction.INPUT_GRADIENT, in_pieces=True) if is_cut else None
     return (
         all_reduce(s, f"sum_{name}", "forward", forward.collectives, **others),
         scatter(s, f"scatter_{name}", "forward", forward.collectives, overlaps=pieces, **others),
-        gather(
-            s, of_output, "backward", s.hidden, min(1, backward.collectives), overlaps=of_gradient, **others
-        ),
-        gather(s, f"{of_output}_more", "backward", s.hidden, max(0, backward.collectives - 1), **others),
+        gather(s, of_output, "backward", width, min(1, backward.collectives), overlaps=of_gradient, **others),
+        gather(s, f"{of_output}_more", "backward", width, max(0, backward.collectives - 1), **others),
     )
+
+
+def _gathered_width(s: Sizes, name: str) -> int:
+    """Entries of the training's type per token of what a region gathers, with half of them cast to 8 bit."""
+    return s.hidden * FLOAT8_BYTES // s.element_bytes if s.gathers_float8(name) else s.hidden
 
 
 def all_reduce(s: Sizes, name: str, of_pass: str, count: Number, *, width: int = 0, **others: Any) -> Op:

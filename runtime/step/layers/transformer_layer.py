@@ -8,7 +8,8 @@ from kernelcast.runtime.step.layers.attention import ATTENTION
 from kernelcast.runtime.step.layers.norm import norm
 from kernelcast.runtime.step.layers.tensor_parallel import Mixer, Products, enter_region, leave_region
 from kernelcast.runtime.step.op import Number, Op, Ops, op
-from kernelcast.runtime.step.sizes import Sizes, remembered_ops
+from kernelcast.runtime.step.passes import remembered_ops
+from kernelcast.runtime.step.sizes import Sizes
 
 INPUT, ATTENTION_RESIDUAL, MLP_NORM = "layer_input", "attention_residual", "pre_mlp_norm"
 

@@ -91,6 +91,7 @@ def own_lines(done: "subprocess.CompletedProcess[str]") -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("kernelcast: ")]
 
 
+@pytest.mark.slow(minutes=1)
 def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file: Path) -> None:
     path = tmp_path / "bench.db"
     arguments = (*COMM, "--db", str(path), "--plan", str(plan_file), "--site", "Example site")
@@ -133,6 +134,7 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
         assert any(name.startswith(expected) for name in names), names
 
 
+@pytest.mark.slow
 def test_processes_started_by_the_command(tmp_path: Path, plan_file: Path) -> None:
     path = tmp_path / "bench.db"
     done = collect("--procs", "3", "--db", str(path), "--plan", str(plan_file), "--site=-Example-")
@@ -229,19 +231,19 @@ def test_one_process_says_what_is_wrong_and_all_end(tmp_path: Path, plan_file: P
 
 
 @pytest.mark.parametrize(
-    ("deed", "words"),
+    ("deed", "words", "processes"),
     [
-        pytest.param("SIGKILL", "process 1 was ended by SIGKILL", marks=pytest.mark.slow),
-        ("raises", "Traceback (most recent call last)"),
+        pytest.param("SIGKILL", "process 1 was ended by SIGKILL", 3, marks=pytest.mark.slow),
+        ("raises", "Traceback (most recent call last)", 2),
     ],
 )
 def test_a_process_that_is_lost_ends_the_others_and_keeps_what_was_measured(
-    tmp_path: Path, plan_file: Path, deed: str, words: str
+    tmp_path: Path, plan_file: Path, deed: str, words: str, processes: int
 ) -> None:
     path, script = tmp_path / "bench.db", tmp_path / "lost.py"
     script.write_text(LOST)
     two = ("--operator", "all_reduce", "--operator", "all_gather")
-    done = by_quiet_launcher(3, script, "1", deed, path, plan_file, *two)
+    done = by_quiet_launcher(processes, script, "1", deed, path, plan_file, *two)
     assert done.returncode == 1
     if deed == "SIGKILL":
         assert done.stderr.splitlines() == [f"kernelcast: error: {words}; measured points are stored"]
@@ -276,6 +278,7 @@ def test_a_process_without_memory_in_a_collective_says_so_and_ends_the_run(
         assert len(database.read_samples()) == 3
 
 
+@pytest.mark.slow
 def test_a_process_that_stops_ends_the_others_at_the_timeout(tmp_path: Path, plan_file: Path) -> None:
     path, script = tmp_path / "bench.db", tmp_path / "lost.py"
     script.write_text(LOST)

@@ -108,3 +108,10 @@ def test_what_these_processes_cannot_form(text: str) -> None:
         f"--layouts: {text} cannot be formed, found 2 node(s) with 4 process(es) each; "
         "expected groups of 2 to 8 processes that fit them"
     )
+
+
+def test_a_degree_that_divides_no_node() -> None:
+    with pytest.raises(
+        UsageError, match=r"^--layouts: dp5 cannot be formed, found 2 node\(s\) with 5 process"
+    ):
+        layouts("dp5", world(2, 5))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernelcast.collector.functions.update import MasterAdamW, clip_to_norm, squared_norm
+from kernelcast.collector.functions.update import MasterAdamW, clip_to_norm, fused_adamw, squared_norm
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.02, 30.0])
@@ -39,6 +39,7 @@ def test_float32_is_adamw_itself() -> None:
         weight.grad = torch.randn_like(weight)
         copy.grad = weight.grad.clone()
     MasterAdamW(weights, learning_rate=0.1).step()
+    assert fused_adamw(copies, 0.1).defaults["fused"]
     torch.optim.AdamW(copies, lr=0.1).step()
     torch.testing.assert_close(weights, copies)
 
@@ -57,11 +58,12 @@ def test_small_updates_add_up_in_the_masters(dtype: torch.dtype) -> None:
     assert (weight != 1).all()  # each update alone is less than 1 has digits for
 
 
-def test_a_scaled_loss_gives_the_same_update() -> None:
+@pytest.mark.parametrize("scale", [0.25, 1024.0])
+def test_a_scaled_loss_gives_the_same_update(scale: float) -> None:
     plain = torch.ones(4, dtype=torch.float16).requires_grad_()
     scaled = plain.detach().clone().requires_grad_()
-    plain.grad, scaled.grad = torch.full((4,), 0.5).half(), torch.full((4,), 512.0).half()
-    first, second = MasterAdamW([plain]), MasterAdamW([scaled], loss_scale=1024.0)
+    plain.grad, scaled.grad = torch.full((4,), 0.5).half(), torch.full((4,), 0.5 * scale).half()
+    first, second = MasterAdamW([plain]), MasterAdamW([scaled], loss_scale=scale)
     first.step()
     second.step()
     torch.testing.assert_close(first.masters, second.masters)

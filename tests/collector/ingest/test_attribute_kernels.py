@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from kernelcast.collector.ingest.attribute_kernels import Extracted, extract
+from kernelcast.collector.ingest.recognise import Surroundings
+from kernelcast.collector.traces.call_tree import CallTree
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.collector.training.marks import called
 
@@ -114,7 +116,10 @@ def test_recomputed_calls_are_forward(make_trace: TraceMaker, step: Any) -> None
     start = step.host_us
     step.host("cpu_op", "autograd::engine::evaluate_function: CheckpointFunctionBackward", start, 100, 2, {})
     step.host("cpu_op", "aten::layer_norm", start + 1, 50, 2, {
-        "Input Dims": [[2, 2, 8], [], [8], [8], []], "Input type": ["float", "", "float", "float", ""]})  # fmt: skip
+        "Input Dims": [[2, 2, 8], [], [8], [8], []], "Input type": ["float", "", "float", "float", ""],
+        "Sequence number": 90})  # fmt: skip
+    node = "autograd::engine::evaluate_function: NativeLayerNormBackward0"
+    step.host("cpu_op", node, start + 60, 30, 2, {"Sequence number": 90})
     step.host("cuda_runtime", "cudaLaunchKernel", start + 2, 1, 2, {"correlation": 5000})
     step.kernel("norm_again", step.device_us, 5.0, correlation=5000)
     extracted = extract(make_trace(step.events), gpus_per_node=8)
@@ -206,3 +211,18 @@ def test_a_shape_that_no_tensor_has_leaves_its_kernel_over(
     lost = {name for name, _ in expected.keys() - found(extracted).keys()}
     # Without the norm its width is not known, and so what a residual addition is.
     assert lost - {"residual_add"} == {operator.partition("::")[2]}
+
+
+def test_facts_of_a_whole_trace(step: Any, make_trace: TraceMaker) -> None:
+    step.forward("aten::_softmax", [[2, 3, 5, 7], [], []])
+    step.forward("aten::_fused_rms_norm", [[2, 2, 9], [], [9]])
+    step.forward("aten::layer_norm", [[9], [], [9]])  # of one axis: nothing says that it is a token's
+    step.forward("aten::layer_norm", [])
+    around = Surroundings.of(CallTree(make_trace(step.events)))
+    t, d = 4, 8
+    assert around.widths == {d, 9}
+    assert around.softmaxes == {(6, 5, 7)}
+    assert around.products == {(t, 3 * d), (t, d), (t, 4 * d), (t, 50)}
+    assert around.roles.by_width == {
+        (d, 3 * d): "qkv", (d, d): "attention_output", (d, 4 * d): "mlp_up", (4 * d, d): "mlp_down", (d, 50): "logits"
+    }  # fmt: skip

@@ -1,16 +1,25 @@
 """Every instant of a device belongs to one event, or is idle before one."""
 
+from typing import NamedTuple
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.collector.ingest.timeline import Span, expose
+from kernelcast.collector.ingest.exposed_time import expose
 
 COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
 
 
+class Span(NamedTuple):
+    start_ns: int
+    end_ns: int
+    rank: int
+    launch_ns: int | None = None
+
+
 def figures(*spans: Span) -> list[tuple[int, int, int | None]]:
-    in_order = [span for _, span in sorted(expose(spans), key=lambda done: done[0])]
-    return [(span.exposed_ns, span.idle_ns, span.late_ns) for span in in_order]
+    """Exposed, idle and late time of each."""
+    return list(zip(*expose(*(list(column) for column in zip(*spans, strict=True))), strict=True))
 
 
 def test_compute_hides_communication_which_hides_copies() -> None:
@@ -49,9 +58,7 @@ SPANS = st.lists(
 def test_instant_by_instant(drawn: list[tuple[int, int, int, int | None]]) -> None:
     spans = [Span(start, start + time, rank, launch) for start, time, rank, launch in sorted(drawn, key=str)]
     spans.sort(key=lambda span: span.start_ns)
-    done = list(expose(spans))
-    assert all(spans[place] is span for place, span in done)
-    assert sorted(place for place, _ in done) == list(range(len(spans)))
+    done = figures(*spans)
     exposed = [0] * len(spans)
     idle = 0
     for instant in range(spans[0].start_ns, max(span.end_ns for span in spans)):
@@ -64,6 +71,6 @@ def test_instant_by_instant(drawn: list[tuple[int, int, int, int | None]]) -> No
             exposed[-min(running)[2]] += 1
         else:
             idle += 1
-    assert [span.exposed_ns for span in spans] == exposed
-    assert sum(span.idle_ns for span in spans) == idle
-    assert all(span.late_ns is None or 0 <= span.late_ns <= span.idle_ns for span in spans)
+    assert [exposed_ns for exposed_ns, _, _ in done] == exposed
+    assert sum(idle_ns for _, idle_ns, _ in done) == idle
+    assert all(late_ns is None or 0 <= late_ns <= idle_ns for _, idle_ns, late_ns in done)

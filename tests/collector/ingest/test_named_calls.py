@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from kernelcast.collector.ingest.attribute_kernels import extract
+from kernelcast.collector.ingest.named_calls import NOT_CAUSAL, named_call
 from kernelcast.collector.ingest.recognise import LinearRoles
-
-HEADS = [2, 16, 4, 8]  # [b, tokens, heads, head size]
+from kernelcast.collector.ingest.recognised_calls import OTHER_SHAPE, RecognisedCall
 
 
 def points(make_trace: Any, step: Any) -> dict[str, tuple[tuple[int, ...], str, float]]:
@@ -62,24 +62,41 @@ def test_a_call_by_its_name(
     assert points(make_trace, empty) == {operator: (vector, variant, 5.0)}
 
 
+FIRST = ((2, 4, 16, 8), (2, 2, 16, 8), (2, 2, 16, 8))  # heads before tokens
+LAST = ((2, 16, 4, 8), (2, 16, 2, 8), (2, 16, 2, 8))
+PACKED = ((2, 16, 3, 4, 8),)
+
+
 @pytest.mark.parametrize(
-    ("name", "dims", "concrete", "variant"),
+    ("name", "dims", "causal_at", "variant"),
     [
-        ("FlashAttnFunc", [HEADS, [2, 16, 2, 8], [2, 16, 2, 8], [], [], []],
-         ["", "", "", "0.0", "0.3", "True"], "flash-attn"),
-        ("flash_attn::_flash_attn_forward", [HEADS, [2, 16, 2, 8], [2, 16, 2, 8], [], [], []],
-         ["", "", "", "0.0", "0.3", "True"], "flash-attn"),
-        ("aten::_scaled_dot_product_cudnn_attention", [[2, 4, 16, 8], [2, 2, 16, 8], [2, 2, 16, 8]],
-         ["", "", "", "", "False", "0.0", "True"], "cudnn"),
+        ("aten::_scaled_dot_product_flash_attention", FIRST, 4, ""),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", FIRST, 4, ""),
+        ("aten::_scaled_dot_product_cudnn_attention", FIRST, 6, "cudnn"),
+        ("aten::_scaled_dot_product_efficient_attention", FIRST, 6, "memory-efficient"),
+        ("flash_attn::_flash_attn_forward", LAST, 5, "flash-attn"),
+        ("FlashAttnFunc", LAST, 5, "flash-attn"),
+        ("FlashAttnQKVPackedFunc", PACKED, 3, "flash-attn"),
+        ("aten::_flash_attention_forward", LAST, 8, ""),
     ],
-)  # fmt: skip
-def test_attention_of_fewer_keys_than_queries(
-    make_trace: Any, empty: Any, name: str, dims: list[Any], concrete: list[str], variant: str
+)
+def test_fused_attention_by_its_name(
+    name: str, dims: tuple[tuple[int, ...], ...], causal_at: int, variant: str
 ) -> None:
-    empty.forward(name, dims, ("kernel", 5.0), **{"Concrete Inputs": concrete})
-    assert points(make_trace, empty) == {"flash_attention": ((2, 16, 4, 2, 8), variant, 5.0)}
-    empty.events[0]["args"]["Concrete Inputs"] = ["False"] * len(concrete)
-    assert reasons(make_trace, empty)["kernel"].startswith("attention that is not causal")
+    causal = [""] * causal_at + ["True"]
+    kv_heads = 4 if dims is PACKED else 2
+    expected = RecognisedCall("flash_attention", (2, 16, 4, kv_heads, 8), variant=variant)
+    assert named_call(name, dims, causal) == named_call(name, (*dims, (), ()), [*causal, ""]) == expected
+    for concrete in ([], ["True"] * causal_at, ["True"] * causal_at + ["False"]):
+        assert named_call(name, dims, concrete) == NOT_CAUSAL
+    odd = [dims[:0], ((2, 4, 8), *dims[1:]), ((2, 16, 2, 4, 8),)]
+    if dims is not PACKED:
+        few, other = (2, 3, 3, 8), (1, *dims[1][1:])
+        odd += [dims[:1], (dims[0], dims[1][1:]), (dims[0], few, few), (dims[0], other, other)]
+    if dims is FIRST:
+        odd.append((*dims[:2], (2, 2, 16, 9)))
+    for shapes in odd:
+        assert named_call(name, shapes, causal) == OTHER_SHAPE, shapes
 
 
 @pytest.mark.parametrize(

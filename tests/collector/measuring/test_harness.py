@@ -19,6 +19,7 @@ from kernelcast.collector.measuring.harness import (
     stored_kernels,
 )
 from kernelcast.collector.traces.attribution import attribute
+from kernelcast.collector.traces.events import Events
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.runtime import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction
@@ -171,7 +172,7 @@ def test_stable_means_that_the_halves_agree_on_the_quiet_time() -> None:
 
 
 def test_clock_counts_from_the_first_work_it_sees() -> None:
-    early = Trace(events=(), device_properties=(), distributed={}, base_time_ns=1_000_000)
+    early = Trace(events=Events(), device_properties=(), distributed={}, base_time_ns=1_000_000)
     late = replace(early, base_time_ns=3_000_000)
     clock = TraceClock()
     assert clock.since_first_us(early, 50.0) == 0

@@ -49,16 +49,6 @@ def test_the_quick_plan_samples_every_compute_operator() -> None:
     assert max(counts.values()) == quick.shapes_per_operator
 
 
-def test_the_modern_plan_samples_all_that_todays_models_call() -> None:
-    modern = load_plan("modern")
-    counts = Counter(point.operator for point in compute_points(modern))
-    assert set(counts) == set(modern.operators)
-    assert OF_EXPERTS | {"attention_block", "copy"} <= set(counts)
-    assert min(counts.values()) >= 8
-    roles = {point.role for point in compute_points(modern, ("gemm",))}
-    assert {"router", "shared_gate_up", "query_down", "query_up", "kv_down", "kv_up"} <= roles
-
-
 @given(st.sampled_from(["quick", "modern", "paper"]), st.data())
 def test_shapes_known_from_other_sizes_are_those_of_the_sizes(name: str, data: st.DataObject) -> None:
     plan = load_plan(name)
@@ -76,21 +66,13 @@ def test_shapes_known_from_other_sizes_are_those_of_the_sizes(name: str, data: s
     module._shapes.cache_clear()
 
 
-def test_the_quick_plan_sends_from_4_kib_to_64_mib() -> None:
-    plan = load_plan("quick")
-    entries = plan.entries("all_reduce", processes=2, element_bytes=4)
-    assert (entries[0], entries[-1], len(entries)) == (2**10, 16 * 2**20, 15)
-    assert plan.entries("all_gather", processes=8, element_bytes=4) == entries
-
-
 def test_message_sizes_double_up_to_the_largest() -> None:
     assert Messages(smallest_bytes=12, largest_bytes=96).sizes_bytes() == [12, 24, 48, 96]
     assert Messages(smallest_bytes=12, largest_bytes=95).sizes_bytes() == [12, 24, 48]
     assert Messages(smallest_bytes=12, largest_bytes=12).sizes_bytes() == [12]
 
 
-def test_the_same_plan_means_the_same_points(plan: Plan) -> None:
-    assert compute_points(plan) == compute_points(plan)
+def test_another_seed_means_other_points(plan: Plan) -> None:
     other = compute_points(replace(plan, seed=plan.seed + 1))
     assert [point.vector for point in other] != [point.vector for point in compute_points(plan)]
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.collector.traces.arguments import arguments_of
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import Trace, parse_trace, read_trace
 
@@ -85,10 +84,9 @@ def launched_by(*events: dict[str, Any], start_us: float, **args: Any) -> str | 
     """The name of the call that launched a kernel at `start_us`."""
     launch = event("cudaLaunchKernel", start_us, 5, cat="cuda_runtime", correlation=7)
     trace = trace_of(*events, launch, event("gemm", 500, 10, cat="kernel", tid=9, correlation=7, **args))
-    (kernel,) = trace.of_category("kernel")
     tree = CallTree(trace)
-    index = tree.launching(kernel, arguments_of(kernel))
-    return None if index is None else tree.calls[index].name
+    (index,) = tree.launching(trace.of_category("kernel")).tolist()
+    return None if index < 0 else tree.calls[index].name
 
 
 OUTER, INNER = event("outer", 0, 100, **{"External id": 1}), event("inner", 10, 20, **{"External id": 2})

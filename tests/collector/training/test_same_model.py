@@ -15,8 +15,8 @@ LLAMA = GPT | {
     "name": "llama", "kv_heads": 2, "norm": "rms_norm", "activation": "swiglu", "mlp_size": 88, "biases": "none"
 }  # fmt: skip
 MIXTURE = LLAMA | {
-    "name": "mixture", "experts": 4, "experts_per_token": 2, "expert_size": 40, "shared_expert_size": 24,
-    "dense_layers": 1,
+    "name": "mixture", "experts": 4, "experts_per_token": 2, "expert_size": 40, "expert_latent_size": 20,
+    "shared_expert_size": 24, "dense_layers": 1,
 }  # fmt: skip
 CONTEXT = {"cp": 2, "context_exchange": "all_to_all"}
 LAYOUTS = {
@@ -130,6 +130,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "compares.py").write_text(WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -156,6 +156,7 @@ def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
     found = rank_trace(read_trace(path), stage=0)
+    assert found["messages"] == []
     assert found["forward"] == [[6000, 0]]
     assert found["idle"] == {}
     times = {name: sum(sum(step) for step in steps) for name, _, _, steps in found["operators"]}

@@ -102,6 +102,15 @@ def test_numbers_change_the_answer(tab: Tab, explorer: Explorer, control: str, v
     assert f"{control}={value}" in tab.page.url
 
 
+def test_an_objective_with_a_reference_model(tab: Tab, explorer: Explorer) -> None:
+    tab.open(explorer.home + SMALL)
+    usual = step(tab)
+    tab.page.select_option("#objective", "dpo")
+    tab.settle()
+    assert step(tab) != usual
+    assert "objective=dpo" in tab.page.url
+
+
 def test_frozen_weights_of_adapters(tab: Tab, explorer: Explorer) -> None:
     tab.open(explorer.home + SMALL + "&lora=16")
     usual = step(tab)

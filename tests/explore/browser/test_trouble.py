@@ -151,7 +151,7 @@ def test_every_control_has_a_name_and_is_reached_by_tab(tab: Tab, explorer: Expl
         reached.add(tab.page.evaluate("() => document.activeElement.id"))
     expected = (
         "hardware fabric gpus model config batch sequence recompute schedule zero top network attention kernel stack "
-        "framework fp8 lora frozen optimizer "
+        "framework fp8 lora frozen objective optimizer "
         "price tokens reset share front pin download-json sbatch slider-tp slider-pp slider-dp slider-cp "
         "slider-micro_batch switch-recompute"
     )

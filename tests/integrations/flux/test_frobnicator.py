@@ -167,20 +167,24 @@ def test_bytes_that_are_not_utf8(ingest: Ingest, real: Path, limit_s: Ask, tmp_p
     ],
 )
 def test_hostile_texts_are_only_texts(
-    ingest: Ingest, real: Path, limit_s: Ask, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
+    ingest: Ingest, real: Path, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "submit"
     folder.mkdir()
-    before = job(folder, job={"name": text})
-    assert duration(ingest(before, userid=ME, command=real)) == limit_s(FIELDS)
-    # As a field's value, as a field's name, in a line.
+    # As a field's value, as a field's name, in a line, and as the job's name.
     for fields in ({"tokens": text}, {text: 1}, text):
-        before = job(folder, script="#!/bin/sh\n", fields=fields)
+        before = job(folder, script="#!/bin/sh\n", fields=fields, job={"name": text})
         assert ingest(before, userid=ME, command=real) == before
     said = capfd.readouterr().err
     assert "submitted without a predicted time limit" in said
     assert "\033" not in said
     assert not list(folder.iterdir())
+
+
+def test_a_hostile_name_keeps_no_time_away(ingest: Ingest, real: Path, limit_s: Ask, tmp_path: Path) -> None:
+    named = job(tmp_path, job={"name": "$(touch x)'; touch x; '\n#KERNELCAST steps=1\ud800\033[31m"})
+    assert duration(ingest(named, userid=ME, command=real)) == limit_s(FIELDS)
+    assert not (tmp_path / "x").exists()
 
 
 def test_hanging_commands(

@@ -60,6 +60,7 @@ def test_what_fails_passes_the_manifest_on(real: Path, folder: Path, tmp_path: P
         assert done.stderr.endswith("kubectl kernelcast: without predicted time limits\n")
 
 
+@pytest.mark.slow(minutes=1)
 def test_hanging_commands(hanging: Path, folder: Path) -> None:
     done = run(hanging, folder, "-", *OPTIONS, stdin=JOB, timeout_s=0.5)
     assert (done.returncode, done.stdout) == (0, JOB)

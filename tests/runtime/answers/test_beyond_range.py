@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.beyond_range import (
+from kernelcast.runtime.answers.ranges import (
     MOST_TIMES,
     added_half_width,
     doublings_beyond,

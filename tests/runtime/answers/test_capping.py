@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.runtime.answers.asking_collectives import ask_all
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
@@ -22,7 +22,7 @@ UNKNOWN = ComputeFingerprint(kind="cuda", device_name="NVIDIA Z9", memory_gib=80
 
 
 def answered(path: Path, key: tuple[str, Direction], vector: tuple[int, ...]) -> tuple[float, float, float]:
-    found = ask_all(Predictor(read_bundle(path)), [(key, vector, "")])
+    found = BundleTimes(Predictor(read_bundle(path))).ask([(key, vector, "")])
     return found.answers[key, vector, ""]
 
 

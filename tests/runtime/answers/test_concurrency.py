@@ -144,7 +144,14 @@ def test_a_search_asks_what_a_prediction_asks(levelled: Make, timeline: str) -> 
     found = search(
         estimator,
         Question(
-            space=Space(model=MODEL, gpus=(1, 2, 4, 8), global_batch=4, gpus_per_node=4),
+            space=Space(
+                model=MODEL,
+                gpus=(1, 2, 4, 8),
+                global_batch=4,
+                gpus_per_node=4,
+                zero=(1,),
+                recompute=("none",),
+            ),
             timeline=timeline,  # type: ignore[arg-type]
             top=10_000,
             prune=False,

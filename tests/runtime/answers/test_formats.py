@@ -26,7 +26,7 @@ def test_a_power_limit_scales_what_is_sustained_by_the_measured_law() -> None:
     usual, limited = (sustained_flops_per_s(of, "bfloat16", limit) for limit in (0.0, 500.0))
     assert usual is not None
     assert limited is not None
-    assert limited / usual == pytest.approx((500 / 700) ** power_exponent())
+    assert limited / usual == pytest.approx((500 / 700) ** power_exponent("Hopper"))
     model = load_model("llama-3-8b")
     times = [
         Estimator.load("h100-sxm")
@@ -60,7 +60,7 @@ def test_a_power_limit_slows_attention_as_products_and_no_copy() -> None:
         }
         for limit in (0.0, 500.0)
     )
-    slower = (700 / 500) ** power_exponent()
+    slower = (700 / 500) ** power_exponent("Hopper")
     for (_, operator, _), (before_us, after_us) in zip(
         usual, zip(usual.values(), limited.values(), strict=True), strict=True
     ):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import read_bundle
-from kernelcast.runtime.answers.graph_in_numpy import run_graph
-from kernelcast.runtime.answers.onnx_runtime import open_session
+from kernelcast.runtime.answers.onnx_runtime import open_session, run_graph
 from kernelcast.runtime.answers.predictor import OUTPUT_NAMES, Predictor
 from kernelcast.runtime.bundle.graph import check_graph
 from kernelcast.runtime.operators import Direction

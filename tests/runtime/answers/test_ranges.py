@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.answers.beyond_range import doublings_beyond
-from kernelcast.runtime.answers.ranges import TOLERANCE, exceeded
+from kernelcast.runtime.answers.ranges import TOLERANCE, doublings_beyond, exceeded
 from kernelcast.runtime.answers.warnings import range_warnings
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction
 
 Regressor = Callable[..., RegressorEntry]
-GEMM, NORM, REDUCE = (
+GEMM, BATCHED, NORM, REDUCE = (
     ("gemm", Direction.FORWARD),
+    ("batched_gemm", Direction.FORWARD),
     ("layer_norm", Direction.FORWARD),
     ("all_reduce", Direction.ONCE),
 )
@@ -35,7 +35,14 @@ def test_a_value_a_percent_away_is_no_warning(regressor: Regressor) -> None:
     [warning] = range_warnings(one, [(103, 1, 1)])
     assert warning.brief == "gemm up to 1.03× beyond measured m"
     assert doublings_beyond(one, (102, 1, 1)) == 0
-    assert doublings_beyond(one, (200, 1, 1)) == 1
+
+
+def test_a_larger_product_is_several_measured_ones_and_a_smaller_one_is_none(regressor: Regressor) -> None:
+    one = regressor(GEMM, b"model", largest=100)
+    below = replace(one, training_range=((8, 100), (8, 100), (8, 100)))
+    assert doublings_beyond(one, (200, 400, 800)) == 0
+    assert doublings_beyond(below, (200, 2, 100)) == 2
+    assert doublings_beyond(regressor(BATCHED, b"model", largest=100), (800, 1, 1, 1)) == 3
 
 
 def test_an_elementwise_operator_has_a_range_of_elements(regressor: Regressor) -> None:

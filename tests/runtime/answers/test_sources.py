@@ -1,5 +1,6 @@
 """What answers for an operator that a bundle lacks: which regressor, with which factor, and with which warning."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,8 @@ from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelCon
 from kernelcast.runtime.answers.asking import ask
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import Source, is_answered, left_out, source_of
-from kernelcast.runtime.bundle.file import Bundle, write_bundle
-from kernelcast.runtime.estimate.explanation import explain_operator
+from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
-from kernelcast.runtime.search.question import Question
-from kernelcast.runtime.search.space import Space
-from kernelcast.runtime.search.sweep import sweep
 
 Make = Callable[..., Path]
 F, B, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
@@ -45,6 +42,17 @@ def messages(estimate: Estimate) -> list[str]:
 def keys_of(name: str) -> tuple[Key, ...]:
     """An operator in every direction that it can be measured in, sums too."""
     return tuple((name, direction) for direction in OPERATORS[name].costs)
+
+
+def test_equal_work_of_a_substitute_is_as_doubtful_as_both() -> None:
+    def width(*entries: Key) -> float:
+        source = source_of(("attention_block", B), entries)
+        assert source is not None
+        return source.log_half_width
+
+    assert width(("attention_block", B)) == 0
+    assert width(("flash_attention", B)) == pytest.approx(math.log(1.3))
+    assert width(("flash_attention", F)) == pytest.approx(math.hypot(math.log(1.3), math.log(1.5)))
 
 
 EVERY_KEY = tuple(key for name in OPERATORS for key in keys_of(name))
@@ -111,6 +119,9 @@ def test_sources_by_hand() -> None:
             for scaled in ("row", "block")
             for way in (F, INPUT, WEIGHT)
         },
+        **{(f"eager_{fused}", way): alike for fused in ("rms_norm", "rope", "swiglu") for way in (F, B)},
+        ("flash_attention_float8", F): ("flash_attention", 0.81, False, False, False),
+        ("flash_attention_float8", B): ("flash_attention", 0.86, False, False, False),
         ("attention_block", F): ("flash_attention", 1.0, False, False, False),
         ("attention_block", B): ("flash_attention", 1.0, False, False, False),
         ("grouped_gemm", F): ("gemm", 1.0, False, False, False),
@@ -136,6 +147,30 @@ def test_gradients_of_a_linear_are_halves_of_their_sum_where_only_that_was_measu
     assert source_of(("gemm", B), {("gemm", INPUT), ("gemm", WEIGHT)}) is None
     assert is_answered(OPERATORS["gemm"], only_sum)
     assert not is_answered(OPERATORS["gemm"], {("gemm", INPUT), ("gemm", WEIGHT)})
+
+
+def test_a_pass_that_was_measured_goes_before_what_moves_as_much() -> None:
+    name, forward = "causal_convolution", ("causal_convolution", F)
+    source = source_of((name, B), {forward, ("residual_add", B)})
+    assert source == Source(key=(name, B), answered_by=forward, is_other_pass=True)
+    assert source_of((name, B), {("residual_add", B)}) == Source(
+        key=(name, B), answered_by=("residual_add", B), alike=True
+    )
+
+
+def test_a_scan_is_asked_as_another_by_what_the_kernels_of_both_move() -> None:
+    rule, scan = ("gated_delta_rule", OPERATORS["state_space_scan"])
+    entry = Estimator.load("h200-sxm").bundle.entries[rule, F]
+    # 8 keys of 128 entries, 64 heads of 64: w = 4096; per token of the delta rule, states of 8192 per chunk of 64.
+    vector = (2, 4096, 8, 64, 128, 64)
+    delta_rule = 5 * 1024 + 2 * 8192 + 7 * 4096 + 6 * 4096 + 2 * 8192
+    for direction in (F, B):
+        source = source_of(("state_space_scan", direction), {(rule, F)})
+        assert source is not None
+        assert source.answered_by == (rule, F)
+        asked, factor = source.asked(vector, entry)
+        assert asked == vector
+        assert factor == pytest.approx(scan.moved_bytes(direction, vector, 1) / (2 * 4096) / delta_rule)
 
 
 def test_what_is_measured_is_asked(make_bundle: Make) -> None:
@@ -266,89 +301,6 @@ def test_without_a_residual_addition_they_are_left_out(make_bundle: Make) -> Non
     assert source_of(("bias_add", F), entries) is None
     assert left_out(keys, entries) == set(ALIKE)
     assert left_out(keys, read_bundle(make_bundle(without=ALIKE, name="more.kcast")).entries) == set()
-
-
-GROUPED = replace(TINY, name="grouped", attention_heads=4, kv_heads=2, head_size=2)
-
-
-@pytest.fixture
-def equal_heads(make_bundle: Make, linear_model: Callable[..., bytes], tmp_path: Path) -> Path:
-    """Attention and RoPE measured only with as many key-value heads as query heads: 100 µs per key-value head."""
-    model = linear_model((0, 0, 0, 100, 0), 0)
-    measured = read_bundle(make_bundle({"flash_attention": model, "rope": model}))
-    entries = tuple(
-        replace(entry, equal_features=OPERATORS[entry.operator].equal_unless_measured or ())
-        for entry in measured.manifest.regressors
-    )
-    path = tmp_path / "equal.kcast"
-    write_bundle(path, replace(measured.manifest, regressors=entries), measured.files)
-    return path
-
-
-def attention(estimate: Estimate) -> dict[tuple[str, Direction], tuple[tuple[int, ...], float]]:
-    return {
-        (row.operator, row.direction): (row.vector, row.time_us)
-        for row in estimate.operators
-        if row.operator in ("flash_attention", "rope")
-    }
-
-
-def test_grouped_queries_are_asked_as_equal_heads_where_only_those_were_measured(equal_heads: Path) -> None:
-    estimate = predicted(equal_heads, model=GROUPED)
-    both = [(name, direction) for name in ("rope", "flash_attention") for direction in (F, B)]
-    # Four heads with a key and value each, though the model has two; the row keeps the model's own vector.
-    assert attention(estimate) == dict.fromkeys(both, ((1, 4, 4, 2, 2), 400))
-    assert {str(warning) for warning in estimate.warnings} == {
-        f"{name} ({direction}): measured only with kv_heads = heads, so it is predicted for kv_heads = heads"
-        for name, direction in both
-    }
-    assert len(estimate.warnings) == 4
-    [warning] = [one for one in estimate.warnings if str(one).startswith("rope (forward)")]
-    assert warning.to_dict() == {
-        "cause": "substituted",
-        "kind": "equal_features",
-        "operator": "rope",
-        "direction": "forward",
-        "features": ["kv_heads", "heads"],
-        "message": str(warning),
-    }
-    (explained, *_) = explain_operator(estimate, read_bundle(equal_heads), "rope")
-    assert explained.vector == (1, 4, 4, 2, 2)
-    assert [feature.value for feature in explained.features] == [1, 4, 4, 4, 2]
-
-
-def test_equal_heads_need_no_warning(equal_heads: Path) -> None:
-    estimate = predicted(equal_heads, model=replace(GROUPED, kv_heads=4))
-    assert {time_us for _, time_us in attention(estimate).values()} == {400}
-    assert estimate.warnings == ()
-
-
-def test_grouped_queries_that_were_measured_are_asked_as_they_are(
-    make_bundle: Make, linear_model: Callable[..., bytes]
-) -> None:
-    model = linear_model((0, 0, 0, 100, 0), 0)
-    estimate = predicted(make_bundle({"flash_attention": model, "rope": model}), model=GROUPED)
-    assert {time_us for _, time_us in attention(estimate).values()} == {200}
-    assert estimate.warnings == ()
-
-
-def test_a_search_asks_for_equal_heads_too(equal_heads: Path) -> None:
-    estimator = Estimator.load(equal_heads)
-    space = Space(model=GROUPED, gpus=(1,), global_batch=1, gpus_per_node=2, recompute=("none",))
-    found = sweep(estimator.predictor, Question(space=space))
-    assert found.best.step_us.tolist() == [1e6 * predicted(equal_heads, model=GROUPED).step_time_s]
-
-
-@pytest.mark.parametrize(
-    ("operator", "features"),
-    [("rope", ("heads", "kv_heads")), ("rope", ("kv_heads",)), ("gelu", ("b", "l"))],
-)
-def test_only_features_that_may_be_equal_are_taken(
-    make_bundle: Make, operator: str, features: tuple[str, ...]
-) -> None:
-    bundle: Bundle = read_bundle(make_bundle())
-    with pytest.raises(DataError, match=rf"^regressor {operator} \(forward\): equal_features is \('"):
-        replace(bundle.entries[operator, F], equal_features=features)
 
 
 def test_a_linear_s_gradients_are_products_too(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:

@@ -62,25 +62,37 @@ def test_every_source_weighs_the_same_however_many_its_steps() -> None:
     assert both.quantiles([0.0, 1.0]).tolist() == [0.0, 0.5]
 
 
-def test_steps_of_another_kind_weigh_a_tenth_and_models_of_one_machine_share_its_weight() -> None:
+def test_steps_of_another_kind_weigh_a_fifth_and_models_of_one_machine_share_its_weight() -> None:
     other = replace(MANY, name="others", kind="experts", log_errors=(1.0,))
-    # Weights of 0.5, 0.5 and 0.1.
-    halves = StepErrors(sources=(FEW, other)).quantiles([0.25 / 1.1, 0.75 / 1.1, 1.05 / 1.1], "dense")
+    # Weights of 0.5, 0.5 and 0.2.
+    halves = StepErrors(sources=(FEW, other)).quantiles([0.25 / 1.2, 0.75 / 1.2, 1.1 / 1.2], "dense")
     assert halves.tolist() == pytest.approx([0.0, 0.1, 1.0])
     one_machine = StepErrors(sources=(FEW, replace(FEW, model="another", log_errors=(0.4, 0.6)), other))
-    assert one_machine.quantiles([0.125 / 1.1, 0.875 / 1.1], "dense").tolist() == pytest.approx([0.0, 0.6])
+    assert one_machine.quantiles([0.125 / 1.2, 0.875 / 1.2], "dense").tolist() == pytest.approx([0.0, 0.6])
 
 
-def test_steps_of_other_software_weigh_a_fifth_where_the_asked_one_is_known() -> None:
-    own = replace(FEW, software="ours", log_errors=(0.0,))
-    errors = StepErrors(sources=(own, replace(MANY, log_errors=(1.0,))))
-    # Weights of 1 and 0.2: the middles are at 0.5 and 1.1 of 1.2.
-    assert errors.quantiles([0.5 / 1.2, 1.1 / 1.2], "dense", "ours").tolist() == pytest.approx([0.0, 1.0])
+def test_steps_on_another_maker_s_devices_weigh_a_tenth_where_the_asked_kind_is_known() -> None:
+    own = replace(FEW, log_errors=(0.0,))
+    errors = StepErrors(sources=(own, replace(MANY, devices="rocm", log_errors=(1.0,))))
+    # Weights of 1 and 0.1: the middles are at 0.5 and 1.05 of 1.1.
+    assert errors.quantiles([0.5 / 1.1, 1.05 / 1.1], "dense", "cuda").tolist() == pytest.approx([0.0, 1.0])
+    assert errors.quantiles([0.05 / 1.1, 0.6 / 1.1], "dense", "rocm").tolist() == pytest.approx([0.0, 1.0])
     plain = errors.quantiles([0.25, 0.75], "dense").tolist()
     assert plain == pytest.approx([0.0, 1.0])
-    # Software that ran none of the steps is as if it were not stated, as it is for a kind that no step is of.
-    assert errors.quantiles([0.25, 0.75], "dense", "another").tolist() == plain
-    assert errors.quantiles([0.25, 0.75], "recurrent", "ours").tolist() == plain
+    # Bundles of several kinds, and kinds that no step ran on, change no weight.
+    assert errors.quantiles([0.25, 0.75], "dense", "cpu").tolist() == plain
+    # Both weights multiply: a step of experts on ROCm counts a fiftieth of a dense one on CUDA.
+    both = StepErrors(sources=(own, replace(MANY, kind="experts", devices="rocm", log_errors=(1.0,))))
+    assert both.quantiles([0.5 / 1.02, 1.01 / 1.02], "dense", "cuda").tolist() == pytest.approx([0.0, 1.0])
+
+
+def test_the_shipped_table_knows_which_devices_are_of_another_maker() -> None:
+    of = {one.name: one.devices for one in shipped_step_errors().sources}
+    assert (
+        {name for name, devices in of.items() if devices == "rocm"}
+        == {name for name in of if "-mi3" in name}
+        != set()
+    )
 
 
 def test_one_publisher_s_steps_are_left_out_with_what_was_carried_to_them() -> None:

@@ -64,7 +64,7 @@ def calibration(factors: tuple[float, ...] = FACTORS, **changes: Any) -> Calibra
 def calibrated(path: Path, found: Calibration) -> Path:
     """The bundle at `path` with a calibration, written next to it."""
     bundle = read_bundle(path)
-    models = {entry.file: bundle.models[entry.key] for entry in bundle.manifest.regressors}
+    models = {entry.file: bundle.model(entry.key) for entry in bundle.manifest.regressors}
     target = path.with_name(f"calibrated-{path.name}")
     write_bundle(target, replace(bundle.manifest, calibration=found), models)
     return target
@@ -101,7 +101,10 @@ def test_factors_reach_operators_before_they_are_added_up(bundle: Path, make_bun
 @pytest.mark.parametrize("timeline", ["simulate", "closed-form"])
 def test_a_search_answers_with_the_same_factors(bundle: Path, timeline: Any) -> None:
     estimator = Estimator.load(calibrated(bundle, calibration(timeline=timeline)))
-    space = Space(model=MODEL, gpus=(8,), global_batch=4, gpus_per_node=4)
+    space = Space(
+        model=MODEL, gpus=(8,), global_batch=4, gpus_per_node=4, zero=(0, 1), recompute=("none", "full"),
+        schedules=("1f1b", "interleaved"),
+    )  # fmt: skip
     every = search(estimator, Question(space=space, timeline=timeline, top=10_000, prune=False)).top
     assert len(every) > 50
     result = search(estimator, Question(space=space, timeline=timeline))
@@ -184,7 +187,7 @@ def test_there_and_back_in_the_same_bytes(bundle: Path) -> None:
     again = read_bundle(calibrated(bundle, calibration()))
     assert first.digest == again.digest != before.digest
     assert first.manifest.calibration == calibration()
-    assert first.models == before.models
+    assert first.files == before.files
 
 
 @same_folder

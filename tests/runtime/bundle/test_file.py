@@ -30,7 +30,7 @@ def test_there_and_back(small: Manifest, tmp_path: Path) -> None:
     bundle = read_bundle(path)
     assert bundle.manifest == small
     assert bundle.digest == digest
-    assert bundle.models == {GELU: COPY}
+    assert dict(bundle.files) == {bundle.entries[GELU].file: COPY}
     assert bundle.entries[GELU].training_range == ((1.0, 1e12),) * 3
     assert bundle.manifest.compute[0].description == "Some CPU, 2 cores, 0 thread(s) per process"
 

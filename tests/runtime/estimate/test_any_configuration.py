@@ -105,7 +105,7 @@ buckets = rarely(nonsense, st.integers(1, 10**9))
 timelines = rarely(st.just("guess"), st.sampled_from(["simulate", "closed-form"]))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(
     model=models,
     layout=layouts,

@@ -8,6 +8,7 @@ import pytest
 from kernelcast.runtime import Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.estimate.device_memory import Memory
 
@@ -40,20 +41,23 @@ def test_the_memory_of_a_device_is_its_own(
 
 
 @pytest.mark.parametrize(
-    ("kinds", "reserved_gib"), [(["cuda"], 2), (["cpu", "cuda"], 2), (["cpu"], 0), ([], 0)]
+    ("kinds", "reserved_gib"), [(["cuda"], 1.5), (["cpu", "cuda"], 1.5), (["cpu"], 0), ([], 0)]
 )
-def test_part_of_a_gpu_is_reserved(make_bundle: Make, kinds: list[str], reserved_gib: int) -> None:
+def test_part_of_a_gpu_is_reserved(make_bundle: Make, kinds: list[str], reserved_gib: float) -> None:
     compute = [ComputeFingerprint(kind=kind, device_name=f"Example {kind}") for kind in kinds]
     path = make_bundle(compute=compute)
-    assert usual_reserved_bytes(read_bundle(path)) == reserved_gib << 30
+    assert usual_reserved_bytes(read_bundle(path)) == reserved_gib * 2**30
     layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
 
     def memory(**sizes: int) -> Memory:
         return Estimator.load(path).predict(model=TINY, parallelism=layout, **sizes).memory
 
     needed = memory().largest_bytes
-    usual = memory(gpu_memory_bytes=needed + (reserved_gib << 30))
+    usual = memory(gpu_memory_bytes=needed + round(reserved_gib * 2**30))
     assert (usual.fits, usual.margin_bytes, usual.fits_stage(usual.stages[0])) == (True, 0, True)
+    assert not usual.communicators
+    several = Estimator.load(path).predict(model=TINY, parallelism=replace(layout, dp=4)).memory
+    assert several.communicators == ({"dp": 392 << 20} if reserved_gib else {})
     less = memory(gpu_memory_bytes=needed, reserved_memory_bytes=1)
     assert (less.fits, less.margin_bytes, less.fits_stage(less.stages[0])) == (False, -1, False)
     # More is reserved than there is.

@@ -46,10 +46,8 @@ def test_by_hand(make_bundle: Make) -> None:
         ("k", "columns in", 8, 1, 20, True),
         ("n", "columns out", 24, 1, 20, False),
     ]
-    # 5 to 20 µs inside of the range, wider beyond it.
-    assert forward.time_us == 10
-    assert 4.5 < forward.low_us < 5
-    assert 20 < forward.high_us < 22
+    # 5 to 20 µs inside of the range and beyond it: a larger product can be divided.
+    assert (forward.low_us, forward.time_us, forward.high_us) == pytest.approx((5, 10, 20))
     # 4 layers, 3 micro-batches; a step's work is 3 · (110 · 4 + 220 · 4 + 30 + 90 + 10) + 2 · 5.
     assert forward.calls == 12
     assert forward.total_s == pytest.approx(120e-6)

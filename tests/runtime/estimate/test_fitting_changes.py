@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime import Estimator, Parallelism, load_model
+from kernelcast.runtime import Cluster, DataError, Estimator, Parallelism, load_model, predict
 from kernelcast.runtime.estimate.fitting_changes import faster_changes, fitting_changes
 from kernelcast.runtime.request.fields import SAMPLES
+from kernelcast.runtime.search.read_question import read_question
+from kernelcast.runtime.search.search import search
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,41 @@ def test_single_changes(estimator: Estimator) -> None:
         assert prod(getattr(layout, name) for name in SAMPLES) == prod(
             getattr(LAYOUT, name) for name in SAMPLES
         )
+
+
+def test_a_refusal_of_all_layouts_says_with_what_the_smallest_fits(estimator: Estimator) -> None:
+    with pytest.raises(
+        DataError, match=r"the smallest needs .*; it fits with lora_rank 16 \([0-9.]+ s a step\)$"
+    ) as refused:
+        predict(estimator, "llama-3-70b", gpus=8, global_batch=8)
+    assert "\n" not in str(refused.value)
+    assert predict(estimator, "llama-3-70b", gpus=8, global_batch=8, lora_rank=16).memory.fits
+
+
+def test_a_search_lists_what_makes_its_smallest_layout_fit(estimator: Estimator) -> None:
+    model = load_model("llama-3-70b")
+    asked = {"gpus": 8, "global_batch": 64}
+    smallest = search(estimator, read_question(asked, model=model, bundle=estimator.bundle)).smallest
+    assert smallest
+    assert smallest.changes
+    for one in smallest.changes:
+        layout = replace(smallest.parallelism, **one.fields)
+        changed = estimator.predict(model=model, parallelism=layout, cluster=Cluster(gpus_per_node=8))
+        assert changed.memory.fits
+        assert (changed.step_time_s, changed.memory.largest_bytes) == (one.step_time_s, one.memory_bytes)
+
+
+def test_changes_that_fit_with_a_probability(estimator: Estimator) -> None:
+    usual = asked(estimator, recompute="full")
+    memory = round(1.01 * usual.memory.largest_bytes) + sum(usual.memory.taken_bytes.values())
+    estimate = estimator.predict(model=usual.model, parallelism=usual.parallelism, gpu_memory_bytes=memory)
+    probability = estimate.memory.fit_probability
+    assert estimate.memory.fits
+    assert probability is not None
+    assert fitting_changes(estimator, estimate, fit_probability=probability) == ()
+    found = fitting_changes(estimator, estimate, fit_probability=(1 + probability) / 2)
+    assert found
+    assert all(one.memory_bytes < estimate.memory.largest_bytes for one in found)
 
 
 def test_of_each_kind_the_least(estimator: Estimator) -> None:

@@ -186,7 +186,7 @@ LAYOUTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layout=LAYOUTS, attention=st.sampled_from(["flash", "unfused"]), factor=st.floats(1.5, 20))
 def test_laws(make_bundle: Make, layout: dict[str, Any], attention: str, factor: float) -> None:
     model = {"attention": attention}

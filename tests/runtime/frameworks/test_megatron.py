@@ -278,6 +278,43 @@ def test_states_in_the_hosts_memory() -> None:
     assert fields(half)["offload_optimizer"] == 0.5
 
 
+def test_activations_in_the_hosts_memory() -> None:
+    script = SCRIPT.rstrip().rstrip("\\")
+    assert "offload_activations" not in fields(script)
+    some = script + " --fine-grained-activation-offloading --offload-modules moe_act core_attn"
+    wanted = {"offload_activations": 1.0, "offload_modules": ("core_attn", "moe_act")}
+    assert fields(some).items() >= wanted.items()
+    half = fields(some + " --activation-offload-fraction 0.5")
+    assert half.items() >= (wanted | {"offload_activations": 0.5}).items()
+    layers = fields(script + " --cpu-offloading --cpu-offloading-num-layers 1000")
+    assert layers["offload_activations"] == 1
+    assert "offload_modules" not in layers
+
+
+@pytest.mark.parametrize(
+    ("more", "flags", "lost"),
+    [
+        ({"offload_activations": 0.5}, "--cpu-offloading-num-layers", ()),
+        ({"offload_activations": 0.33}, "", ("offload_activations 0.33",)),
+        ({"offload_activations": 0.5, "pp": 2}, "", ("offload_activations 0.5",)),
+        (
+            {"offload_activations": 0.5, "offload_modules": ("core_attn",)},
+            "--activation-offload-fraction 0.5",
+            (),
+        ),
+        ({}, "", ()),
+    ],
+)
+def test_offloaded_activations_are_written(more: dict[str, Any], flags: str, lost: tuple[str, ...]) -> None:
+    layout = Parallelism(**{"pp": 1, "tp": 2, "dp": 1, "micro_batch": 1, "micro_batches": 2, **more})
+    written = write_layout(
+        "megatron-lm", Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
+    )
+    assert [one for one in written.lost if "offload" in one] == list(lost)
+    assert ("offload" in written.text) is bool(flags)
+    assert flags in written.text
+
+
 def test_layers_recomputed_together() -> None:
     script = SCRIPT.rstrip().rstrip("\\") + " --recompute-granularity full --recompute-num-layers 4"
     assert (

@@ -55,6 +55,7 @@ def test_experts(flags: str, expected: dict[str, Any]) -> None:
             "--moe-shared-expert-intermediate-size 1024 --moe-layer-freq '([0]*2+[1]*30)'",
         ),
         (replace(MIXTURE, dense_layers=0), "--num-experts 8"),
+        (replace(MIXTURE, dense_layers=0, expert_latent_size=512), "--moe-latent-size 512"),
         (
             replace(MIXTURE, dense_layers=1, expert_interval=3),
             "--moe-layer-freq '([0]*1+([0]*2+[1])*10+[0]*1)'",

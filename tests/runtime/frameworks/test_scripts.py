@@ -2,8 +2,9 @@
 
 import pytest
 
-from kernelcast.runtime import UsageError, load_model
-from kernelcast.runtime.frameworks.layout_files import read_layout_text
+from kernelcast.runtime import Parallelism, UsageError, load_model
+from kernelcast.runtime.frameworks.facts import Job
+from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
 from kernelcast.runtime.frameworks.slurm import script_variables
 
 MODEL = load_model("llama-3-8b")
@@ -133,6 +134,59 @@ def test_settings_of_nemo(text: str) -> None:
     assert fields.items() >= {**expected, "recompute": "full", "recompute_layers": 3, "zero": 1}.items()
 
 
+ALIGNED = """
+trainer: {num_nodes: 2, devices: 8}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  dpo:
+    ref_policy_kl_penalty: 0.1
+  peft:
+    peft_scheme: "lora"
+    lora_tuning:
+      target_modules: ['attention_qkv']
+      adapter_dim: 16
+      adapter_dropout: 0.05
+"""
+
+
+def test_preference_pairs_and_adapters_of_nemo_aligner() -> None:
+    file = read_layout_text(ALIGNED, "dpo.yaml")
+    fields, notes, _ = file.request(MODEL, {})
+    note = "adapters are taken at attention's linears (target_modules is not read)"
+    assert (file.name, notes) == ("nemo", (note,))
+    adapters = {"lora_rank": 16, "lora_dropout": 0.05, "lora_linears": ("attention",)}
+    assert fields.items() >= {"dp": 16, "global_batch": 64, "objective": "dpo", **adapters}.items()
+    plain = (
+        ALIGNED.replace('"lora"', "none")
+        .replace("ref_policy_kl_penalty", "max_seq_length")
+        .replace("0.1", "2048")
+        + "  encoder_seq_length: 4096\n"
+    )
+    fields, notes, _ = read_layout_text(plain, "sft.yaml").request(MODEL, {})
+    assert (fields["lora_rank"], fields["objective"], fields["sequence_length"], notes) == (
+        0,
+        "next_token",
+        2048,
+        (),
+    )
+    _, notes, _ = read_layout_text(ALIGNED.replace('"lora"', "ia3"), "x").request(MODEL, {})
+    assert notes == ("model.peft.peft_scheme ia3 is not read",)
+    with pytest.raises(UsageError, match=r"adapter_dim is '0\.5', expected a whole number"):
+        read_layout_text(ALIGNED.replace("16", "0.5"), "x").request(MODEL, {})
+
+
+def test_what_nemo_says_of_adapters_and_pairs() -> None:
+    layout = Parallelism.unchecked(layer_counts=(32,), lora_rank=16, objective="dpo_precomputed")
+    written = write_layout("nemo", Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16"))
+    assert "  peft:\n    peft_scheme: lora\n    lora_tuning:\n      adapter_dim: 16\n" in written.text
+    assert "  dpo:\n    ref_policy_kl_penalty: 0.2" in written.text
+    assert {
+        "lora_linears attention,mlp (target_modules there)",
+        "objective dpo_precomputed (dpo is used)",
+    } <= {*written.lost}
+
+
 def test_an_uneven_cut_of_nemo_is_refused() -> None:
     with pytest.raises(UsageError, match=r"pp 3, .*_parallel_size 1 does not divide 32 layers"):
         read_layout_text("a.pipeline_model_parallel_size=3 a.micro_batch_size=1", "x").request(MODEL, {}, 3)
@@ -188,7 +242,25 @@ NAMED = {
         ),
         (
             f"accelerate launch --num_processes 4 {TRAINER} --gradient_checkpointing True",
-            {"zero": 0, "recompute": "full"},
+            {"zero": 0, "recompute": "full", "objective": "next_token"},
+        ),
+        (
+            f"accelerate launch --num_processes 4 {TRAINER.replace('train.py', 'dpo.py')}",
+            {"objective": "dpo"},
+        ),
+        (
+            f"accelerate launch --num_processes 4 trl/scripts/dpo_vlm.py {TRAINER} --precompute_ref_log_probs",
+            {"objective": "dpo_precomputed"},
+        ),
+        (f"torchrun --nproc-per-node 8 {TRAINER} --stage dpo", {"objective": "dpo"}),
+        (f"trl dpo --num_processes 4 {TRAINER}  # not precomputed", {"objective": "dpo"}),
+        (
+            f"# sft, not dpo.py\naccelerate launch --num_processes 4 {TRAINER} --precompute_ref_log_probs true",
+            {"objective": "next_token"},
+        ),
+        (
+            f"trl dpo --num_processes 4 {TRAINER} --precompute_ref_log_probs False --lora_r 4 --load_in_4bit false",
+            {"objective": "dpo", "frozen_weights": "same"},
         ),
         (
             f"accelerate launch --use_fsdp --fsdp_reshard_after_forward false --num_processes 4 {TRAINER}",
@@ -220,6 +292,9 @@ def test_a_sharding_that_is_none_is_refused_with_its_line() -> None:
         ("", False),
     ],
 )
-def test_torchtitan_without_compilation_is_noted(more: str, is_on: bool) -> None:
-    _, notes, _ = read_layout_text(f"{TITAN} {more}", "train.sh").request(MODEL, {})
-    assert [note.partition(",")[0] for note in notes] == ([] if is_on else ["torch.compile is off"])
+def test_torchtitan_without_compilation_has_separate_kernels(more: str, is_on: bool) -> None:
+    fields, notes, _ = read_layout_text(f"{TITAN} {more}", "train.sh").request(MODEL, {})
+    assert fields["eager"] == ("none" if is_on else "all_but_norms")
+    assert [note.partition(";")[0] for note in notes] == ([] if is_on else ["torch.compile is off"])
+    fields, notes, _ = read_layout_text(f"{TITAN} {more}", "train.sh").request(MODEL, {"eager": "all"})
+    assert (fields["eager"], notes) == ("all", ())

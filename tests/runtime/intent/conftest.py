@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kernelcast.runtime import Estimator, load_model
-from kernelcast.runtime.intent.open_request import OpenRequest, read_open_request
+from kernelcast.runtime.intent.best import OpenRequest, read_open_request
 
 Ask = Callable[..., OpenRequest]
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import DataError, Parallelism
-from kernelcast.runtime.intent.best import RUNNERS_UP, find_best
-from kernelcast.runtime.intent.open_request import OpenRequest
+from kernelcast.runtime.intent.best import RUNNERS_UP, OpenRequest, find_best
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.sweep import sweep
 

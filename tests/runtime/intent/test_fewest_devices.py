@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import DataError
-from kernelcast.runtime.intent.best import find_best
+from kernelcast.runtime.intent.best import OpenRequest, find_best
 from kernelcast.runtime.intent.fewest_devices import find_fewest
-from kernelcast.runtime.intent.open_request import OpenRequest
 
 Ask = Callable[..., OpenRequest]
 TOKENS = 10**10

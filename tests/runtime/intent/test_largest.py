@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import DataError, UsageError, load_model
-from kernelcast.runtime.intent.best import find_best
+from kernelcast.runtime.intent.best import OpenRequest, find_best
 from kernelcast.runtime.intent.largest import largest_global_batch, largest_sequence_length
-from kernelcast.runtime.intent.open_request import OpenRequest
 
 Ask = Callable[..., OpenRequest]
 
@@ -55,12 +54,12 @@ def test_nothing_fits(ask: Ask) -> None:
     request = ask(gpu_memory_bytes=10**6)
     with pytest.raises(
         DataError,
-        match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 2\.0 GiB reserved\) with a probability of 0\.95: the smallest",
+        match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 1\.5 GiB reserved\) with a probability of 0\.95: the smallest",
     ):
         largest_global_batch(request, micro_batches=1, micro_batch=None)
     with pytest.raises(
         DataError,
-        match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 2\.0 GiB reserved\) with a probability of 0\.95: the smallest",
+        match=r"fits into 0\.0 GiB \(of 1\.0 MiB, 1\.5 GiB reserved\) with a probability of 0\.95: the smallest",
     ):
         largest_sequence_length(request)
 

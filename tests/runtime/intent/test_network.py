@@ -8,7 +8,7 @@ import pytest
 from kernelcast.runtime import Estimator, Parallelism, load_model
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.hardware.fabric_file import fabric_named
-from kernelcast.runtime.intent.network import rate_sensitivity
+from kernelcast.runtime.intent.answer import rate_sensitivity
 
 
 def predicted(estimator: Estimator, *, dp: int, **options: object) -> Estimate:

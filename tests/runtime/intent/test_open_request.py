@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.intent.open_request import OpenRequest
+from kernelcast.runtime.intent.best import OpenRequest
 
 Ask = Callable[..., OpenRequest]
 

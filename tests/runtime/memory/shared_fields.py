@@ -21,6 +21,7 @@ _NAMES = (
     "optimizer_states",
     "offload_optimizer",
     "offload_activations",
+    "offload_modules",
     "fp8_recipe",
     "fp8_linears",
     "lora_rank",

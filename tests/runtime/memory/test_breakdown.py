@@ -83,3 +83,8 @@ def test_by_hand() -> None:
     stages = memory_breakdown(model, Parallelism(**ONE | {"pp": 4, "micro_batches": 8}), dtype="bfloat16")
     assert [one.in_flight for one in stages] == [4, 3, 2, 1]
     assert [one.moment for one in stages] == ["MLP", "MLP", "MLP", "loss"]
+    assert [(one.chunk, one.micro_batch) for one in stages] == [(stage, 0) for stage in range(4)]
+    # Interleaved: the fullest backward passes are of the stage's last chunk.
+    more = {"pp": 4, "micro_batches": 8, "schedule": "interleaved", "virtual_stages": 2}
+    stages = memory_breakdown(model, Parallelism(**ONE | more), dtype="bfloat16")
+    assert [one.chunk for one in stages] == [4, 5, 6, 7]

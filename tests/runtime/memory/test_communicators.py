@@ -2,13 +2,21 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernelcast.runtime import Parallelism
-from kernelcast.runtime.memory.communicators import communicator_buffers
+from kernelcast.runtime.memory.working import communicator_bytes
+from kernelcast.runtime.step.layouts import Layouts
 from tests.runtime.memory.test_breakdown import ONE
 
 EP = {"dp": 8, "ep": 4}
+MIB = 1 << 20
+
+
+def found(**fields: Any) -> dict[str, int]:
+    sizes = communicator_bytes(Layouts.of(Parallelism(**ONE | fields)))
+    return {name: int(size[0]) for name, size in sizes.items() if size[0]}
 
 
 @pytest.mark.parametrize(
@@ -24,17 +32,27 @@ EP = {"dp": 8, "ep": 4}
     ],
 )
 def test_groups_of_more_than_one_device(fields: dict[str, Any], groups: tuple[str, ...]) -> None:
-    found = communicator_buffers(Parallelism(**ONE | fields))
-    assert found.groups == groups
-    assert (found.least_bytes > 0) == bool(groups)
-    assert found.least_bytes <= found.most_bytes
+    assert tuple(found(**fields)) == groups
 
 
 def test_sizes() -> None:
-    one, three = (communicator_buffers(Parallelism(**ONE | more)) for more in ({"tp": 8}, EP))
-    assert (one.least_bytes, one.most_bytes) == (392 << 20, 688 << 20)
-    assert three.least_bytes == 3 * one.least_bytes
-    # Experts exchange with every peer, unless a dispatcher of its own does.
-    assert three.most_bytes == 3 * one.most_bytes + 3_280_000_000
-    deepep = communicator_buffers(Parallelism(**ONE | EP | {"expert_dispatcher": "deepep"}))
-    assert deepep.most_bytes == 3 * one.most_bytes
+    assert found(tp=2, dp=8) == {"tp": 342 * MIB, "dp": 392 * MIB}
+    # Experts exchange with every peer of a node, by 32 channels of 12 MiB, unless a dispatcher of its own does.
+    assert found(**EP)["ep"] == (392 + 3 * 32 * 12) * MIB
+    assert found(dp=64, ep=64)["ep"] == found(dp=8, ep=8)["ep"] == (392 + 7 * 32 * 12) * MIB
+    assert found(**EP, expert_dispatcher="deepep")["ep"] == 392 * MIB
+    exchanged = {"tp": 4, "cp": 4, "context_exchange": "all_to_all"}
+    assert found(**exchanged)["cp"] == (392 + 32 * 12) * MIB  # of 8 devices two have the same part of heads
+    assert found(**exchanged | {"context_exchange": "ring"})["cp"] == 392 * MIB
+
+
+def test_many_layouts_as_each_alone() -> None:
+    layouts = [Parallelism(**ONE | fields) for fields in ({}, {"tp": 2}, EP, {"dp": 8, "ep": 8, "pp": 2})]
+    together = communicator_bytes(
+        Layouts(np.concatenate([Layouts.of(one).table for one in layouts]), layouts[0])
+    )
+    for place, layout in enumerate(layouts):
+        alone = communicator_bytes(Layouts.of(layout))
+        assert {name: size[place] for name, size in together.items()} == {
+            name: size[0] for name, size in alone.items()
+        }

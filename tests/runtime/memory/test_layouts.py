@@ -49,7 +49,7 @@ common = st.one_of(st.fixed_dictionaries({}, optional=SHARED_FIELDS), in_4_bit)
 
 
 @given(found=st.lists(layouts(), max_size=12), dtype=st.sampled_from(("float16", "float32")), common=common)
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_together_as_alone(found: list[Parallelism], dtype: str, common: dict[str, Any]) -> None:
     at_once = largest_stage_bytes(MODEL, together(found, **common), dtype=dtype)
     found = [replace(one, **common) for one in found]

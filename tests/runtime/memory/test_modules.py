@@ -7,6 +7,7 @@ import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory.stages import StageMemory, stage_memory
+from kernelcast.runtime.request.fields import Float8Recipe, ModuleKind, OffloadModule
 
 # One layer: S = 64 tokens of 32, 4 query and 2 key-value heads of 8, MLP of 96, vocabulary of 256 on 2 devices.
 MODEL = ModelConfig(
@@ -130,6 +131,88 @@ def test_what_is_gathered_is_kept() -> None:
     assert (
         stage(**wide, kept_by="torchtitan").working_bytes - stage(**wide).working_bytes == 4 * S * 4096 // 2
     )
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+def test_what_stages_send_and_receive(pp: int) -> None:
+    def stages(kept_by: ModuleKind) -> tuple[float, ...]:
+        layout = Parallelism(pp=pp, tp=1, dp=1, micro_batch=1, micro_batches=8, kept_by=kept_by)
+        return tuple(
+            one.activations_bytes / (2 * S * H)
+            for one in stage_memory(replace(MODEL, layers=8), layout, dtype="bfloat16")
+        )
+
+    torch, titan = stages("torch"), stages("torchtitan")
+    # torch's PipelineStage: a buffer per micro-batch and side; what waits is an input that a layer keeps anyway.
+    waiting = [pp - stage for stage in range(pp)]
+    received = [
+        8 * ((stage > 0) + (stage < pp - 1)) - (waiting[stage] if stage else 0) for stage in range(pp)
+    ]
+    assert [b - a for a, b in zip(torch, titan, strict=True)] == pytest.approx(received)
+
+
+def test_what_was_sent_stays_until_its_backward_pass() -> None:
+    model = replace(MODEL, layers=4)
+    first, last = stage_memory(
+        model, Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=4), dtype="bfloat16"
+    )
+    one, _ = stage_memory(
+        model,
+        Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=1),
+        dtype="bfloat16",
+    )
+    alone = stage(replace(MODEL, layers=2))
+    ends = 2 * S * 2 * H  # the final norm's input and output
+    assert one.activations_bytes == alone.activations_bytes - ends + 2 * S * H
+    assert first.activations_bytes == 2 * one.activations_bytes
+    assert last.activations_bytes == alone.activations_bytes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "entry"),
+    [("tensorwise", 1.0), ("blockwise", 1 + 4 / 128), ("mxfp8", 1 + 1 / 32), ("nvfp4", 0.5 + 1 / 16)],
+)
+def test_scales_are_kept_too(recipe: Float8Recipe, entry: float) -> None:
+    plain, found = (
+        stage(kept_by="megatron", fp8_recipe=one, fp8_linears=("mlp",)) for one in ("none", recipe)
+    )
+    # A norm's output and what is projected down; the matrices as they are and transposed.
+    saved = (2 - entry) * S * (H + F)
+    assert plain.activations_bytes - found.activations_bytes == pytest.approx(saved, abs=1)
+    assert found.weights_bytes - plain.weights_bytes == pytest.approx(2 * entry * 3 * H * F, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("modules", "entries"),
+    [
+        (("attn_norm",), H),
+        (("qkv_linear", "mlp_norm"), 2 * H),
+        (("core_attn",), A + 2 * K + 2 * 4),  # and the log-sum-exp of 4 heads in 4 bytes
+        (("core_attn", "attn_proj"), 2 * A + 2 * K + 2 * 4),
+        (("moe_act",), 0),
+    ],
+)
+def test_modules_that_are_offloaded(modules: tuple[OffloadModule, ...], entries: int) -> None:
+    layers = replace(MODEL, layers=4)
+    plain = stage(layers, kept_by="megatron")
+    away = stage(layers, kept_by="megatron", offload_activations=0.5, offload_modules=modules)
+    norm = 2 * 2 * S * ("qkv_linear" in modules)  # its statistic in 4 bytes
+    assert away.host_bytes == 0.5 * 4 * (2 * S * entries + norm)
+    assert away.activations_bytes == plain.activations_bytes - away.host_bytes
+    assert away.working_bytes == plain.working_bytes + away.host_bytes / 2
+
+
+def test_graphs_of_modules_have_a_pool_of_their_own() -> None:
+    found, plain = stage(cuda_graphs="partial"), stage()
+    # Gradients of queries, keys, values and of attention's output; of the layer's output and input.
+    assert found.working_bytes - plain.working_bytes == 2 * S * (A + 2 * K + A) + 2 * 2 * S * H
+    assert stage(cuda_graphs="full") == plain
+
+
+def test_heads_exchanged_for_tokens_keep_the_output_twice() -> None:
+    split = {"cp": 2, "micro_batch": 2}
+    ring, exchanged = stage(**split), stage(**split, context_exchange="all_to_all")
+    assert exchanged.activations_bytes - ring.activations_bytes == 2 * S * A
 
 
 def test_async_tensor_parallelism_has_its_buffers_elsewhere() -> None:

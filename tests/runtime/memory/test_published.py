@@ -174,10 +174,15 @@ def test_pipelines_keep_all_layers_on_the_first_stage() -> None:
     one_layer = kept(model, t=8, sequence_parallel=True).total
     embedding_masks = 8 * 2048 * 12288 / 8
     plain = activations(model, layout)[0].activations_bytes
-    assert plain == pytest.approx(96 * one_layer + embedding_masks, abs=1)
+    # Appendix B: sent outputs are freed there; torch keeps one of each of the 8 micro-batches in flight.
+    outputs = 8 * 2 * 2048 * 12288 / 8
+    assert plain == pytest.approx(96 * one_layer + embedding_masks + outputs, abs=1)
     interleaved = replace(layout, schedule="interleaved", virtual_stages=3, layer_counts=(4,) * 24)
-    more = stage_memory(model, interleaved)[0].activations_bytes
-    assert more == pytest.approx((1 + 7 / 24) * stage_memory(model, layout)[0].activations_bytes, rel=1e-9)
+    freed, more = (
+        stage_memory(model, replace(one, kept_by="megatron_local"))[0].activations_bytes
+        for one in (layout, interleaved)
+    )
+    assert more == pytest.approx((1 + 7 / 24) * freed, rel=1e-9)
 
 
 def test_weight_gradients_wait_for_32_sbh() -> None:

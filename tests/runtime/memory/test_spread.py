@@ -23,7 +23,7 @@ def test_quantiles() -> None:
 
 @given(st.floats(0.01, 0.99), st.integers(10**6, 10**12))
 def test_the_largest_prediction_that_fits(probability: float, usable: int) -> None:
-    most = SPREAD.most_bytes(usable, probability)
+    most = usable * SPREAD.largest_share(probability)
     assert SPREAD.fit_probability(most, usable) >= probability - 1e-5
     assert SPREAD.fit_probability(most * 1.001, usable) < probability
 

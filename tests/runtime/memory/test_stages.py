@@ -99,7 +99,7 @@ def asked(draw: st.DrawFn) -> tuple[ModelConfig, Parallelism, dict[str, Any]]:
 
 
 @given(asked())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_sizes_are_whole_and_add_up(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
     model, layout, options = question
     stages = stage_memory(model, layout, **options)
@@ -116,7 +116,7 @@ def test_sizes_are_whole_and_add_up(question: tuple[ModelConfig, Parallelism, di
 
 
 @given(asked())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_what_never_grows(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
     model, layout, options = question
     layout = replace(
@@ -146,7 +146,7 @@ def _never_grows(sizes: list[int]) -> None:
 
 
 @given(asked())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_megatrons_modules_keep_no_more(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
     model, layout, options = question
     # Masters that torch shards in the weights' place stay where optimizer states leave the device.
@@ -161,7 +161,7 @@ def test_megatrons_modules_keep_no_more(question: tuple[ModelConfig, Parallelism
 
 
 @given(asked())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_shards_together_are_no_less_than_the_whole(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
@@ -184,7 +184,7 @@ def test_shards_together_are_no_less_than_the_whole(
 
 
 @given(asked())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_tensor_parallel_rank_is_a_narrower_model(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
@@ -200,6 +200,8 @@ def test_a_tensor_parallel_rank_is_a_narrower_model(
         attention_heads=model.attention_heads // tp,
         kv_heads=model.kv_heads // tp,
         mlp_size=model.mlp_size // tp,
+        recurrent_heads=model.recurrent_heads // tp,
+        recurrent_groups=model.recurrent_groups // tp,
         vocabulary_size=vocabulary,
         biases="none",
     )
@@ -209,7 +211,7 @@ def test_a_tensor_parallel_rank_is_a_narrower_model(
 
 
 @given(asked())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_parameters_of_all_stages_are_the_models(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:

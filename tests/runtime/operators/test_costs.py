@@ -16,6 +16,11 @@ PER_ELEMENT = {
     ("layer_norm", BACKWARD): (14, 4, 3),
     ("rms_norm", FORWARD): (4, 2, 2),  # squared, summed, scaled, weighted
     ("rms_norm", BACKWARD): (10, 4, 3),
+    # Of separate kernels, some in fp32: counted by tests/runtime/operators/test_eager_kernels.py.
+    ("eager_rms_norm", FORWARD): (4, 18, 2),
+    ("eager_rms_norm", BACKWARD): (10, 46, 3),
+    ("eager_swiglu", FORWARD): (6, 5, 3),
+    ("eager_swiglu", BACKWARD): (10, 9, 5),
     ("gelu", FORWARD): (8, 2, 2),
     ("gelu", BACKWARD): (13, 3, 3),  # input, gradient in, gradient out
     ("swiglu", FORWARD): (6, 3, 3),  # gate, up, product
@@ -47,7 +52,9 @@ PER_ELEMENT = {
     ("qkv_split", BACKWARD): (0, 2, 2),
 }
 FORMATS = ("float8_tensor", "float8_row", "float8_block", "float4_block")
-ELEMENTWISE = {name: row for name, row in OPERATORS.items() if row.is_elementwise and name != "rope"}
+ELEMENTWISE = {
+    name: row for name, row in OPERATORS.items() if row.is_elementwise and name not in ("rope", "eager_rope")
+}
 
 
 @pytest.mark.parametrize(("name", "direction"), PER_ELEMENT)
@@ -77,6 +84,10 @@ OTHERS = [
     ("permute", BACKWARD, (4, 2, 5), 40, 20 + 40, 20 + 40),
     ("unpermute", FORWARD, (4, 2, 5), 80, 20 + 40, 20 + 40),
     ("unpermute", BACKWARD, (4, 2, 5), 80, 20 + 40, 20 + 40),
+    # Bytes of 4 tokens with 3 heads, 2 of keys, of 8: queries of one byte and results of two, keys and values.
+    ("flash_attention_float8", FORWARD, (1, 4, 3, 2, 8), 2 * 16 * 24, 3 * 96 + 2 * 64, 3 * 96 + 2 * 64),
+    # Backward also the result and its gradient, of two bytes, and three gradients of two.
+    ("flash_attention_float8", BACKWARD, (1, 4, 3, 2, 8), 5 * 16 * 24, 7 * 96 + 6 * 64, 7 * 96 + 6 * 64),
     ("gradient_clip", ONCE, (100,), 300, 300, 100),
     ("gradient_scale", ONCE, (100,), 300, 300, 200),
     ("gradient_zero", ONCE, (100,), 0, 100, 100),
@@ -97,6 +108,55 @@ def test_other_operators(
     assert row.flops(direction, vector) == flops
     assert row.moved_bytes(direction, vector, _ENTRY_BYTES) == moved * _ENTRY_BYTES
     assert row.least_bytes(direction, vector, _ENTRY_BYTES) == least * _ENTRY_BYTES
+
+
+# What each of mamba_ssm's kernels reads and writes of a token, in entries of 16 bit: of w = heads · head size, of w in
+# a state per chunk, of groups · state size, of scores of a chunk per group, of heads. Fp32 counts twice.
+SCAN_KERNELS = {
+    FORWARD: {
+        "chunk_cumsum_fwd": (0, 0, 0, 0, 1 + 4),
+        "chunk_state_fwd": (1, 2, 1, 0, 4),
+        "state_passing_fwd": (0, 2 + 1, 0, 0, 0),
+        "bmm_chunk_fwd": (0, 0, 2, 2, 0),
+        "chunk_scan_fwd": (2 + 2, 1, 1, 2, 4),  # x, gate; outputs before and after it
+    },
+    BACKWARD: {
+        "chunk_cumsum_fwd": (0, 0, 0, 0, 1 + 4),
+        "bmm_chunk_fwd": (0, 0, 2, 2, 0),
+        "chunk_state_fwd": (1, 2, 1, 0, 4),
+        "state_passing_fwd": (0, 2 + 2, 0, 0, 0),
+        "chunk_scan_bwd_dz": (
+            4 + 2,
+            0,
+            0,
+            0,
+            0,
+        ),  # x, gate, output, its gradient; gradients of gate and output
+        "chunk_scan_bwd_dstates": (1, 2, 1, 0, 2),
+        "state_passing_bwd": (0, 4 + 2, 0, 0, 0),
+        "chunk_scan_chunk_state_bwd_dx": (2 + 1, 1, 1, 2, 6),
+        "chunk_state_bwd_db": (1, 1, 1 + 2, 0, 6),
+        "chunk_scan_bwd_dC": (1, 1, 1 + 2, 0, 4),
+        "chunk_scan_bwd_dcb": (2, 0, 0, 2, 4),
+        "bmm_chunk_bwd": (0, 0, 2 * 4, 2 * 2, 0),
+        "chunk_scan_bwd_ddAcs_stable": (2, 0, 0, 2, 6),
+        "sums of decays, chunk_cumsum_bwd": (0, 0, 0, 0, 32),
+    },
+}
+
+
+@pytest.mark.parametrize("direction", SCAN_KERNELS)
+def test_what_the_kernels_of_a_scan_move(direction: Direction) -> None:
+    tokens, groups, heads, state, head = 2 * 3, 4, 8, 16, 32
+    of_w, of_states, of_groups, of_scores, of_heads = map(
+        sum, zip(*SCAN_KERNELS[direction].values(), strict=True)
+    )
+    w, chunk = heads * head, 128
+    moved = of_w * w + of_states * w * state / chunk + (of_groups * state + of_scores * chunk) * groups
+    row = operator("state_space_scan")
+    vector = (2, 3, groups, heads, state, head)
+    assert row.moved_bytes(direction, vector, 1) == tokens * (moved + of_heads * heads)
+    assert row.least_bytes(direction, vector, 1) < row.moved_bytes(direction, vector, 1)
 
 
 @pytest.mark.parametrize("name", ["gemm_float8_tensor", "gemm_float8_block"])
@@ -177,6 +237,8 @@ def test_which_operators_a_step_can_do_without() -> None:
     }
     assert {name for name, row in OPERATORS.items() if row.is_on_request} == {
         "moe",
+        "flash_attention_float8",
+        *(f"eager_{name}" for name in ("rms_norm", "swiglu", "rope")),
         "float8_cast",
         "causal_convolution",
         "gated_delta_rule",
@@ -203,6 +265,7 @@ def test_what_answers_for_an_operator() -> None:
         "swiglu": ("gelu", 1.0, True, False, 1.3),
         **dict.fromkeys(("bias_add", "dropout", "copy", "embedding_mask", "router"), as_much_memory),
         **dict.fromkeys(("float8_cast", "qkv_split", "rope", "causal_convolution"), as_much_memory),
+        **dict.fromkeys(("eager_rms_norm", "eager_swiglu", "eager_rope"), as_much_memory),
         **dict.fromkeys(("adam", "gradient_zero", "gradient_clip", "gradient_scale"), as_much_memory),
         **dict.fromkeys(("permute", "unpermute"), ("residual_add", 4.2, True, False, 1.3)),
         "grouped_gemm": ("gemm", 1.0, False, False, 2.1),
@@ -210,6 +273,7 @@ def test_what_answers_for_an_operator() -> None:
         "gemm_float8_row": ("gemm_float8_tensor", 1.0, False, False, 1.3),
         "gemm_float8_block": ("gemm_float8_tensor", 1.0, False, False, 1.3),
         "state_space_scan": ("gated_delta_rule", 1.0, False, False, 2.0),
+        "flash_attention_float8": ("flash_attention", 0.81, False, False, 1.2),
         "attention_block": ("flash_attention", 1.0, False, False, 1.3),
         # A ring all-reduce is a reduce-scatter, then an all-gather.
         "all_gather": ("all_reduce", 0.5, False, True, 1.3),
@@ -219,7 +283,7 @@ def test_what_answers_for_an_operator() -> None:
 
 def test_kernels_of_one_call() -> None:
     for name, row in ELEMENTWISE.items():
-        expected = (46, 20) if name == "router" else (1, 1)
+        expected = {"router": (46, 20), "eager_rms_norm": (8, 16), "eager_swiglu": (2, 3)}.get(name, (1, 1))
         assert (row.kernels[FORWARD], row.kernels[BACKWARD]) == expected
 
 

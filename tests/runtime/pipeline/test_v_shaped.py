@@ -215,7 +215,7 @@ def test_every_unit_starts_as_soon_as_stage_and_inputs_allow(
 @given(
     shapes(), st.integers(0, 200), st.integers(0, 2**32), st.sampled_from(("whole", "wild")), st.booleans()
 )
-@relaxed
+@settings(relaxed, max_examples=40)
 def test_the_simulation_is_the_sum_of_its_passes_to_the_bit(
     asked: dict[str, Any], more: int, seed: int, style: str, overlaps: bool
 ) -> None:

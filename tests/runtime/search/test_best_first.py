@@ -34,6 +34,7 @@ def _asked(seed: int) -> tuple[Estimator, Question]:
         "layer_split": one.choice(("balanced", "even")),
         "exposed_share": one.choice((0.0, 0.25, 1.0)),
         "shard_group": one.choice((0, 0, 2)),
+        "objective": one.choice(("next_token", "dpo")),
         "expert_overlap": one.choice((False, True)),
         "schedules": one.choice((USUAL_SCHEDULES, ("1f1b", "zb_v", "dualpipe", "dualpipe_v"))),
         "cp": (1,),

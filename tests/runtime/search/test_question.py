@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.dataclass import replace
+from kernelcast.runtime.memory.spread import MemorySpread
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.step.layouts import COLUMNS, Layouts
@@ -22,7 +24,22 @@ SPACE = Space(model=MODEL, gpus=(8,), global_batch=8, gpus_per_node=4)
 )
 def test_what_is_reserved_is_not_usable(memory: int | None, reserved: int, usable: int | None) -> None:
     question = Question(space=SPACE, gpu_memory_bytes=memory, reserved_memory_bytes=reserved)
-    assert question.usable_bytes == usable
+    layouts = Layouts.of(Parallelism(pp=1, tp=2, dp=4, micro_batch=1, micro_batches=2))
+    assert question.usable_bytes(layouts).tolist() == [np.inf if usable is None else usable]
+    if usable is not None:
+        both = replace(question, gpu_memory_bytes=reserved + (1 << 30), has_nccl=True)
+        assert both.usable_bytes(layouts).tolist() == [(1024 - 342 - 392) << 20]
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.5, 0.95])
+def test_sizes_are_counted_up_to_all_that_may_fit(probability: float) -> None:
+    spread = MemorySpread(low=-0.1, middle=0.0, high=0.1)
+    question = Question(space=SPACE, gpu_memory_bytes=1000, spread=spread, fit_probability=probability)
+    layouts = Layouts.of(Parallelism(pp=1, tp=2, dp=4, micro_batch=1, micro_batches=2))
+    [usable] = question.usable_bytes(layouts)
+    assert (usable > 1000) == (probability < 0.5)
+    assert question.most_bytes is not None
+    assert usable <= question.most_bytes
 
 
 def test_layouts_are_ranked_by_time_or_by_time_of_all_devices() -> None:

@@ -4,15 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kernelcast.runtime import Estimator, ModelConfig, UsageError, read_bundle
+from kernelcast.runtime import Estimator, ModelConfig, Parallelism, UsageError, read_bundle
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.memory.spread import memory_spread
 from kernelcast.runtime.request.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import MOST_ITEMS, read_question
+from kernelcast.runtime.step.layouts import Layouts
 
 MODEL = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=24, attention_heads=8, layers=6, vocabulary_size=100
@@ -48,9 +50,11 @@ def test_a_question_of_plain_values(bundle: Bundle) -> None:
     assert space.common["dropout"] == 0.25
     assert found.top == 3
     # As much as fits with a probability of 0.95, by how far measured memory lies from predicted.
-    assert found.usable_bytes == memory_spread(False).most_bytes(93, 0.95) < 93
+    one = Layouts.of(Parallelism(pp=2, tp=1, dp=2, micro_batch=1, micro_batches=2))
+    [usable] = found.usable_bytes(one)
+    assert usable == 93 * memory_spread(False).largest_share(0.95) // 1 < 93
     even = read_question({**values, "fit_probability": 0.5}, model=MODEL, bundle=bundle)
-    assert found.usable_bytes < (even.usable_bytes or 0)
+    assert usable < even.usable_bytes(one)[0]
     # Of a bundle that knows no nodes and no GPUs.
     plain = read_question({"gpus": [8], "global_batch": 32}, model=MODEL, bundle=bundle)
     assert (plain.space.gpus_per_node, plain.gpu_memory_bytes, plain.reserved_memory_bytes) == (8, None, 0)
@@ -65,7 +69,8 @@ def test_a_question_of_plain_values(bundle: Bundle) -> None:
     anything = read_question(
         {"gpus": [32], "global_batch": 32, "gpu_memory_bytes": None}, model=MODEL, bundle=shipped
     )
-    assert anything.usable_bytes is None
+    assert anything.usable_bytes(one).tolist() == [np.inf]
+    assert (of_nodes.has_nccl, plain.has_nccl) == (True, False)
 
 
 def test_lists_have_some_different_items(bundle: Bundle) -> None:

@@ -1,5 +1,7 @@
 """What a stage calls, on what and how often, by hand from docs/method.md."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
+from kernelcast.runtime.step.op import Call
 from tests.runtime.step.published_jobs import (
     GPT_20B,
     LLAMA_3_8B,
@@ -178,6 +181,21 @@ def test_a_stage_without_layers_calls_none() -> None:
     assert [stage.layers for stage in parts.stages] == [1, 0]
     assert counts(parts, 1, Component.LAYER_FORWARD, Component.LAYER_BACKWARD) == {}
     assert all(call.count > 0 for stage in (0, 1) for _, call in parts.calls(stage))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_all_calls_are_those_of_every_stage(schedule: str) -> None:
+    parts = taken_apart(GPT_20B, PAPER | {"schedule": schedule, "recompute": "full", "recompute_layers": 3})
+
+    def totals(calls: Iterable[tuple[Component, Call]]) -> Counter[tuple[Component, Call]]:
+        found = Counter[tuple[Component, Call]]()
+        for component, call in calls:
+            found[component, call._replace(count=1)] += call.count
+        return found
+
+    assert totals(parts.all_calls()) == totals(
+        one for stage in range(len(parts.stages)) for one in parts.calls(stage)
+    )
 
 
 def test_calls_ask_for_directions_that_have_a_time() -> None:

@@ -71,6 +71,15 @@ def samples(parsed: Parsed) -> list[tuple[str, str, str, tuple[int, ...], float 
             GEMM | {"gemm_dtype": "fp8_block"},
             ("gemm_float8_block", "float8_e4m3fn", "vllm_default", (8, 128, 512)),
         ),
+        (
+            GEMM | {"gemm_dtype": "fp8", "kernel_source": "sglang_sgl_kernel_fp8_scaled_mm"},
+            ("gemm_float8_row", "float8_e4m3fn", "sglang_sgl_kernel_fp8_scaled_mm", (8, 128, 512)),
+        ),
+        (GEMM | {"op_name": "scale_matrix"}, ("float8_cast", "bfloat16", "scale_matrix", (8, 128))),
+        (
+            MOE | {"moe_dtype": "fp8_block", "num_tokens": 3, "topk": 3},  # nine pairs over four devices
+            ("moe", "float8_e4m3fn", "block-scaled, vllm_fused_moe", (3, 3, 64, 16, 2)),
+        ),
         (ATTENTION, ("flash_attention", "bfloat16", "vllm_flash_attn", (2, 64, 16, 4, 128))),
         # message_size is the gathered whole, and our entries are a shard; elsewhere they are one process's input.
         (NCCL, ("all_gather", "float16", "out-of-place", (1024, 1, 4))),
@@ -99,6 +108,7 @@ def test_workloads_by_hand(row: dict[str, Any], expected: tuple[object, ...], tm
     [sample] = batch.samples
     assert batch.compute.device_name == H100
     assert batch.compute.memory_gib == 80
+    assert {type(size) for size in sample.vector} == {int}
     is_nccl = row["kernel_source"] == "NCCL"
     assert (batch.fabric is not None) == is_nccl
     assert batch.software.nccl == ("2.27.3" if is_nccl else "")
@@ -139,10 +149,11 @@ def test_where_rows_come_from(tmp_path: Path) -> None:
 
 
 def test_the_largest_collective_of_the_files_is_a_node(tmp_path: Path) -> None:
-    rows = [NCCL | {"num_gpus": size} for size in (2, 8, 4)]
+    rows = [NCCL | {"num_gpus": size, "version": f"2.{size}.1"} for size in (2, 8, 4)]
     [batch] = read_aiconfigurator([write(tmp_path / "nccl.parquet", *rows)], strict=True).runs
     assert batch.fabric is not None
     assert batch.fabric.gpus_per_node == 8
+    assert batch.software.nccl == "2.8.1"
 
 
 def test_power_is_kept_with_the_burst(tmp_path: Path) -> None:
@@ -173,7 +184,8 @@ def test_a_burst_is_stored_and_not_counted_as_doubtful(tmp_path: Path) -> None:
         (NCCL | {"nccl_dtype": "int8"}, "of NCCL in int8"),
         (NCCL | {"num_gpus": 1}, "of one process alone"),
         (MOE | {"moe_dtype": "int4_wo"}, "of int4_wo: a precision"),
-        (MOE | {"distribution": "power_law_1.01"}, "of unevenly routed experts"),
+        (MOE | {"distribution": "power_law_1.01", "moe_ep_size": 2}, "of unevenly routed experts"),
+        (MAMBA | {"phase": "generation"}, "of generated tokens"),
         (GEMM | {"op_name": "mla_bmm"}, "of mla_bmm: no operator for it"),
     ],
 )
@@ -192,12 +204,14 @@ def test_the_newest_version_of_a_key_counts_and_its_repetitions_stay(tmp_path: P
         GEMM | {"version": "0.10.0", "latency": 0.2},
         GEMM | {"version": "0.10.0", "latency": 0.3},
         GEMM | {"version": "0.10.0rc1", "latency": 0.4},
+        GEMM | {"version": "0.10.0post1", "m": 2, "latency": 0.6},
+        GEMM | {"version": "0.10.0", "m": 2, "latency": 0.7},
         GEMM | {"version": "0.9.2", "m": 1, "latency": 0.5},
     ]
     parsed = read_aiconfigurator([write(tmp_path / "a.parquet", *rows)])
-    assert [time_us for *_, time_us in samples(parsed)] == [200.0, 300.0, 500.0]
-    assert sum(parsed.left_out.values()) == 2
-    assert parsed.runs[0].run.conditions["framework_versions"] == ["0.9.2", "0.10.0"]
+    assert [time_us for *_, time_us in samples(parsed)] == [200.0, 300.0, 600.0, 500.0]
+    assert sum(parsed.left_out.values()) == 3
+    assert parsed.runs[0].run.conditions["framework_versions"] == ["0.9.2", "0.10.0", "0.10.0post1"]
 
 
 def test_one_of_several_kernels_is_kept(tmp_path: Path) -> None:
@@ -214,7 +228,7 @@ def test_one_of_several_kernels_is_kept(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"^variant: nothing was measured 'cudnn', found out-of-place; triton$"
     ):
-        parsed.keep_variants(["cudnn"])
+        parsed.keep_variants(["cudnn", "triton", "other"])
 
 
 @pytest.mark.parametrize(

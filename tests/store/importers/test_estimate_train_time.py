@@ -72,7 +72,10 @@ def test_collectives_and_what_is_left_out(made: Path) -> None:
 
 
 def test_where_it_comes_from(made: Path) -> None:
-    parsed = read_estimate_train_time([made / "Example"])
+    done: list[tuple[int, int, str]] = []
+    parsed = read_estimate_train_time([made / "Example"], on_progress=lambda *one: done.append(one))
+    assert [number for number, *_ in done] == list(range(1, parsed.files + 1))
+    assert {(total, bool(file)) for _, total, file in done} == {(parsed.files, True)}
     batch = parsed.runs[0]
     assert batch.run.source.kind == "import"
     assert batch.run.source.name.startswith("NVIDIAEXAMPLE-40GB_")
@@ -90,10 +93,15 @@ def test_where_it_comes_from(made: Path) -> None:
     assert {b.fabric.nics for b in parsed.runs if b.fabric} == {("Slingshot",)}
 
 
-def test_the_published_site_is_known_by_its_name(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made / "Example", tmp_path / "Perlmutter")
-    batch = read_estimate_train_time([tmp_path / "Perlmutter"]).runs[0]
-    assert (batch.run.source.licence, batch.run.source.reference) == ("MIT", "arXiv 2509.22832")
+@pytest.mark.parametrize(("name", "gpus_per_node"), [("Perlmutter", 4), ("Vista", 1)])
+def test_the_published_sites_are_known_by_their_names(
+    made: Path, tmp_path: Path, name: str, gpus_per_node: int
+) -> None:
+    shutil.copytree(made / "Example", tmp_path / name)
+    runs = read_estimate_train_time([tmp_path / name]).runs
+    source = runs[0].run.source
+    assert (source.licence, source.reference) == ("MIT", "arXiv 2509.22832")
+    assert {one.fabric.gpus_per_node for one in runs if one.fabric} == {gpus_per_node}
 
 
 def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
@@ -109,7 +117,7 @@ def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
     [
         ("operator/G_gelu_fp16.csv", "mp,b,l,dim\n", "no column 'F_dur(us)'"),
         ("operator/G_gelu_fp16.csv", "b,l,F_dur(us),B_dur(us)\n", "no column 'dim'"),
-        ("operator/G_gelu_fp16.csv", "b,l,dim,x,F_dur(us),B_dur(us)\n", "column 'x' is unknown for gelu"),
+        ("operator/G_gelu_fp16.csv", "b,l,dim,x,y,F_dur(us),B_dur(us)\n", "column 'x' is unknown for gelu"),
         ("nccl/G_p2p_fp16_1_2.csv", "shape,dur(us)\n", "no column 'nodes'"),
         ("nccl/G_p2p_fp16_1_2.csv", "", "is empty"),
         ("nccl/G_p2p_fp16_1_2.csv", "shape\0", "is a binary file"),
@@ -126,6 +134,7 @@ def test_files_that_are_something_else(tmp_path: Path, name: str, text: str, mes
     with pytest.raises(DataError) as caught:
         read_estimate_train_time([tmp_path / "site"])
     assert message in str(caught.value)
+    assert "older" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -191,15 +200,24 @@ def test_published_errors_by_hand(made: Path) -> None:
     assert first.dtype == "float16"
 
 
+SETTINGS = "{" + 1998 * " " + "}"  # as long as they may be
+
+
 @pytest.mark.parametrize(
     "line",
-    ['G,gelu,fp16,fwd,rforest,"__import__(1)",0.1', "G,gelu,fp16,up,rforest,{},0.1", "G,gelu,fp16"],
+    [
+        'G,gelu,fp16,fwd,rforest,"__import__(1)",0.1',
+        "G,gelu,fp16,up,rforest,{},0.1",
+        "G,gelu,fp16",
+        "G,gelu,fp16,fwd,rforest,[],0.1",
+        f"G,gelu,fp16,fwd,rforest,{SETTINGS},0.1\nG,gelu,fp16,bwd,rforest, {SETTINGS[:1]} {SETTINGS[1:]},0.1",
+    ],
 )
 def test_published_errors_that_are_something_else(made: Path, tmp_path: Path, line: str) -> None:
     shutil.copytree(made / "Example", tmp_path / "site")
     path = tmp_path / "site/operator/NVIDIAEXAMPLE-40GB.csv"
     path.write_text("GPU,Function,Precision,Propagation,Best_model,Best_config,Best_error%\n" + line + "\n")
-    with pytest.raises(DataError, match=r"NVIDIAEXAMPLE-40GB\.csv:2: "):
+    with pytest.raises(DataError, match=rf"NVIDIAEXAMPLE-40GB\.csv:{2 + line.count(chr(10))}: "):
         read_published_errors(tmp_path / "site")
 
 

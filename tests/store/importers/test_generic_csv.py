@@ -70,7 +70,8 @@ def test_raw_parameters_vectors_repetitions_and_collectives(made: Path) -> None:
 def test_kv_heads_are_heads_unless_stated(tmp_path: Path, more: str, value: str, kv_heads: int) -> None:
     head = f"operator,direction,dtype,b,l,heads,head_size,time_us{more}\n"
     parsed = read(tmp_path, head + f"flash_attention,forward,float16,2,64,8,32,10.5{value}\n", strict=True)
-    assert parsed.runs[0].samples[0].vector == (2, 64, 8, kv_heads, 32)
+    [sample] = parsed.runs[0].samples
+    assert (sample.vector, sample.repetition_count) == ((2, 64, 8, kv_heads, 32), 0)
 
 
 def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
@@ -247,6 +248,7 @@ def test_what_nobody_says(tmp_path: Path) -> None:
         ('format = "kernelcast.import/1"\n[fabric]\nlinks = "NVLink"\n', "expected a list of texts"),
         ('format = "kernelcast.import/1"\n[fabric]\ngpus_per_node = 0\n', "expected at least 1"),
         ("format =", "not valid TOML"),
+        ((2**20 + 1) * "#", "is larger than 1 MiB"),
     ],
 )
 def test_descriptions_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:

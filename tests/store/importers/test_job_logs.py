@@ -8,6 +8,7 @@ import pytest
 
 from kernelcast.runtime import DataError
 from kernelcast.store import Database
+from kernelcast.store.importers import job_logs
 from kernelcast.store.importers.job_logs import read_failure_log, read_mlperf_steps
 from kernelcast.store.steps import FailureLog
 
@@ -26,6 +27,9 @@ def sacct(tmp_path: Path) -> Path:
         _job("NODE_FAIL", 43_200, {"set": True, "number": 8}),
         _job(["BOOT_FAIL"], 0, 2),
         _job(["FAILED"], 86_400, 1),
+        _job(["COMPLETED"], 0.5, 0),
+        _job(["COMPLETED"], -0.5, 1),
+        _job(["COMPLETED"], 1, -1),
         _job(["RUNNING"], 10, 1),
         {"state": {}},
     ]
@@ -36,10 +40,11 @@ def sacct(tmp_path: Path) -> Path:
 
 def test_nodes_failures_count_and_nothing_else(sacct: Path) -> None:
     found = read_failure_log(sacct)
-    assert (found.kind, found.failures, found.unreadable) == ("sacct", 2, 1)
+    assert (found.kind, found.failures, found.unreadable) == ("sacct", 2, 3)
     assert found.node_days == pytest.approx(4 + 4 + 1)
     assert found.causes == {"NODE_FAIL": 1, "BOOT_FAIL": 1}
     assert found.failed_s == (345_600, 0)
+    assert found.ended_s == (345_600, 86_400, 0)
 
 
 def test_csv_of_starts_and_ends(tmp_path: Path) -> None:
@@ -50,10 +55,13 @@ def test_csv_of_starts_and_ends(tmp_path: Path) -> None:
         "2026-01-02T00:00,2026-01-03T00:00,2,ok,\n"
         "2026-01-02T00:00:00,2026-01-02T00:00:00.5,2,failed,\n"
         "2026-01-02,yesterday,2,ok,\n"
-        "2026-01-03T00:00,2026-01-02T00:00,2,ok,\n"
+        "2026-01-02T00:00:00.5,2026-01-02T00:00:00,2,ok,\n"
+        "2026-01-02T00:00,2026-01-02T00:00,1,ok,\n"
+        "2026-01-02T00:00,2026-01-02T00:00,0,ok,\n"
     )
     found = read_failure_log(path, gpus_per_node=4)
-    assert (found.kind, found.causes, found.unreadable) == ("csv", {"switch": 1, "failed": 1}, 2)
+    assert (found.kind, found.causes, found.unreadable) == ("csv", {"switch": 1, "failed": 1}, 3)
+    assert found.ended_s == (172_800, 0)
     assert found.node_days == pytest.approx(4 + 2 * 0.5 / 86_400, rel=1e-9)
 
 
@@ -103,6 +111,7 @@ def test_the_first_five_steps_count_where_there_are_no_more(
         {"key": "tracked_stats", "time_ms": 1_000 * n, "value": {"train_step_time": 1.0 if n < 5 else 2.0}}
         for n in range(count)
     ]
+    lines[1:1] = [{**lines[0], "key": "other"}, {**lines[0], "value": 3}, {**lines[0], "value": {"loss": 2}}]
     path.write_text("".join(f":::MLLOG {json.dumps(line)}\n" for line in lines))
     assert read_mlperf_steps(path, gpus=8).times_s == expected
 
@@ -115,3 +124,70 @@ def test_mlperf_logs_without_steps_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8bdamaged")
     with pytest.raises(DataError, match="is damaged"):
         read_mlperf_steps(path, gpus=8)
+
+
+def test_logs_have_a_limit_that_counts_their_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.txt.gz"
+    text = ':::MLLOG {"time_ms": 1, "key": "tracked_stats", "value": {"train_step_time": 2}}\n' + 99 * "\n"
+    path.write_bytes(gzip.compress(text.encode()))
+    monkeypatch.setattr(job_logs, "MOST_BYTES", len(text))
+    assert read_mlperf_steps(path, gpus=8).times_s == (2,)
+    path.write_bytes(gzip.compress(text.encode() + b" "))
+    with pytest.raises(DataError, match=f"is too large, expected at most {len(text)} bytes"):
+        read_mlperf_steps(path, gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], None),
+        ([(1_000, "run_start", None)], None),
+        ([(1_000, "run_start", None), (3_500, "run_stop", "success")], (2.5, "")),
+        ([(1_000, "run_start", None), (1_000, "run_stop", "aborted")], (0, "")),
+        ([(1_000, "run_start", None), (500, "run_stop", "success")], None),
+        (
+            [(0, "run_stop", "success"), (0, "run_stop", "error"), (2_000, "block_stop", "success")],
+            (2, "no run_stop"),
+        ),
+        ([(0, "run_start", None), (2_000, "run_stop", None)], (2, "no run_stop")),
+        ([(0, "run_start", None), (2_000, "epoch_stop", "success")], (2, "no run_stop")),
+    ],
+)
+def test_jobs_of_mlperf(
+    tmp_path: Path, events: list[tuple[int, str, str | None]], expected: tuple[float, str] | None
+) -> None:
+    lines = [
+        {"time_ms": time_ms, "key": key, "metadata": {"status": status} if status else None}
+        for time_ms, key, status in events
+    ]
+    path = tmp_path / "result.txt"
+    path.write_text(":::MLLOG [1]\n" + "".join(f"0: :::MLLOG {json.dumps(line)}\n" for line in lines))
+    if expected is None:
+        with pytest.raises(DataError, match="none of 1 jobs can be read"):
+            read_failure_log(path, nodes=3)
+        return
+    log = read_failure_log(path, nodes=3)
+    seconds, cause = expected
+    assert log.node_days == pytest.approx(3 * seconds / 86_400, rel=1e-4)  # kept with five digits
+    assert log.causes == ({cause: 1} if cause else {})
+
+
+def test_what_a_log_of_mlperf_says(tmp_path: Path) -> None:
+    lines = [
+        (1_000, "submission_org", "One"),
+        (2_000, "submission_benchmark", "some_model"),
+        (2_500, "run_start", None),
+        (3_000, "global_batch_size", 64),
+        (4_000, "tracked_stats", {"train_step_time": 1.5}),
+        (5_000, "run_start", None),
+        (9_000, "run_stop", None),
+    ]
+    path = tmp_path / "result.txt"
+    rows = [json.dumps({"time_ms": time_ms, "key": key, "value": value}) for time_ms, key, value in lines]
+    path.write_text("".join(f":::MLLOG {row}\n" for row in rows))
+    found = read_mlperf_steps(path, gpus=8)
+    assert (found.publisher, found.model_name, found.samples_per_step) == ("One", "some_model", 64)
+    assert (found.start_s, found.total_s) == (1.5, 8)
+    path.write_text(f":::MLLOG {rows[4]}\n" + rows[3].replace("64", '"many"').join([":::MLLOG ", "\n"]))
+    found = read_mlperf_steps(path, gpus=8)
+    assert (found.publisher, found.model_name, found.samples_per_step, found.start_s) == ("", "", None, None)

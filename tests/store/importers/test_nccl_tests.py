@@ -102,6 +102,59 @@ def test_as_another_dtype(tmp_path: Path) -> None:
         read_nccl_tests([log(tmp_path)], as_dtype="half")
 
 
+TYPES = {
+    "double": ("float64", 8), "float": ("float32", 4), "half": ("float16", 2), "bfloat16": ("bfloat16", 2),
+    "f8e4m3": ("float8_e4m3fn", 1), "f8e5m2": ("float8_e5m2", 1), "int8": ("", 1), "uint8": ("", 1),
+    "int32": ("", 4), "uint32": ("", 4), "int64": ("", 8), "uint64": ("", 8),
+}  # fmt: skip
+
+
+def test_every_type_has_its_bytes(tmp_path: Path) -> None:
+    rows = [ROW.replace("float", name).replace("1024", str(256 * size)) for name, (_, size) in TYPES.items()]
+    parsed = read_nccl_tests([log(tmp_path, "".join(rows))])
+    assert parsed.problems == []
+    assert {s.dtype for b in parsed.runs for s in b.samples} == {name for name, _ in TYPES.values() if name}
+    assert parsed.left_out.total() == sum(not name for name, _ in TYPES.values())
+
+
+def test_what_a_log_says_of_the_test_and_what_holds_where_it_says_nothing(tmp_path: Path) -> None:
+    one_time = ROW.partition("   0.05")[0] + "\n"
+    path = log(tmp_path, one_time)
+    said = "nThread 1 nGpus 1 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 graph: 0"
+    text = path.read_text().replace("time  algbw  busbw  #wrong  time  algbw  busbw  #wrong", "time")
+    names = ("threads_per_process", "gpus_per_thread", "aggregated_iterations", "cuda_graph_launches")
+    for line, expected, statistic in (
+        ("nThread 2 nGpus 3 iters: 7 agg iters: 4 graph: 5", [2, 3, 4, 5], ("mean of 7", 7)),
+        ("nThread -", [1, 1, 1, 0], ("mean of several", 0)),
+    ):
+        path.write_text(text.replace(said, line))
+        [batch] = read_nccl_tests([path], strict=True).runs
+        assert [batch.run.conditions[name] for name in names] == expected
+        [sample] = batch.samples
+        assert (sample.time_us, sample.variant) == (20.5, "out-of-place")
+        assert (sample.statistic, sample.repetition_count) == statistic
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "nccl", "cuda"),
+    [
+        ("# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902", "", "2.29.2", ""),
+        ("# nccl-tests version 2.9.1 nccl-library=2804", "", "2.8.4", ""),
+        ("# nccl-tests version 2.9.1 nccl-library=9999", "", "9.9.99", ""),
+        ("# nccl-tests version 2.9.1 nccl-library=10000", "", "1.0.0", ""),
+        ("# nccl-tests version 2.9.1", "", "", ""),
+        ("# nccl-tests version 2.9.1", "NCCL version 2.27.3+cuda12.9\n", "2.27.3", "12.9"),
+    ],
+)
+def test_versions(tmp_path: Path, before: str, inside: str, nccl: str, cuda: str) -> None:
+    path = log(tmp_path)
+    path.write_text(
+        before + "\n" + path.read_text().partition("\n")[2].replace("# Using", inside + "# Using")
+    )
+    [batch] = read_nccl_tests([path], strict=True).runs
+    assert (batch.software.nccl, batch.software.cuda) == (nccl, cuda)
+
+
 def test_variants(tmp_path: Path) -> None:
     (batch,) = read_nccl_tests([log(tmp_path, collective="sendrecv")]).runs
     assert {s.variant for s in batch.samples} == {"out-of-place, ring", "in-place, ring"}
@@ -109,6 +162,8 @@ def test_variants(tmp_path: Path) -> None:
         ranks = "\n".join(RANKS.splitlines()[:processes]).replace("node1 device  0", "node0 device  2")
         (batch,) = read_nccl_tests([log(tmp_path, collective="sendrecv", ranks=ranks)]).runs
         assert batch.samples[0].variant == variant
+    (batch,) = read_nccl_tests([log(tmp_path, ROW.replace("20.1", "N/A"))], strict=True).runs
+    assert [s.variant for s in batch.samples] == ["out-of-place"]
     (batch,) = read_nccl_tests([log(tmp_path, ROW.replace("sum", "max"))]).runs
     assert {s.variant for s in batch.samples} == {"out-of-place, max", "in-place, max"}
 
@@ -122,6 +177,8 @@ def test_a_node_has_as_many_devices_as_the_largest_test_used(made: Path, tmp_pat
     stated = Description(fabric={"gpus_per_node": 8, "links": ("NVLink 4",)})
     parsed = read_nccl_tests(paths, described=stated)
     assert {(b.fabric.gpus_per_node, b.fabric.links) for b in parsed.runs if b.fabric} == {(8, ("NVLink 4",))}
+    with pytest.raises(UsageError, match="give --gpus-per-node"):
+        read_nccl_tests([log(tmp_path, ranks="#")], described=Description(hardware={"device_name": "GPU"}))
     with pytest.raises(DataError, match="holds no usable row: 1 rows of one process alone"):
         read_nccl_tests([log(tmp_path, ranks=alone)])
 
@@ -176,6 +233,9 @@ def test_files_that_are_something_else(made: Path, tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DataError, match=message):
             read_nccl_tests([path])
+    path.write_bytes(b"hello\n")
+    with pytest.raises(DataError, match=r"other\.log: is not a log of nccl-tests"):
+        read_nccl_tests([made / "two_nodes.log", path])
     with pytest.raises(DataError, match="no such file"):
         read_nccl_tests([tmp_path / "none.log"])
     other = log(tmp_path, ranks=RANKS.replace("Example GPU 40GB", "Other GPU"))

@@ -21,6 +21,7 @@ GIVEN_ALONE = {
         ("gemm", role)
         for role in ("shared_gate_up", "shared_down", "adapter_down", "adapter_up", "recurrent_out")
     ),
+    *(("gemm", role) for role in ("latent_down", "latent_up")),
     *(("grouped_gemm", f"experts_{role}") for role in ("gate_up", "up", "down")),
     *(("all_gather", role) for role in ("expert_data", "expert_tensor", "context")),
     *(("reduce_scatter", role) for role in ("expert_data", "expert_tensor", "context")),

@@ -54,6 +54,7 @@ def test_three_products_of_a_linear_have_the_vector_of_the_forward_one(tmp_path:
     ]
     [batch] = parsed.runs
     assert (batch.compute.device_name, batch.samples[0].dtype) == ("NVIDIA B200", "bfloat16")
+    assert parsed.left_out == {}
 
 
 def test_samples_of_a_batch_are_rows_of_one_product(tmp_path: Path) -> None:
@@ -89,6 +90,10 @@ def test_attention_counts_without_its_mask(tmp_path: Path) -> None:
     assert forward.time_us == pytest.approx(280.35, abs=0.01)
     assert forward.flops == 2 * 4096**2 * 64 * 128
     assert backward.time_us == pytest.approx(10 * 4096**2 * 64 * 128 / 1125e6, rel=1e-6)
+    key = ATTENTION.replace("batch=1", "batch=3").format(64, "True")  # values half as wide as queries
+    parsed = read_simumax([system(tmp_path, sdp_fwd={key: 0.8715233665672911})])
+    time_us = pytest.approx(3 * 0.75 * 280.35, abs=0.03)
+    assert [one[-2:] for one in samples(parsed)] == [((3, 4096, 64, 8, 96), time_us)]
 
 
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:
@@ -150,9 +155,13 @@ def test_files_that_are_no_system(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             read_simumax([path])
         assert str(caught.value).startswith(f"{path}: {expected}")
-    odd = system(tmp_path, matmul={FORWARD: 0.5}, tflops="fast")
-    with pytest.raises(DataError, match="tflops of matmul: found 'fast', expected a number above 0"):
-        read_simumax([odd])
+    for tflops in ("fast", 0, True, float("inf")):
+        odd = system(tmp_path, matmul={FORWARD: 0.5}, tflops=tflops)
+        with pytest.raises(DataError, match=f"tflops of matmul: found {tflops!r}, expected a number above 0"):
+            read_simumax([odd])
+    path.write_text(json.dumps({"sys_name": "b200", "accelerator": {"op": {"conv": 3}}}, indent=1))
+    with pytest.raises(DataError, match=r"a\.json:5: conv: found no table of efficiencies"):
+        read_simumax([path])
     unknown = system(tmp_path, sys_name="z9", matmul={FORWARD: 0.5})
     with pytest.raises(UsageError, match="give --device-name"):
         read_simumax([unknown])

@@ -1,12 +1,14 @@
 """The figures of a training and the table that they make."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kernelcast.runtime.bundle.widening import PRIOR, HeldOut
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.fit import Trained
 from kernelcast.train.report.figures import TrainingFigures, figures, table_rows
@@ -16,7 +18,7 @@ from kernelcast.train.selection import relative_errors
 PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
 
 
-def with_errors(trained: Trained, **changes: float | None) -> TrainingFigures:
+def with_errors(trained: Trained, **changes: object) -> TrainingFigures:
     """The figures of a training whose entries had other ones."""
     entries = tuple(replace(entry, **changes) for entry in trained.manifest.regressors)  # type: ignore[arg-type]
     return figures(replace(trained, manifest=replace(trained.manifest, regressors=entries)))
@@ -69,6 +71,20 @@ def test_means_of_what_was_measured(trained: Trained) -> None:
     assert (found.mean_extrapolation_error, found.mean_coverage) == (0.25, pytest.approx(0.9))
     found = with_errors(trained, extrapolation_error=None, interval_coverage=None)
     assert (found.mean_extrapolation_error, found.mean_coverage) == (None, None)
+
+
+def test_held_out_distances_are_summed_over_regressors(trained: Trained) -> None:
+    def held_out(kind: str, doublings: float, rows: int, inside: float) -> HeldOut:
+        return HeldOut(kind=kind, doublings=doublings, rows=rows, inside=inside)
+
+    near, far, role = (
+        held_out("size", 1.0, 10, 0.9),
+        held_out("size", 2.0, 20, 0.5),
+        held_out("role", math.inf, 4, 1.0),
+    )
+    found = with_errors(trained, widening=replace(PRIOR, held_out=(far, role, near)))
+    assert found.held_out == tuple(replace(one, rows=3 * one.rows) for one in (near, far, role))
+    assert with_errors(trained, widening=None).held_out == ()
 
 
 def test_layouts_have_errors_of_their_own(trained: Trained) -> None:
@@ -124,5 +140,8 @@ def test_the_table_has_a_cell_per_operator_and_no_empty_column(trained: Trained)
     assert [row["role"] for row in table] == ["", "Glue", "Linear1"]
     assert [row["coverage_percent"] for row in table] == [87.5] * 3
     assert table[2]["direction"] == Direction.BACKWARD.value
+    manifest = replace(trained.manifest, regressors=trained.manifest.regressors[:1])
+    [alone] = table_rows(figures(replace(trained, manifest=manifest)))
+    assert {**alone, "role": ""} == table_rows(figures(trained))[0]
     compared = table_rows(figures(trained, Reference.read(PUBLISHED)))
     assert [row["reference_percent"] for row in compared] == [None, None, 2.0]

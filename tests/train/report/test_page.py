@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from kernelcast.runtime import DataError
@@ -82,6 +83,8 @@ def test_the_page_holds_tables_plots_and_what_was_left_out(trained: Trained, sho
     error = figures(trained).operators[0].entry.validation_error
     assert {"value": str(100 * error)} in found.all("data")
     assert "1 × 4" in found.text["td"]
+    for one in figures(trained).operators:
+        assert any(text.startswith(f"{one.title[0].upper()}{one.title[1:]}. ") for text in found.text["p"])
     anchors = {attributes["id"] for _, attributes in found.elements if "id" in attributes}
     assert {attributes["href"].removeprefix("#") for attributes in found.all("a")} <= anchors
 
@@ -131,23 +134,32 @@ def test_all_text_is_escaped(trained: Trained) -> None:
     )
     skipped = Note(operator=HOSTILE, direction=trained.manifest.regressors[0].direction, text=HOSTILE)
     hostile = replace(
-        trained, path=Path(f"{HOSTILE}.kcast"), manifest=manifest, skipped=(skipped,), selections=()
+        trained,
+        path=Path(f"{HOSTILE}.kcast"),
+        manifest=manifest,
+        skipped=(skipped,),
+        selections=(),
+        notes=(skipped,),
     )
     shown = page(figures(hostile))
     assert HOSTILE not in shown
     found = Page(shown)
     assert len(list(found.all("script"))) == 1
     assert any(text.startswith(HOSTILE) for text in found.text["dd"])
-    assert f"{HOSTILE} (once): {HOSTILE}" in found.text["li"]
+    assert found.text["li"].count(f"{HOSTILE} (once): {HOSTILE}") == 2
+    assert {"Left out", "Notes"} < set(found.text["h2"])
 
 
 def test_what_is_not_known_is_said(trained: Trained) -> None:
     manifest = replace(trained.manifest, created_at=UNKNOWN_MOMENT)
-    taken_over = replace(trained, manifest=manifest, selections=(), skipped=())
+    first = replace(manifest.regressors[0], hyperparameters={"shared": True, "bootstrap": False, "trees": 7})
+    manifest = replace(manifest, regressors=(first, *manifest.regressors[1:]))
+    taken_over = replace(trained, manifest=manifest, selections=(), skipped=(), notes=())
     shown = page(figures(taken_over))
     found = Page(shown)
     assert "not known" in found.text["dd"]
-    assert "Left out" not in found.text["h2"]
+    assert not {"Left out", "Notes"} & set(found.text["h2"])
+    assert " (shared, trees 7). " in shown
     assert shown.count("Taken over from an earlier bundle") == 3
     assert len(list(found.all("img"))) == 1  # the overview
 
@@ -155,7 +167,8 @@ def test_what_is_not_known_is_said(trained: Trained) -> None:
 def test_outliers_are_listed(trained: Trained) -> None:
     collective = trained.selections[0]
     assert collective.table.operator == "all_reduce"
-    many = replace(collective, outliers=tuple(range(36)))
+    held_out_us = collective.table.times_us * np.where(np.arange(36) % 2, 1.25, 0.5)
+    many = replace(collective, outliers=tuple(range(36)), held_out_us=held_out_us)
     shown = page(figures(replace(trained, selections=(many, *trained.selections[1:]))))
     found = Page(shown)
     assert "36 outliers, which the regressor does not follow" in found.text["summary"]
@@ -166,6 +179,8 @@ def test_outliers_are_listed(trained: Trained) -> None:
         str(gpus),
         seconds(collective.table.times_us[0] * 1e-6),
     ]
+    # Off by as much either way.
+    assert found.text["data"].count("1.25 ×") == found.text["data"].count("2.00 ×") > 2
     one = replace(collective, outliers=(5,))
     shown = page(figures(replace(trained, selections=(one,))))
     assert "1 outlier, which the regressor does not follow" in Page(shown).text["summary"]

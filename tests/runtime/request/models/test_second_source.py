@@ -74,6 +74,9 @@ SIZES = {
     "granite-3-2b": (40, 2048, 32, 8, 64, 8192, 49_155),
     "granite-3-8b": (40, 4096, 32, 8, 128, 12800, 49_155),
     "nemotron-3-nano": (52, 2688, 32, 2, 128, 1856, 131_072),
+    "nemotron-3-super": (88, 4096, 32, 2, 128, 2688, 131_072),
+    "nemotron-h-56b": (118, 8192, 64, 8, 128, 32768, 131_072),
+    "nemotron-nano-9b-v2": (56, 4480, 40, 8, 128, 15680, 131_072),
     "qwen3-next-80b-a3b": (48, 2048, 16, 2, 256, 5120, 151_936),
 }
 # Experts, of a token, width of one, of those that all tokens go to, first layers without.
@@ -93,6 +96,7 @@ EXPERTS = {
     "gpt-oss-20b": (32, 4, 2880, 0, 0),
     "gpt-oss-120b": (128, 4, 2880, 0, 0),
     "nemotron-3-nano": (128, 6, 1856, 3712, 0),
+    "nemotron-3-super": (512, 22, 2688, 5376, 0),
     "qwen3-next-80b-a3b": (512, 10, 512, 512, 0),
 }
 # Heads of Mamba-2 or value heads, their size, groups or key heads, size of the state or of a key head, parts of layers.

@@ -48,6 +48,18 @@ GPT_MLP = [
 ]
 
 
+def test_attention_in_8_bit_is_an_operator_of_its_own(llama: Sizes) -> None:
+    usual, narrow = (
+        Passes(attention(changed(llama, fp8_recipe="tensorwise", fp8_attention=one))) for one in (False, True)
+    )
+    own = [
+        [(call.operator, call.shape) for call in found.calls if call.operator.startswith("flash")]
+        for found in (narrow.forward, narrow.backward, usual.backward)
+    ]
+    heads = (3, 16, 4, 2, 6)
+    assert own == [*[[("flash_attention_float8", heads)]] * 2, [("flash_attention", heads)]]
+
+
 def test_llama(llama: Sizes) -> None:
     assert listed(computing(attention(llama))) == LLAMA_ATTENTION
     assert listed(computing(mlp(llama))) == LLAMA_MLP

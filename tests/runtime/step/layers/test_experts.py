@@ -96,6 +96,40 @@ def test_kept_bytes() -> None:
     assert full - plain == 2 * (24 * (32 + 4 * 20) + 2 * 24 * 32)
 
 
+def test_experts_in_a_latent_space_read_and_write_smaller_vectors() -> None:
+    # Nemotron 3 Super's: the router and the shared experts read hidden states, the routed experts vectors of 8.
+    latent = Sizes(
+        model=replace(MIXTURE, expert_latent_size=8),
+        layout=replace(LAYOUT, kept_by="megatron"),
+        cluster=Cluster(gpus_per_node=8),
+        kind=EXPERTS,
+    )
+    found = listed(computing(experts(latent)))
+    assert found[3:-1] == [
+        ("gemm/router", (24, 32, 8), 1),
+        ("router", (24, 8), 1),
+        ("gemm/latent_down", (24, 32, 8), 1),
+        ("permute", (24, 2, 8), 1),
+        ("copy", (48, 8), 1),
+        ("grouped_gemm/experts_gate_up", (2, 24, 8, 40), 1),
+        ("swiglu", (1, 48, 20), 1),
+        ("grouped_gemm/experts_down", (2, 24, 20, 8), 1),
+        ("copy", (48, 8), 1),
+        ("unpermute", (24, 2, 8), 1),
+        ("gemm/latent_up", (24, 8, 32), 1),
+    ]
+    assert collectives(Passes(experts(latent)).forward.calls) == [
+        ("all_to_all/expert", (24 * 2 * 2, 1, 4), 1),
+        ("all_to_all/expert", (24 * 2 * 8, 1, 4), 2),
+    ]
+    held = held_parameters(latent, experts(latent))
+    assert held.experts == 2 * 3 * 8 * 20
+    assert held.dense == 8 * 32 + 3 * 32 * 12 + 2 * 32 * 8
+    # The router keeps the hidden states; of the rows, and of a token's sum, the latent vectors are kept.
+    scores, rows = 2 * 4 * 24 * 8, 48 * (8 + 3 * 20) + 48 * 3 * 12
+    assert saved_bytes(experts(latent)) == scores + 2 * (rows + 24 * 8)
+
+
 def test_gradients_on_their_way() -> None:
     # Gradients of rows with the last product's input and weights; then with gate and up.
     for modules, of_weights in (("torch", 2 * 20 * 32), ("megatron", 0)):

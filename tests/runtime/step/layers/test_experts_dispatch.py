@@ -35,7 +35,7 @@ def test_a_token_crosses_to_a_node_once() -> None:
     assert entries(layer()["dispatch"]) == 8 * tokens
 
 
-def test_hybridep_permutes_on_the_way() -> None:
+def test_dispatchers_permute_what_came_in_once() -> None:
     counts = {
         dispatcher: sum(
             one.call.count
@@ -44,7 +44,53 @@ def test_hybridep_permutes_on_the_way() -> None:
         )
         for dispatcher in ("all_to_all", "deepep", "hybridep")
     }
-    assert counts == {"all_to_all": 4, "deepep": 2, "hybridep": 0}
+    assert counts == {"all_to_all": 4, "deepep": 2, "hybridep": 2}
+    # HybridEP launches them with the exchange, under another micro-batch.
+    for dispatcher, beside in (("deepep", False), ("hybridep", True)):
+        ops = layer(expert_dispatcher=dispatcher, expert_overlap=True)
+        assert [ops[name].overlaps is not None for name in ("permute", "unpermute")] == [beside, beside]
+        assert ops["dispatch"].overlaps is not None
+
+
+def test_graphs_of_whole_passes_fuse_experts_in_mxfp8() -> None:
+    fused, apart = (
+        {name for name, one in layer(fp8_recipe=recipe, cuda_graphs="full").items() if one.call is None}
+        for recipe in ("mxfp8", "blockwise")
+    )
+    assert fused - apart == {"experts_activation", "experts_down_input_cast", "experts_gate_up_gradient_cast"}
+    # Biases have no such product, and Nemotron's experts no gate.
+    for model in ("gpt-oss-120b", "nemotron-3-nano"):
+        names = {
+            graphs: [
+                name
+                for name, one in layer(model, fp8_recipe="mxfp8", cuda_graphs=graphs).items()
+                if one.call is None
+            ]
+            for graphs in ("none", "full")
+        }
+        assert names["none"] == names["full"]
+
+
+def test_an_exchange_beside_another_micro_batch_is_half_exposed() -> None:
+    """Of m micro-batches one exchange of each pass has no partner."""
+    estimator = Estimator.load("h100-sxm")
+
+    def step_s(overlap: bool, share: float, micro_batches: int) -> float:
+        layout = Parallelism(
+            **{**LAYOUT, "dp": 8, "ep": 8, "micro_batch": 4, "micro_batches": micro_batches},
+            cuda_graphs="full",
+            expert_overlap=overlap,
+            exposed_share=share,
+        )
+        return estimator.predict(model=QWEN, parallelism=layout, interval=False).step_time_s
+
+    for micro_batches in (1, 5):
+        alone, hidden, half = (
+            step_s(overlap, share, micro_batches)
+            for overlap, share in ((False, 0.25), (True, 0), (True, 0.25))
+        )
+        assert hidden == pytest.approx(alone) if micro_batches == 1 else hidden < half < alone
+        assert half - hidden == pytest.approx((alone - hidden) / 2, rel=0.02, abs=1e-6)
 
 
 def test_biases_of_experts_are_apart_unless_a_graph_of_whole_passes_fuses_them() -> None:

@@ -97,8 +97,10 @@ def test_experts_in_8_bit_and_their_router_not() -> None:
         ("grouped_gemm_float8_block", "experts_gate_up", "forward", (2, 24, 32, 40)),
         ("grouped_gemm_float8_block", "experts_down", "forward", (2, 24, 20, 32)),
     ]
-    # A byte less for the rows' inputs (32 and 20 of 48 rows, 12 of 48 tokens); the router keeps 24 · 32 too.
-    assert saved_bytes(usual) - saved_bytes(cast) == 48 * (32 + 20) + 48 * 12 - 24 * 32
+    # A byte less for the rows' inputs (32 and 20 of 48 rows, 12 of 48 tokens); the router keeps 24 · 32 too. Each 128
+    # entries in 8 bit have a scale of 4 bytes.
+    own, router = 48 * (32 + 20) + 48 * 12, 24 * 32
+    assert saved_bytes(usual) - saved_bytes(cast) == own - router - (own + router) * 4 / 128
 
 
 def test_weights_are_cast_once_per_update() -> None:
@@ -136,14 +138,17 @@ def test_copies_of_weights_in_8_bit() -> None:
         return stage_memory(model, replace(layout, kept_by="megatron"), **others)[0].weights_bytes
 
     usual, cast, sharded = map(weights, layouts)
-    assert cast - usual == 3 * 2 * entries
+    assert cast - usual == 3 * 2 * entries * (1 + 4 / 128)  # with scales
     # The layer at work and the next one.
-    assert sharded == weights(replace(LAYOUT, zero=3)) + 2 * 2 * entries
+    assert sharded == weights(replace(LAYOUT, zero=3)) + 2 * 2 * entries * (1 + 4 / 128)
     # Without the 16-bit form a byte less, and without the transposed one where products read either.
     alone = replace(LAYOUT, fp8_recipe="tensorwise", fp8_weights=True)
     assert weights(alone) == usual
     assert weights(alone, architecture="Blackwell") == usual - 3 * entries
-    assert weights(replace(alone, fp8_recipe="blockwise"), architecture="Blackwell") == usual
+    assert (
+        weights(replace(alone, fp8_recipe="blockwise"), architecture="Blackwell")
+        == usual + 3 * 2 * entries * 4 / 128
+    )
 
 
 def test_frozen_weights_have_no_gradient_and_adapters_do(llama: Sizes) -> None:

@@ -73,9 +73,19 @@ def test_calls_of_mamba_2() -> None:
         ("gemm/recurrent_in", (48, 24, 68), 1),
         ("causal_convolution", (3, 16, 48), 1),
         ("state_space_scan", (3, 16, 1, 4, 16, 4), 1),
-        ("swiglu", (3, 16, 16), 1),
+        ("rms_norm", (3, 16, 16), 1),
         ("gemm/recurrent_out", (48, 16, 24), 1),
     ]
+    # Megatron-core has tokens first, the scan's kernels samples.
+    copies = [
+        [
+            one
+            for one in listed(computing(ops(MAMBA, tp=2, micro_batch=b, kept_by="megatron").values()))
+            if one[0] == "copy"
+        ]
+        for b in (1, 3)
+    ]
+    assert copies == [[], [("copy", (48, 68), 1), ("copy", (48, 16), 1)]]
     found = ops(MAMBA, cp=2)
     # Whole sequences, and half of the heads.
     assert found["scan"].call is not None

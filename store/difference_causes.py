@@ -1,0 +1,246 @@
+"""Why one traced run is slower or faster than another: causes with their ms per step, the largest first.
+
+Computing is divided by modules (instances of a class are one) or, where no module is recorded, by operators of the
+host. A factor that all kernels share is a cause of its own; a module is named for what exceeds it.
+"""
+
+import math
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+LEAST_SHARE = 0.03
+"""A cause below this share of the longer step is not named."""
+_ALIKE = 0.25  # of the kernels' time may have changed less than what counts as common to all
+_LEAST_FACTOR = 0.05
+_SAME_SHAPES = 0.25  # of the time of a run: above, it computes the same as the other
+_MORE_OFTEN = 0.4  # of the change in time: the change in launches
+_OTHER_KERNELS = 0.3  # of the change
+_ALSO, _LITTLE = 0.6, 0.05  # of the change of its parts; of the time of a module
+_MOST = 0.5  # of the time of all kernels: an outermost module of the same kernels is the whole model
+_SCATTER = 0.5  # of the common change, by which kernels differ from it
+_INSTANCE = re.compile(r"_\d+$")
+_INSIDE = " / "
+_MOST_NAMED = 3
+
+
+class Work(NamedTuple):
+    """What events of a run are summed by."""
+
+    class_: str
+    kernel: str
+    operator: str  # of the host
+    direction: str
+    scope: str
+    shapes: str
+
+
+Sums = Mapping[Work, tuple[float, float]]
+"""Launches, and ms that nothing overlaps with the short gaps before them, per step and rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceCause:
+    """One cause.
+
+    `kind`: device (all kernels by one factor), shapes (of all kernels), more_work (launched more or less often),
+    kernels (others), slow_kernels (the same ones), recomputation, communication, copies, data_loader or host.
+    """
+
+    kind: str
+    name: str  # of the module or operator; empty for the whole step
+    change_ms: float
+    line: str
+
+
+class _Row(NamedTuple):
+    """The same work in both runs; `path` are its modules, outermost first."""
+
+    work: Work
+    path: tuple[str, ...]
+    one_launches: float
+    one_ms: float
+    two_launches: float
+    two_ms: float
+
+
+def difference_causes(
+    one: Sums, two: Sums, *, idle_ms: Sequence[float], loader_ms: Sequence[float]
+) -> tuple[DifferenceCause, ...]:
+    """The causes of a difference. `idle_ms`: of longer gaps in either run; `loader_ms`: of its data loader."""
+    if not all(any(work.shapes for work in run) for run in (one, two)):
+        one, two = _without_shapes(one), _without_shapes(two)  # only one run recorded them
+    rows = [
+        _Row(work, _path(work), *one.get(work, (0.0, 0.0)), *two.get(work, (0.0, 0.0)))
+        for work in one.keys() | two.keys()
+    ]
+    least_ms = LEAST_SHARE * max(_one_ms(rows) + idle_ms[0], _two_ms(rows) + idle_ms[1])
+    by_class = defaultdict[str, list[_Row]](list)
+    for row in rows:
+        by_class["recomputation" if row.work.direction == "recomputation" else row.work.class_].append(row)
+    loading = [row for row in by_class["compute"] if any("DataLoader" in part for part in row.path)]
+    compute = [row for row in by_class["compute"] if row not in loading]
+    found = [
+        *_host(loading, idle_ms, loader_ms),
+        _cause("communication", "", by_class["communication"], "collectives that no kernel overlaps"),
+        _cause("copies", "", by_class["memory"], "copies and fills that no kernel overlaps"),
+        _cause("recomputation", "", by_class["recomputation"],
+               "forward passes that the backward pass runs again (activation checkpointing)"),
+    ]  # fmt: skip
+    if _same_shapes(compute) < _SAME_SHAPES:
+        text = "kernels compute other shapes: another batch, sequence length or model"
+        found.append(_cause("shapes", "", compute, text))
+    else:
+        factor, common = _factors(compute)
+        if abs(common - 1) >= _LEAST_FACTOR:
+            text = f"all kernels take {factor:.2f} × as long: clocks, power, or other work on the device"
+            found.append(_told("device", "", (factor - 1) * _one_ms(compute), text))
+        for path, part in _changed(compute, (), factor, least_ms):
+            kind, text = _reason(part)
+            if kind == "slow_kernels" and len(path) == 1 and _one_ms(part) >= _MOST * _one_ms(compute):
+                kind = "device"
+            found.append(_cause(kind, _INSIDE.join(path), part, text))
+    named = [one for one in found if one.change_ms and abs(one.change_ms) >= least_ms]
+    # Equal ones by their text: sums in another order differ in their last digits.
+    return tuple(sorted(named, key=lambda one: (-abs(round(one.change_ms, 6)), one.line)))
+
+
+def _without_shapes(sums: Sums) -> Sums:
+    found = defaultdict[Work, tuple[float, float]](lambda: (0.0, 0.0))
+    for work, (launches, time_ms) in sums.items():
+        before = found[work._replace(shapes="")]
+        found[work._replace(shapes="")] = before[0] + launches, before[1] + time_ms
+    return found
+
+
+def _path(work: Work) -> tuple[str, ...]:
+    """Modules without the numbers of their instances; the operator where there is none."""
+    if not work.scope:
+        return (f"{work.operator or work.kernel}{f' ({work.direction})' if work.direction else ''}",)
+    return tuple(_INSTANCE.sub("", part) for part in work.scope.split(_INSIDE))
+
+
+def _one_ms(rows: Sequence[_Row]) -> float:
+    return sum(row.one_ms for row in rows)
+
+
+def _two_ms(rows: Sequence[_Row]) -> float:
+    return sum(row.two_ms for row in rows)
+
+
+def _told(kind: str, name: str, change_ms: float, text: str) -> DifferenceCause:
+    return DifferenceCause(kind=kind, name=name, change_ms=change_ms,
+                           line=f"{change_ms:+,.2f} ms: {f'{name}: ' if name else ''}{text}")  # fmt: skip
+
+
+def _cause(kind: str, name: str, rows: Sequence[_Row], text: str) -> DifferenceCause:
+    return _told(kind, name, _two_ms(rows) - _one_ms(rows), text)
+
+
+def _host(
+    loading: Sequence[_Row], idle_ms: Sequence[float], loader_ms: Sequence[float]
+) -> Iterator[DifferenceCause]:
+    """The device waits for its host. What a loader computes is part of its time, the rest leaves the device idle."""
+    loaded_ms, waited_ms = loader_ms[1] - loader_ms[0], idle_ms[1] - idle_ms[0]
+    computed_ms = _two_ms(loading) - _one_ms(loading)
+    if (waited_ms + computed_ms) * loaded_ms >= loaded_ms**2 / 2 > 0:
+        yield _told("data_loader", "", loaded_ms, "the data loader, for which the device waits")
+        waited_ms -= loaded_ms - computed_ms
+    yield _told(
+        "host", "", waited_ms, "the device has nothing to do: Python, synchronisation, or a dependency"
+    )
+
+
+def _same_shapes(rows: Sequence[_Row]) -> float:
+    """The share of the time of kernels with shapes that both runs have, of the run that has less of it."""
+    shaped = [row for row in rows if row.work.shapes]
+    one = {row.work.shapes for row in shaped if row.one_launches}
+    both = one & {row.work.shapes for row in shaped if row.two_launches}
+    same = [row for row in shaped if row.work.shapes in both]
+    pairs = (_one_ms(same), _one_ms(shaped)), (_two_ms(same), _two_ms(shaped))
+    return min(part / total if total else 1.0 for part, total in pairs)
+
+
+def _factors(rows: Sequence[_Row]) -> tuple[float, float]:
+    """Of kernels launched as often, how much longer they take: the median, and what three quarters exceed.
+
+    By time. The second is at most the median, or with an opposite change at least; 1 where they do not agree.
+    """
+    alike = [row for row in rows if row.one_ms and row.one_launches == row.two_launches]
+    ratios = sorted((row.two_ms / row.one_ms, row.one_ms) for row in alike)
+    before_ms = list(accumulate(time_ms for _, time_ms in ratios))
+    if not ratios or not before_ms[-1]:
+        return 1.0, 1.0
+    shares = (_ALIKE, 0.5, 1 - _ALIKE)
+    low, middle, high = (ratios[bisect_left(before_ms, share * before_ms[-1])][0] for share in shares)
+    return middle, low if low > 1 else min(high, 1.0)
+
+
+def _changed(
+    rows: Sequence[_Row], path: tuple[str, ...], factor: float, least_ms: float
+) -> list[tuple[tuple[str, ...], list[_Row]]]:
+    """The innermost modules that explain the changes beyond the common factor; one as a whole if all of it changed."""
+    inside = defaultdict[str, list[_Row]](list)
+    for row in rows:
+        inside[row.path[len(path)] if len(row.path) > len(path) else ""].append(row)
+    own, found = inside.pop("", []), []
+    for name, part in inside.items():
+        if parts := _changed(part, (*path, name), factor, least_ms):
+            found += parts
+        else:
+            own = [*own, *part]
+    if not path:
+        return found
+    # Kernels do not all change by the common factor.
+    if abs(_excess_ms(own, factor)) >= max(least_ms, _SCATTER * abs(factor - 1) * _one_ms(own)):
+        found, own = [*found, (path, own)], []
+    return [(path, list(rows))] if _is_whole(own, [part for _, part in found], factor) else found
+
+
+def _excess_ms(rows: Sequence[_Row], factor: float) -> float:
+    return _two_ms(rows) - factor * _one_ms(rows)
+
+
+def _is_whole(rest: Sequence[_Row], found: Sequence[Sequence[_Row]], factor: float) -> bool:
+    """Whether all parts of a module changed for one reason, and the rest of it as much, relative to its time."""
+    if len({_reason(part)[0] for part in found}) != 1 or len(found) + bool(rest) < 2:
+        return False
+    rows = [row for part in found for row in part]
+    of_rest, of_found = (
+        _excess_ms(one, factor) * _one_ms(other) for one, other in ((rest, rows), (rows, rest))
+    )
+    is_alike = of_rest * of_found > 0 and abs(of_rest) >= _ALSO * abs(of_found)
+    times_ms = [_one_ms(one) + _two_ms(one) for one in (rest, rows)]
+    return is_alike or (len(found) > 1 and times_ms[0] <= _LITTLE * sum(times_ms))
+
+
+def _reason(rows: Sequence[_Row]) -> tuple[str, str]:
+    """Whether other kernels run, the same more often, or the same for longer."""
+    sums = defaultdict[str, list[float]](lambda: [0.0] * 4)
+    for row in rows:
+        for place, value in enumerate(row[2:]):
+            sums[row.work.kernel][place] += value
+    change_ms = _two_ms(rows) - _one_ms(rows)
+    new = {name: one[3] for name, one in sums.items() if not one[0]}
+    gone = {name: one[1] for name, one in sums.items() if not one[2]}
+    if sum(new.values()) + sum(gone.values()) >= _OTHER_KERNELS * abs(change_ms):
+        listed = [
+            ", ".join(sorted(one, key=lambda name: (-one[name], name))[:_MOST_NAMED]) for one in (new, gone)
+        ]
+        texts = (
+            f"{word} {names}" for word, names in zip(("new are", "gone are"), listed, strict=True) if names
+        )
+        return "kernels", f"other kernels run: {', '.join(texts)}"
+    one_launches, _, two_launches, _ = (sum(values) for values in zip(*sums.values(), strict=True))
+    more, ratio = two_launches / one_launches, _two_ms(rows) / _one_ms(rows) if _one_ms(rows) else math.inf
+    if abs(more - 1) >= _MORE_OFTEN * abs(ratio - 1):
+        return "more_work", f"launches {two_launches:,.0f} kernels a step, before {one_launches:,.0f}"
+    longest = max(sorted(sums), key=lambda name: abs(sums[name][3] - sums[name][1]))
+    return (
+        "slow_kernels",
+        f"the same kernels, with short gaps before them, take {ratio:.2f} × as long, most of all {longest}",
+    )

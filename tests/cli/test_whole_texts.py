@@ -1,0 +1,148 @@
+"""All that commands print, to the letter: `whole_texts.txt`, which WRITE_WHOLE_TEXTS=1 pytest THIS_FILE writes again.
+
+Measurements and times by hand; sizes of memory and digests are masked. Times of real hardware have tests/golden.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from kernelcast.runtime.operators import OPERATORS
+from tests.cli.printed import ended
+
+TEXTS = Path(__file__).with_name("whole_texts.txt")
+DATA = Path(__file__).parents[1] / "data"
+JOBS = """start,end,nodes,outcome,cause
+2026-01-01T00:00,2026-01-02T00:00,20,failed,switch
+2026-01-02T00:00,2026-01-05T00:00,300,ok,
+2026-01-02T00:00,2026-01-02T06:00,40,failed,disk
+2026-01-05T00:00,2026-01-06T12:00,200,failed,disk
+2026-01-07T00:00,2026-01-08T00:00,120,failed,
+2026-01-07T00:00,yesterday,2,ok,
+"""
+RUNS = """site = "Example"
+hardware = "two devices"
+source = "made up"
+licence = "CC0"
+left_out = ["a step"]
+[defaults]
+model = "small"
+gpus_per_node = 4
+pp = 1
+mp = 1
+dp = 1
+micro_batch = 1
+micro_batches = 2
+[models.small]
+hidden_size = 64
+sequence_length = 8
+attention_heads = 8
+layers = 4
+vocabulary_size = 100
+[[runs]]
+measured_s = 0.009
+[[runs]]
+pp = 2
+micro_batches = 4
+measured_s = 0.007
+published_error = -0.1
+[[runs]]
+dp = 4
+zero = 1
+recompute = "full"
+measured_s = 0.015
+flag = "disturbed"
+[[runs]]
+mp = 2
+dp = 2
+measured_s = 0.0123
+"""
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=2
+#KERNELCAST bundle=test.kcast model=tiny.toml pp=2 dp=2
+#KERNELCAST micro_batch=1 micro_batches=3 steps=1e6
+srun true
+"""
+# Products and a gelu of an annotated step on a CPU.
+CALLS = [("aten::mm", [[64, 32], [32, 8]])] * 3 + [
+    ("aten::mm", [[64, 8], [8, 32]]),
+    ("aten::gelu", [[2, 8, 32]]),
+]
+STEP = {
+    "schemaVersion": 1,
+    "traceEvents": [
+        {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 1, "dur": 2000},
+        *(
+            {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": name, "ts": 10 + 200 * place, "dur": 100 + place,
+             "args": {"External id": place, "Input Dims": dims, "Input type": ["float"] * len(dims)}}
+            for place, (name, dims) in enumerate(CALLS)
+        ),
+    ],
+}  # fmt: skip
+LAYOUT = """torchrun --nproc-per-node 2 pretrain_gpt.py --tensor-model-parallel-size 2 --micro-batch-size 1 \\
+  --global-batch-size 4 --weight-decay 0.1
+"""
+MORE = "".join(f"2026-02-01T00:00,2026-02-{day:02}T{day:02}:00,{day},failed,fan\n" for day in range(2, 16, 2))
+_SEARCH = re.compile(r"[\d.]+ s$", re.MULTILINE)
+# Digests, last digits, memory, and what is fitted to measured steps: intervals, grades.
+_VARIES = re.compile(
+    r"\b[0-9a-f]{12,64}\b|(?<=\.)\d{6,}|[\d.,]+(?= days at)|[\d.,]+(?= [KMG]i?B\b(?!/))|\(\d+ simulated, \d+ pruned"
+    r"|slower than \d+ %|\(90 %: [\d.]+ to [\d.]+\)|^(?:grade|interval) .*$"
+    r"|\([\d.]+(?: [mµ]?s)? to [\d.]+ [mµ]?s(?:, 90 %)?\)",
+    re.MULTILINE,
+)
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path,
+    bundle: Path,
+    model_file: Path,
+    make_bundle: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """Measurements, two bundles, a model, jobs and steps."""
+    for one in (DATA / "importers", DATA / "traces"):
+        shutil.copytree(one, tmp_path, dirs_exist_ok=True)
+    shutil.copy(DATA / "small.db", tmp_path)
+    files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
+             "step.json": json.dumps(STEP), "runs.toml": RUNS,
+             "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    without = {
+        "rope": OPERATORS.keys() - {"gemm", "gelu"},
+        "gelu": OPERATORS.keys() - {"gemm", "rope", "all_reduce"},
+    }
+    for name, others in without.items():
+        make_bundle(
+            {"gemm": 12.5 * len(others)}, without=sorted(others), name=f"{name}.kcast", dtype="bfloat16"
+        )
+    for variable, value in {"KERNELCAST_SITE": "", "KERNELCAST_RUNS": str(tmp_path / "runs"),
+                            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+                            "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():  # fmt: skip
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("COLUMNS", "100")  # pytest-xdist's workers have 80
+    assert (bundle.parent, model_file.parent) == (tmp_path, tmp_path)
+    return tmp_path
+
+
+def test_commands_print_what_they_did(folder: Path) -> None:
+    text, found = TEXTS.read_text(encoding="utf-8"), StringIO()
+    with chdir(folder), redirect_stdout(found), redirect_stderr(found):
+        for command in re.findall(r"^\$ (kernelcast .*)$", text, re.MULTILINE):
+            print(f"$ {command}")
+            ended(*shlex.split(command)[1:])
+    said = _SEARCH.sub("# s", found.getvalue().replace(str(folder), "HERE"))
+    printed = _VARIES.sub(lambda match: len(match[0]) * "#", said)
+    if "WRITE_WHOLE_TEXTS" in os.environ:
+        TEXTS.write_text(printed, encoding="utf-8")
+    assert printed == text

@@ -1,0 +1,25 @@
+"""How much memory a collective is said to need, where no machine has it."""
+
+import re
+
+import pytest
+
+from kernelcast.collector.communication.collectives import check_memory
+from kernelcast.runtime.operators import OPERATORS
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "processes", "gib"),
+    [
+        # Twice what is sent and received; a gathered buffer has the entries of the whole group.
+        ("all_reduce", 4, 1, 2 * 2 * 2**30),
+        ("all_reduce", 4, 3, 3 * 2 * 2 * 2**30),
+        ("all_gather", 4, 1, 2 * 5 * 2**30),
+        ("all_gather", 2, 2, 2 * 2 * 3 * 2**30),
+    ],
+)
+def test_memory_that_no_node_has(name: str, size: int, processes: int, gib: int) -> None:
+    said = f"{processes} process(es) need {gib}.0 GiB on this node, "
+    with pytest.raises(MemoryError, match=f"^{re.escape(said)}"):
+        check_memory(OPERATORS[name], 2**58, size, 4, processes=processes)
+    check_memory(OPERATORS[name], 1, size, 4, processes=processes)

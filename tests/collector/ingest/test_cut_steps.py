@@ -1,0 +1,59 @@
+"""A step in which the recording ends: a real trace of torch, whose last annotation is still open when it stops."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import profile, record_function
+
+from kernelcast.collector.ingest.open_traces import opened_traces
+from kernelcast.store.trace_difference import compare_traces
+from kernelcast.store.trace_export import write_trace
+from kernelcast.store.trace_report import trace_report, traced_runs
+from kernelcast.validate.compare.traced_steps import traced_steps
+
+
+def record(path: Path, *, steps: int, whole: int) -> Path:
+    """Steps of four products; in those after the first `whole` the recording ends after one."""
+    matrix = torch.randn(64, 64)
+    recorder = profile()
+    recorder.start()
+    for step in range(steps):
+        annotation = record_function(f"iteration {step}")
+        annotation.__enter__()
+        for _ in range(4 if step < whole else 1):
+            torch.mm(matrix, matrix)
+        if step < whole:
+            annotation.__exit__(None, None, None)
+    recorder.stop()
+    recorder.export_chrome_trace(str(path))
+    return path
+
+
+def test_a_step_that_the_recording_cuts_is_in_no_mean(tmp_path: Path) -> None:
+    path = record(tmp_path / "cut.json", steps=4, whole=3)
+    with opened_traces([path]) as database:
+        [run] = traced_runs(database)
+        steps = trace_report(database, run).steps
+        assert [(step["step"], step["in_mean"]) for step in steps if step["step"]] == [
+            ("iteration 0", 0), ("iteration 1", 1), ("iteration 2", 1), ("iteration 3 (cut)", 0),
+        ]  # fmt: skip
+        found = compare_traces(database, run, database, run)
+        assert found.one_steps == 2
+        [products] = [one for one in found.kernels if one.name == "aten::mm"]
+        assert products.one_launches == 4
+        assert traced_steps(database, run).typical in ("iteration 1", "iteration 2")
+        write_trace(database, run, tmp_path / "again.json")
+    with opened_traces([tmp_path / "again.json"]) as database:
+        [run] = traced_runs(database)
+        assert [step["step"] for step in trace_report(database, run).steps][3] == "iteration 3 (cut)"
+
+
+@pytest.mark.parametrize(("whole", "counted"), [(0, "iteration 0 (cut)"), (1, "iteration 0")])
+def test_if_no_other_step_is_whole_the_best_one_counts(tmp_path: Path, whole: int, counted: str) -> None:
+    with opened_traces([record(tmp_path / "cut.json", steps=whole + 1, whole=whole)]) as database:
+        [run] = traced_runs(database)
+        report = trace_report(database, run)
+        assert [step["step"] for step in report.steps if step["in_mean"]] == [counted]
+        assert sum(report.parts_ms.values()) > 0
+        assert traced_steps(database, run).typical == counted

@@ -1,0 +1,52 @@
+"""Published runs against their plans."""
+
+from itertools import islice
+
+import pytest
+
+from kernelcast.plan.failures import published_sites
+from kernelcast.runtime.dataclass import replace
+from kernelcast.validate.plans import PlannedRun, planned_runs
+
+
+def test_hours_lost_per_failure_are_the_site_s_own() -> None:
+    found = {one.name: one for one in islice(planned_runs(), 5)}
+    bloom = found["bloom"]
+    # 118 days on 48 nodes, a tenth of them lost, and 25 lost GPUs.
+    reported, planned = bloom.lost_per_failure_h or (0.0, 0.0)
+    assert reported == pytest.approx(24 * 118 * 0.1 / 25)
+    lost_s = sum(bloom.plan.expected.lost_s.values())
+    assert planned == pytest.approx(lost_s / bloom.plan.expected.failures / 3600)
+    assert bloom.to_dict()["lost_per_failure_h"] == [reported, planned]
+    for name, one in found.items():
+        waited_h = published_sites()[name].waited_h if name in published_sites() else None
+        if waited_h is not None:
+            lost_h, planned_h = one.lost_per_failure_h or (0.0, 0.0)
+            others_h = planned_h - one.plan.restart.detection_s / 3600
+            assert waited_h == pytest.approx(lost_h - others_h, abs=0.05)
+    assert {name for name, one in found.items() if one.run.at_least} == {"llama-3", "megascale"}
+    # Its failures are not in the table.
+    assert found["byterobust"].lost_per_failure_h is None
+    for one in found.values():
+        assert one.interval[0] < one.predicted < one.interval[1]
+        assert one.is_within
+    check_errors(bloom, replace(bloom, run=replace(bloom.run, goodput=None, gpu_hours=0.5)))
+
+
+def check_errors(share: PlannedRun, hours: PlannedRun) -> None:
+    """Errors of a goodput, which may be a bound, and of GPU-hours."""
+
+    def asked(one: PlannedRun, reported: float, at_least: bool) -> tuple[float, bool]:
+        run = replace(one.run, at_least=at_least)
+        found = replace(one, run=run, predicted=0.8, interval=(0.7, 0.9), reported=reported)
+        return round(found.error, 9), found.is_within
+
+    assert asked(share, 0.85, False) == (-0.05, True)
+    assert asked(share, 0.65, False) == (0.15, False)
+    assert asked(share, 0.65, True) == (0.0, True)  # at least that much is reached
+    assert asked(share, 0.95, True) == (-0.15, False)
+    for edge in (0.7, 0.9):
+        assert asked(share, edge, False)[1]
+    assert asked(hours, 0.5, False) == (0.6, False)
+    assert hours.to_dict()["quantity"] == "gpu_hours"
+    assert hours.lost_per_failure_h is None
