@@ -34,7 +34,7 @@ class Data(Dataset):
         return 8
     def __getitem__(self, index):
         if is_slow and sys.argv[2] == "loader":
-            time.sleep(0.15)
+            time.sleep(0.6)
         return torch.ones(32, 256)
 
 class Twice(nn.Linear):
@@ -128,10 +128,13 @@ def test_real_processes(tmp_path: Path, change: str, kind: str) -> None:
                    env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)  # fmt: skip
     with opened_traces([tmp_path]) as database:
         report = trace_report(database, *traced_runs(database))
+        most = database.query("SELECT max(delay_us) / 1e3 AS ms FROM collective_match")[0]["ms"]
     assert report.findings, report.ranks
     assert (report.findings[0].kind, report.findings[0].rank) == (kind, 1), report.findings
     if change == "loader":
-        assert report.findings[0].delay_ms == pytest.approx(150, rel=0.3)
+        # On a busy machine the profiler loses some collectives of gloo's threads, and with them a step's delay.
+        assert 0.2 * 600 < report.findings[0].delay_ms < 1.2 * 600
+        assert most == pytest.approx(600, rel=0.2)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data/traces")
