@@ -64,7 +64,7 @@ class Chunks(Row):
     fields = ("schedule", "virtual_stages", "layer_counts")
 
     def of_chunks(self, facts: Facts) -> Settings:
-        """What says that a stage has several chunks of the same size."""
+        """Settings of several chunks of the same size per stage."""
         raise NotImplementedError
 
     def write(self, facts: Facts) -> Part:
