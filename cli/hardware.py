@@ -17,7 +17,7 @@ from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.attention_kernels import FUSED
 from kernelcast.runtime.hardware.devices import Device, device
-from kernelcast.runtime.hardware.sustained import sustained_flops_per_s, sustained_origin
+from kernelcast.runtime.hardware.limits import sustained_flops_per_s, sustained_origin
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs

@@ -4,8 +4,7 @@ from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.attention_kernel import KERNEL
-from kernelcast.runtime.answers.ranges import ELEMENTS, exceeded
-from kernelcast.runtime.answers.sources import source_of
+from kernelcast.runtime.answers.sources import ELEMENTS, exceeded, source_of
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.elementwise import elementwise
-from kernelcast.runtime.operators.float8 import FLOAT8
+from kernelcast.runtime.operators.gemm import FLOAT8
 from kernelcast.runtime.operators.operator import (
     Direction,
     Operator,

@@ -13,7 +13,7 @@ from typing import Any
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline
-from kernelcast.runtime.pipeline.passes import Kind
+from kernelcast.runtime.pipeline.schedules import Kind
 from kernelcast.runtime.views.simulated_step import (
     PassCollectives,
     Span,

@@ -11,8 +11,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.durations import Times
-from kernelcast.runtime.pipeline.passes import Kind, Pass, units
-from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, saved_in_pairs_us, units
 from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.schedule import chunks_on
 from kernelcast.runtime.step.component import Component

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.estimate.layout_pieces import MICRO_BATCH, What
+from kernelcast.runtime.estimate.pricing import MICRO_BATCH, What
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import RecomputeModule
