@@ -14,7 +14,7 @@ class Modules:
       is freed; else the values are a view that keeps all of it.
     - `fuses_gate`: a gated activation is one kernel, which makes the gate after SiLU again in its backward pass.
     - `fuses_norms`: a norm that one linear alone reads is part of that linear: selective checkpointing of norms
-      leaves it out, that of the linear's module runs it again.
+      leaves it out; where the linear runs again it does too.
     - `accumulates_in_products`: the products that make weight gradients add them to the accumulated ones. A gradient of
       its own then exists only as what autograd is given: one unused tensor for every shape of a layer's weights,
       which stays.

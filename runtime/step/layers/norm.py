@@ -37,9 +37,9 @@ def norm(
     """One norm over the hidden size.
 
     It keeps statistics in fp32 (LayerNorm: mean and deviation; RMSNorm has one), and its output for the next product,
-    in 8 bit where linears of that type alone read it (`read_by`). `module` is that of the linear it is fused into,
-    if any (`fuses_norms`). On a CPU an RMSNorm also keeps its input divided by
-    the root mean square, and its input, in fp32; the input in fp32 is a copy unless it is fp32 already.
+    in 8 bit where linears of that type alone read it (`read_by`). `module` is the linear's where it is part of one
+    (`fuses_norms`). On a CPU an RMSNorm also keeps its input divided by the root mean square, and its input, in fp32;
+    the input in fp32 is a copy unless it is fp32 already.
     """
     entries = s.local_tokens * s.hidden
     is_rms = s.model.norm == "rms_norm"
