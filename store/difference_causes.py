@@ -31,6 +31,7 @@ _INSTANCE = re.compile(r"_\d+$")
 _INSIDE = " / "
 _MOST_NAMED = 3
 _NO_STEPS: Floats = np.zeros((2, 1))
+_QUANTILE = 2.6  # of the normal distribution, for 0.5 % in either direction
 _DEVIATIONS = 1.48  # standard deviations of normal values in their median distance from the median
 
 
@@ -166,17 +167,21 @@ def _is_chance(rows: Sequence[_Row], factor: float = 1.0) -> bool:
 def _is_scatter(by_steps: Floats, factor: float = 1.0) -> bool:
     """Whether the scatter between steps explains that the second run's time is not `factor` times the first's.
 
-    By medians, because other work on a machine slows a few steps by much: their difference against its standard error
-    (of normal times 1.25 of a mean's), times about the quantile of Student's t for 0.5 % in either direction.
+    Other work on a machine slows a few steps by much, so two tests by ranks must both deny it, at 0.5 % in either
+    direction: pairs of steps (Mann and Whitney; all of few steps must differ), and medians against their standard error
+    (of normal times 1.25 of a mean's), by about the quantile of Student's t.
     """
-    counts = np.count_nonzero(~np.isnan(by_steps), axis=1)
-    if (freedom := int(counts.sum()) - 2) < 1:
+    one, two = (run[~np.isnan(run)] for run in by_steps)
+    one, count, freedom = one * factor, len(one) * len(two), len(one) + len(two) - 2
+    if freedom < 1:
         return False
-    scaled = by_steps * [[factor], [1.0]]
-    middle = np.nanmedian(scaled, axis=1, keepdims=True)
-    deviation = _DEVIATIONS * np.nanmedian(np.abs(scaled - middle))
-    error = 1.25 * deviation * np.sqrt((1 / counts).sum())
-    return bool(abs(middle[1, 0] - middle[0, 0]) < (2.8 + 6 / freedom + 16 / freedom**2) * error)
+    longer = float(np.sign(two[:, None] - one).mean())  # 1: all steps of the second run
+    if abs(longer) < min(2 * _QUANTILE * math.sqrt((freedom + 3) / 12 / count), 1.0):
+        return True
+    middles = np.median(one), np.median(two)
+    deviation = _DEVIATIONS * np.median(np.abs(np.concatenate([one - middles[0], two - middles[1]])))
+    error = 1.25 * deviation * math.sqrt(1 / len(one) + 1 / len(two))
+    return bool(abs(middles[1] - middles[0]) < (_QUANTILE + 6 / freedom + 16 / freedom**2) * error)
 
 
 def _told(kind: str, name: str, change_ms: float, text: str, is_chance: bool) -> _Told:
