@@ -11,7 +11,7 @@ from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError, shown_path
 from kernelcast.runtime.frameworks.layout_files import read_layout_text
 from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.request.layout import read_request
 from kernelcast.validate.runs import RunsFile
 
 LoggedStage = Literal["first", "last", "fullest"]
