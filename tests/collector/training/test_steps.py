@@ -125,7 +125,7 @@ def test_experts_and_parts_of_sequences_are_exchanged_as_often_as_predicted() ->
 
 
 def check_operators(job: TrainingJob, found: list[OperatorTime]) -> None:
-    """Forward calls and sums have the decomposition's counts; backward only its operators; all their kernels are known."""
+    """Forward calls and sums have the decomposition's counts; backward only its operators."""
     parts = decompose(
         model=job.model,
         parallelism=job.parallelism,
