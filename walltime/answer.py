@@ -95,15 +95,13 @@ class Answer:
             "interval_s": [found.low_s, found.high_s],
             **values_of(found, "margin", "needed_s", "max_time_s"),
             "asked_s": self.asked_s,
-            "steps": found.steps,
-            "step_time_s": found.step.expected_s,
+            **values_of(found, "steps", step_time_s="step.expected_s"),
             "step_interval_s": [found.step.low_s, found.step.high_s],
             **values_of(self, "gpus", "nodes", "price"),
             "expected": asdict(self.expected),
             "requested": asdict(self.requested),
             "settings": {
-                name: {"value": given.value, "origin": given.origin}
-                for name, given in self.settings.given.items()
+                name: values_of(given, "value", "origin") for name, given in self.settings.given.items()
             },
             "warnings": list(self.warnings),
             "provenance": self.estimate.provenance.to_dict(),

@@ -182,17 +182,14 @@ def _same(vector: Vector) -> tuple[Vector, float]:
 
 
 def _product(
-    like: Operator, name: str, title: str, *, dtype: str = FLOAT8, **others: Substitute | None
+    like: Operator, name: str, title: str, *, dtype: str = FLOAT8, substitute: Substitute | None = None
 ) -> Operator:
     groups = "groups" if like is GROUPED_GEMM else ""
-    prefix = like.name
-    substitute = others.get("substitute")
-    if groups:
-        assert like.substitute is not None
+    if like.substitute is not None:
         substitute = replace(like.substitute, operator=f"gemm_{name}")
     return replace(
         like,
-        name=f"{prefix}_{name}",
+        name=f"{like.name}_{name}",
         title=f"{like.title.removesuffix(' of a linear, without its bias')} {title}, without casts",
         costs=_costs(0.5 if dtype == FLOAT4 else 1, groups),
         sums={},
@@ -218,13 +215,17 @@ EXPERTS_IN_4_BIT = _product(GROUPED_GEMM, "float4_block", "in 4 bit, scaled per 
 CAST_BYTES = 3
 """Bytes that a cast moves per entry as it is measured: read in 16 bit, written in 8."""
 
-_CAST = elementwise(
-    "float8_cast",
-    "",
-    "an activation, a gradient or a weight cast to 8 bit once; recipes with more passes ask for more rows",
-    {"rows": "rows", "columns": "elements"},
-    forward=(1, CAST_BYTES / 2),
-    backward=(1, CAST_BYTES / 2),
-    is_optional=True,
+_FEATURES = {"rows": "rows", "columns": "elements"}
+CAST = replace(
+    elementwise(
+        "float8_cast",
+        "",
+        "an activation, a gradient or a weight cast to 8 bit once; recipes with more passes ask for more rows",
+        _FEATURES,
+        forward=(1, CAST_BYTES / 2),
+        backward=(1, CAST_BYTES / 2),
+        is_optional=True,
+        is_on_request=True,
+    ),
+    same_product={Direction.BACKWARD: tuple(_FEATURES)},
 )
-CAST = replace(_CAST, is_on_request=True, same_product={Direction.BACKWARD: tuple(_CAST.features)})

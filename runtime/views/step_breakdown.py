@@ -110,10 +110,7 @@ def operator_rows(estimate: Estimate) -> list[dict[str, Any]]:
     whole_s = sum(total.time_s for total in totals)
     return [
         {
-            "operator": total.operator,
-            "role": total.role,
-            "direction": total.direction,
-            "calls": total.calls,
+            **values_of(total, "operator", "role", "direction", "calls"),
             "mean_time_s": total.time_s / total.calls,
             "device_time_s": total.time_s,
             "share_percent": 100 * total.time_s / whole_s,
