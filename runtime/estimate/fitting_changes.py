@@ -31,11 +31,15 @@ class FittingChange:
 
     @property
     def fields_text(self) -> str:
-        """The fields in words: `pp 2, dp 8`, with the devices where they are more."""
-        fields = ", ".join(
+        """The fields in words: `pp 2, dp 8`."""
+        return ", ".join(
             f"{name} {'even' if value is None else value}" for name, value in self.fields.items()
         )
-        return fields if self.more_devices is None else f"{fields} ({self.more_devices:,} devices)"
+
+    @property
+    def devices_text(self) -> str:
+        """The number of devices in words, where they are more."""
+        return "" if self.more_devices is None else f"{self.more_devices:,} devices"
 
 
 def fitting_changes(
