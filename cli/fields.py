@@ -27,7 +27,7 @@ from kernelcast.runtime.request.fields import (
     renamed,
 )
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 
 _MOST_LIST_BYTES = 1 << 24
