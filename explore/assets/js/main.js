@@ -235,7 +235,7 @@ function takeRows(found) {
   byId("table-title").textContent = rows.length ? `Best ${whole(rows.length)} layouts` : "No layout fits";
   if (!rows.length && !state.layout) byId("answer").hidden = true;
   if (rows.length && !state.layout) soon(() => guarded(() => showLayout(rows[0].layout, rows[0])));
-  else if (estimate) mark();
+  else if (estimate && (rows.length || state.layout)) mark();
 }
 
 const same = (one, other) => LAYOUT_FIELDS.every((name) => name === "layer_split" || one[name] === other[name]);
