@@ -209,7 +209,7 @@ def measure_warm(bundle: str) -> dict[str, float]:
 
 def measure_search(bundle: str, **asked: object) -> dict[str, float]:
     """Seconds and counts of a search, memory not limited unless asked; models are loaded before."""
-    from kernelcast.runtime.request.number_set import NumberSet
+    from kernelcast.runtime.request.field_types import NumberSet
     from kernelcast.runtime.search.question import Question
     from kernelcast.runtime.search.space import Space
     from kernelcast.runtime.search.sweep import sweep

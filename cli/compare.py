@@ -17,7 +17,7 @@ from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.request.fields import REQUEST, FrameworkName
-from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.request.layout import read_request
 from kernelcast.runtime.views.formatting import percent, rate, seconds
 from kernelcast.validate.compare.compared_step import (
     ComparedStep,

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from kernelcast.cli.printable import RED, styled
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import Facts, facts, heading, is_quiet, title, warning, wrapped
+from kernelcast.cli.terminal import RED, Facts, facts, heading, is_quiet, styled, title, warning, wrapped
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.attention_kernel import KERNEL
 from kernelcast.runtime.answers.fabric_choice import FabricUse

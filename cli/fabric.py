@@ -12,13 +12,16 @@ from kernelcast.cli import completion, option
 from kernelcast.cli.tables import print_table, text_table
 from kernelcast.cli.terminal import Shown
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
-from kernelcast.runtime.bundle.described_fabric import described_fabrics, fingerprint_of, with_description
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
+from kernelcast.runtime.bundle.manifest import described_fabrics, fingerprint_of, with_description
 from kernelcast.runtime.errors import DataError, UsageError, error_context, needs_extra, shown
 from kernelcast.runtime.hardware.collectives import Setting, collective_us, least_us, ring_bytes, whole_bytes
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.fabric import BETWEEN_KINDS, INSIDE_KINDS, TOPOLOGIES, Fabric
-from kernelcast.runtime.hardware.fabric_file import (
+from kernelcast.runtime.hardware.fabric import (
+    BETWEEN_KINDS,
+    INSIDE_KINDS,
+    TOPOLOGIES,
+    Fabric,
     fabric_from_values,
     fabric_named,
     fabric_toml,

@@ -18,7 +18,7 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.goals import RANK_BY, Wish
 from kernelcast.runtime.request.field_types import FLAG, Field, FieldType, choice, number, option_name
 from kernelcast.runtime.request.fields import FIT_PROBABILITY, GPU_MEMORY, MEMORY, REQUEST, WISHES, renamed
-from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 
 _MOST_LIST_BYTES = 1 << 24

@@ -17,8 +17,8 @@ from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.models import FoundModel, find_model
+from kernelcast.runtime.request.model import FoundModel, ModelConfig
+from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.small_file import STDIN, read_small_file, read_small_input
 
 if TYPE_CHECKING:

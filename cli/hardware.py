@@ -17,7 +17,8 @@ from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.attention_kernels import FUSED
 from kernelcast.runtime.hardware.devices import Device, device
-from kernelcast.runtime.hardware.sustained import sustained_flops_per_s, sustained_origin
+from kernelcast.runtime.hardware.limits import sustained_flops_per_s, sustained_origin
+from kernelcast.runtime.json_text import plain_values
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
@@ -146,10 +147,7 @@ def _values(found: Hardware) -> dict[str, Any]:
     return {
         "name": found.name,
         "device": row.title,
-        "memory_bytes": row.memory_bytes,
-        "memory_bytes_per_s": row.memory_bytes_per_s,
-        "flops_per_s": dict(row.flops_per_s),
-        "power_w": row.power_w,
+        **plain_values(row, "memory_bytes", "memory_bytes_per_s", "flops_per_s", "power_w"),
         "source_of_peaks": row.source,
         "sustained_flops_per_s": sustained_flops_per_s(row, _TYPE),
         "fabric": found.fabric,

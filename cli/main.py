@@ -9,8 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
-from kernelcast.cli.printable import printable_streams
-from kernelcast.cli.terminal import remember_typed
+from kernelcast.cli.terminal import printable_streams, remember_typed
 from kernelcast.runtime.errors import KernelcastError, one_line
 from kernelcast.runtime.spelling import nearest_names
 

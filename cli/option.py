@@ -14,7 +14,7 @@ import click
 from kernelcast.cli import completion
 from kernelcast.cli.terminal import Shown, print_json
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.request.fields import OPTIONS
 
 F = TypeVar("F", bound=Callable[..., Any])

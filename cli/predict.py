@@ -35,11 +35,11 @@ from kernelcast.cli.terminal import Shown, command_line, is_quiet, print_next, s
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
-from kernelcast.runtime.estimate.provenance import other_software, software_warning
+from kernelcast.runtime.estimate.doubts import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.fields import REQUEST, SAMPLES
-from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.request.model import FoundModel
 
 if TYPE_CHECKING:
     from kernelcast.runtime.frameworks.layout_files import Source

@@ -15,8 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kernelcast.cli.printable import controlling, printable_streams
-from kernelcast.cli.terminal import is_quiet
+from kernelcast.cli.terminal import controlling, is_quiet, printable_streams
 from kernelcast.runtime.errors import printable
 
 _SECONDS_BETWEEN_LINES = 20.0

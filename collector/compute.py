@@ -17,7 +17,7 @@ from kernelcast.collector.plans.plan import compute_points
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Again, Settings
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import Operator
 from kernelcast.runtime.terminations import interrupts_held, terminations_interrupt
 from kernelcast.store import Database, PointKey, Run, Sample, Status

@@ -10,7 +10,7 @@ from kernelcast.collector.benches import Place
 from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 
 Again: TypeAlias = Literal["no", "all", "flagged"]
 """Which points of a database are measured again."""

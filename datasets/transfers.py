@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from kernelcast.datasets.build import TABLES, bundle_file
 from kernelcast.datasets.tables import database_of, tables_for, write_or_check
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.answers.ranges import doublings_beyond
-from kernelcast.runtime.answers.sources import source_of
+from kernelcast.runtime.answers.sources import doublings_beyond, source_of
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.catalogue.hardware import measured_hardware
-from kernelcast.runtime.hardware.devices import device, device_named
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.hardware.roofline import Rates
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device, device_named
+from kernelcast.runtime.hardware.limits import Rates
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 from kernelcast.runtime.shipped import TRANSFERS
 from kernelcast.store.doubts import NEVER_TRAIN

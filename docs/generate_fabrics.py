@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.docs.markdown import filled
-from kernelcast.runtime.hardware.fabric_file import DEFAULTS
+from kernelcast.runtime.hardware.fabric import DEFAULTS
 
 PAGE = Path(__file__).resolve().parent / "fabrics.md"
 

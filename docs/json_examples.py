@@ -21,14 +21,14 @@ from kernelcast.docs import example_traces
 from kernelcast.plan import plan
 from kernelcast.runtime import Estimator, predict, read_bundle
 from kernelcast.runtime.answers import warnings
-from kernelcast.runtime.answers.step_errors import shipped_step_errors
+from kernelcast.runtime.answers.uncertainty import shipped_step_errors
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.shipped import BUNDLES, FABRICS
-from kernelcast.runtime.stack.stack_file import stack_named
+from kernelcast.runtime.stack.stack import stack_named
 from kernelcast.runtime.views.pictures import pictures
 from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.limits import Limits

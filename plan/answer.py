@@ -13,7 +13,7 @@ from kernelcast.plan.simulation import Draws, Simulated, quantiles, simulate
 from kernelcast.runtime.dataclass import asdict, dataclass, field, replace
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.step_spread import StepSpread
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values
 
 PLAN_FORMAT = "kernelcast.run-plan/1"
 LEVELS = (0.5, 0.9, 0.95)
@@ -194,7 +194,7 @@ class Plan:
 
     def to_dict(self, *, with_fan: bool = False) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.run-plan/1` (docs/json.md); `with_fan` adds tokens over days."""
-        found, run, energy = self.expected, self.run, self.energy_kwh
+        found, run = self.expected, self.run
         values = {
             "format": PLAN_FORMAT,
             "days": {
@@ -202,22 +202,17 @@ class Plan:
                 "productive": found.work_s / _S_PER_DAY,
                 **{f"p{round(100 * level)}": one for level, one in zip(LEVELS, self.days, strict=True)},
             },
-            "goodput": found.goodput,
-            "goodput_interval": list(self.goodput_interval),
+            **plain_values(self, "expected.goodput", "goodput_interval"),
             "lost_days": {name: lost_s / _S_PER_DAY for name, lost_s in found.lost_s.items()},
-            "interruptions": found.failures,
-            "helps_days": dict(self.helps),
-            **values_of(self, "gpu_hours", "cost"),
-            "energy_kwh": None if energy is None else energy[0],
-            "energy_is_limit": None if energy is None else energy[1],
-            "steps": run.steps,
-            "tokens": self.tokens,
+            **plain_values(self, interruptions="expected.failures", helps_days="helps"),
+            **plain_values(self, "gpu_hours", "cost"),
+            **dict(zip(("energy_kwh", "energy_is_limit"), self.energy_kwh or (None, None), strict=True)),
+            **plain_values(self, "run.steps", "tokens"),
             "step": {
                 "p50_s": self.estimate.step_time_s,
                 "p90_s": self.estimate.step_time_s * self.spread.p90,
                 "p99_s": self.estimate.step_time_s * self.spread.p99,
-                "mean_s": run.step_s,
-                "interval_s": None if self.estimate.interval_s is None else list(self.estimate.interval_s),
+                **plain_values(self, mean_s="run.step_s", interval_s="estimate.interval_s"),
             },
             "failures": {
                 **self.rate.to_dict(),
@@ -227,20 +222,15 @@ class Plan:
                 **asdict(self.checkpoint),
                 "every_steps": run.interval_steps,
                 "every_s": run.interval_steps * run.step_s,
-                "is_best": self.is_best_interval,
-                "daly_steps": self.daly_steps,
+                **plain_values(self, "daly_steps", is_best="is_best_interval"),
             },
             "restart": {**asdict(self.restart), "total_s": self.restart.total_s},
-            "nodes": self.nodes,
-            "spares": self.spares,
-            "gpus": self.estimate.parallelism.world_size,
+            **plain_values(self, "nodes", "spares", gpus="estimate.parallelism.world_size"),
             "elastic_ratio": self.elastic_ratio,
             "simulations": len(self.draws.step),
             "seed": self.seed,
-            "layout": self.estimate.parallelism.degrees,
-            "model": self.estimate.model.name,
-            "intervals": [list(one) for one in self.intervals],
-            "warnings": list(self.warnings),
+            **plain_values(self, layout="estimate.parallelism.degrees", model="estimate.model.name"),
+            **plain_values(self, "intervals", "warnings"),
         }
         if with_fan:
             values["fan"] = [list(one) for one in self.fan]

@@ -118,8 +118,7 @@ class FailureRate:
         return {
             "per_1000_node_days": self.mean,
             "interval": None if math.isinf(self.events) else list(self.interval()),
-            "shape": self.shape,
-            "origin": self.origin,
+            **plain_values(self, "shape", "origin"),
         }
 
 

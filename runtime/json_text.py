@@ -26,14 +26,24 @@ def _finite(value: Any) -> Any:
     return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def values_of(one: object, *names: str) -> dict[str, Any]:
-    """Some attributes of an object, by their names and in this order."""
-    return {name: getattr(one, name) for name in names}
+def values_of(one: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Some attributes of an object, by their names and in this order, then others by new names.
+
+    A name may be a path: `estimate.step_time_s` is found under `step_time_s`, and is None where `estimate` is.
+    """
+    paths = {name.rpartition(".")[2]: name for name in names} | renamed
+    return {name: _at(one, path) for name, path in paths.items()}
 
 
-def plain_values(one: object, *names: str) -> dict[str, Any]:
-    """Some attributes of an object as JSON has them: dataclasses and mappings are tables, tuples are lists."""
-    return {name: _plain(value) for name, value in values_of(one, *names).items()}
+def _at(one: Any, path: str) -> Any:
+    for name in path.split("."):
+        one = None if one is None else getattr(one, name)
+    return one
+
+
+def plain_values(one: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """`values_of` as JSON has them: dataclasses and mappings are tables, tuples are lists."""
+    return {name: _plain(value) for name, value in values_of(one, *names, **renamed).items()}
 
 
 def _plain(value: Any) -> Any:

@@ -18,8 +18,7 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.devices import Device, device_named
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Device, Load, device_named
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
 from kernelcast.sampling.by_prior import calls_us
 from kernelcast.store import Database, Run

@@ -12,7 +12,7 @@ from kernelcast.collector.measuring.measurer import device_memory_bytes, point_b
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.json_text import values_of
 from kernelcast.sampling.by_prior import points_by_prior
 from kernelcast.sampling.cost import (

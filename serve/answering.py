@@ -18,12 +18,12 @@ from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.runtime.frameworks.software import choose_software, frameworks
 from kernelcast.runtime.hardware.attention_kernels import all_kernels, kernels_on
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.fabric import Fabric
-from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_named, shipped_fabrics
+from kernelcast.runtime.hardware.fabric import Fabric, fabric_from_values, fabric_named, shipped_fabrics
 from kernelcast.runtime.json_text import values_of
-from kernelcast.runtime.request.models import FoundModel, built_in_name, unknown_model
+from kernelcast.runtime.request.model import FoundModel
+from kernelcast.runtime.request.models import built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
-from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
+from kernelcast.runtime.stack.stack import shipped_stacks, stack_named
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 from kernelcast.serve.messages import known_fields, require_field
 from kernelcast.serve.warm import Warm

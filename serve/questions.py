@@ -17,8 +17,8 @@ from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import write_layout
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.request.field_types import require_integer
-from kernelcast.runtime.request.models import FoundModel
-from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.request.layout import read_request
+from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.search.choices import choices
 from kernelcast.runtime.search.compact import compact_search
 from kernelcast.runtime.search.question import Question

@@ -8,7 +8,7 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.frameworks.slurm import OPTIONS
-from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.request.model import FoundModel
 from kernelcast.serve.answering import find_fabric, find_model
 from kernelcast.serve.messages import known_fields
 from kernelcast.serve.schemas import WALLTIME

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
-from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device_named
 from kernelcast.runtime.hardware.limits import limits, node_bytes_per_s
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.database import Database

@@ -13,7 +13,7 @@ from kernelcast.runtime.bundle.fingerprint import (
     canonical_json,
     content_digest,
 )
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import plain_mapping
 from kernelcast.store.records import Status

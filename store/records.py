@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Required, Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, Load
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
 from kernelcast.store.canonical import canonicalise, record_digest, rounded
 from kernelcast.store.statistics import middle_five_mean_us, quiet_us, spread

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernelcast.runtime.answers.ranges import doublings_beyond, layout_doublings
-from kernelcast.runtime.bundle.interval import LEVEL, Interval
-from kernelcast.runtime.bundle.widening import PRIOR, HeldOut, Widening
+from kernelcast.runtime.answers.sources import doublings_beyond, layout_doublings
+from kernelcast.runtime.bundle.interval import LEVEL, PRIOR, HeldOut, Interval, Widening
 from kernelcast.train.dataset import Array, MeasuredRange, Table
 from kernelcast.train.intervals import log_errors, log_half_widths
 from kernelcast.train.regressor import Regressor

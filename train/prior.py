@@ -1,7 +1,7 @@
 """Another device's bundle as a prior: its regressors, corrected by a few points measured on this device.
 
 The other device's times are scaled by the peaks of both devices. A Gaussian process in log space fits the points'
-deviation from them (runtime/bundle/correction.py). The interval comes from leave-one-out errors.
+deviation from them (runtime/bundle/transfer.py). The interval comes from leave-one-out errors.
 
 The points to measure leave the least uncertainty about the other workloads. The prior's errors are taken to be alike
 where workloads are (`Likeness`). Greedily, the next workload is the one that lowers the sum of the posterior variances
@@ -18,17 +18,15 @@ from typing import Self
 import numpy as np
 
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.bundle.correction import LIKENESS, Correction, centred, positions
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, content_digest
 from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.bundle.transfer import Transfer
-from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
-from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.hardware.roofline import Rates
+from kernelcast.runtime.bundle.transfer import LIKENESS, Correction, Transfer, centred, positions
+from kernelcast.runtime.catalogue.composition import transfer_log_half_width
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device_named
+from kernelcast.runtime.hardware.limits import Rates
 from kernelcast.runtime.operators import OPERATORS, Key, Operator
 from kernelcast.train.dataset import Array, Table
 

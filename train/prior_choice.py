@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.train.dataset import Table, aligned
 from kernelcast.train.prior import MOST_POINTS, Prior, corrected

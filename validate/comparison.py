@@ -88,17 +88,12 @@ class ComparedRun:
         """Plain values; errors are fractions."""
         layout = self.run.parallelism
         return {
-            "label": self.run.label,
-            "model": self.run.model.name,
+            **values_of(self, "run.label", model="run.model.name"),
             **values_of(layout, *DEGREES, "micro_batch", "micro_batches"),
-            "measured_s": self.run.measured_s,
-            "predicted_s": self.closed_form.step_time_s,
-            **plain_values(self.closed_form, "interval_s"),
-            **values_of(self, "is_inside", "error"),
+            **values_of(self, "run.measured_s", predicted_s="closed_form.step_time_s"),
+            **plain_values(self, "closed_form.interval_s", "is_inside", "error"),
             "simulated_s": self.simulated.step_time_s,
-            "simulated_error": self.simulated_error,
-            "published_error": self.run.published_error,
-            "implied_step_s": self.implied_step_s,
+            **values_of(self, "simulated_error", "run.published_error", "implied_step_s"),
             "components": [component.to_dict() for component in self.components()],
             "warnings": [str(warning) for warning in self.closed_form.warnings],
         }

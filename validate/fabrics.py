@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from kernelcast.runtime.errors import DataError, shown_path
 from kernelcast.runtime.hardware.collectives import Setting, collective, collective_us, whole_bytes
 from kernelcast.runtime.hardware.correction import MeasuredRows, corrected, rows_by_layout
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.hardware.fabric import Fabric
-from kernelcast.runtime.hardware.fabric_file import fabric_named
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
+from kernelcast.runtime.hardware.fabric import Fabric, fabric_named
 from kernelcast.store.importers import (
     Description,
     Parsed,

@@ -28,8 +28,8 @@ from kernelcast.runtime.stack.stack import (
     LeftOut,
     Stack,
     factor_index,
+    stack_named,
 )
-from kernelcast.runtime.stack.stack_file import stack_named
 from kernelcast.validate.reweighted import reweighted_step_s
 from kernelcast.validate.runs import MeasuredRun
 from kernelcast.validate.steps import AskedFile, Score, ScoredStep, asked_files

@@ -8,7 +8,7 @@ from statistics import mean
 
 import numpy as np
 
-from kernelcast.runtime.answers.step_errors import (
+from kernelcast.runtime.answers.uncertainty import (
     CarriedError,
     ErrorsOfSource,
     StepErrors,
@@ -17,7 +17,7 @@ from kernelcast.runtime.answers.step_errors import (
     step_kind,
 )
 from kernelcast.runtime.request.fields import TimelineKind
-from kernelcast.runtime.stack.stack_file import shipped_stacks, stack_named
+from kernelcast.runtime.stack.stack import shipped_stacks, stack_named
 from kernelcast.validate.steps import TODAY, AskedFile, ScoredStep, asked_files, shipped_runs
 
 MOST_VALUES = 20

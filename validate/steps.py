@@ -115,15 +115,13 @@ class ScoredStep:
 
     def to_dict(self) -> dict[str, Any]:
         run, estimate = self.run, self.estimate
-        interval_s = None if estimate is None else estimate.interval_s
         return {
             "label": run.label,
             "model": run.model.name,
             "sequence_length": run.model.sequence_length,
             **asdict(run.parallelism),
-            "measured_s": run.measured_s,
-            "predicted_s": None if estimate is None else estimate.step_time_s,
-            "interval_s": None if interval_s is None else list(interval_s),
+            **values_of(self, "run.measured_s", predicted_s="estimate.step_time_s"),
+            **plain_values(self, "estimate.interval_s"),
             **values_of(self, "error", "is_inside"),
             **values_of(run, "kind", "flag", "is_steady", "published_error"),
             "measured_memory_gib": None if run.memory_gib is None else max(run.memory_gib),
@@ -219,11 +217,8 @@ class ScoredFile:
             "runs_digest": self.file.digest,
             "is_shipped": self.path.parent == _FOLDER,
             **values_of(self.file, "site", "hardware", "stack", "source", "licence"),
-            **values_of(self, "asked", "bundle_digest", "fabric", "timeline"),
-            "applied_stack": None if self.stack is None else self.stack.name,
-            "is_fitted": self.is_fitted,
-            **plain_values(self.file, "left_out"),
-            **plain_values(self, "scores", "steps"),
+            **values_of(self, "asked", "bundle_digest", "fabric", "timeline", applied_stack="stack.name"),
+            **plain_values(self, "is_fitted", "file.left_out", "scores", "steps"),
         }
 
 

@@ -20,14 +20,9 @@ from kernelcast.runtime.frameworks.software import choose_software
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DATA
-from kernelcast.runtime.request.models import (
-    FoundModel,
-    built_in_name,
-    built_in_names,
-    library,
-    unknown_model,
-)
-from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.request.layout import read_request
+from kernelcast.runtime.request.model import FoundModel
+from kernelcast.runtime.request.models import built_in_name, built_in_names, find_model, unknown_model
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
@@ -100,15 +95,13 @@ class Answer:
             "interval_s": [found.low_s, found.high_s],
             **values_of(found, "margin", "needed_s", "max_time_s"),
             "asked_s": self.asked_s,
-            "steps": found.steps,
-            "step_time_s": found.step.expected_s,
+            **values_of(found, "steps", step_time_s="step.expected_s"),
             "step_interval_s": [found.step.low_s, found.step.high_s],
             **values_of(self, "gpus", "nodes", "price"),
             "expected": asdict(self.expected),
             "requested": asdict(self.requested),
             "settings": {
-                name: {"value": given.value, "origin": given.origin}
-                for name, given in self.settings.given.items()
+                name: values_of(given, "value", "origin") for name, given in self.settings.given.items()
             },
             "warnings": list(self.warnings),
             "provenance": self.estimate.provenance.to_dict(),
@@ -259,7 +252,7 @@ def _model(settings: Settings) -> FoundModel:
         # A file or folder that happens to be called so in the current folder is not meant: names name models.
         known = [*built_in_names(), *_names_in(models)]
         raise unknown_model(name, known, "the path of a .toml or .json file works too")
-    return library.find_model(wanted, sequence_length=settings.whole("sequence_length"))
+    return find_model(wanted, sequence_length=settings.whole("sequence_length"))
 
 
 def _bundle(settings: Settings) -> str:

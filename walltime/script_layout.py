@@ -12,7 +12,7 @@ from kernelcast.runtime.frameworks.accelerate import MODEL_NAME
 from kernelcast.runtime.frameworks.layout_files import read_layout_text
 from kernelcast.runtime.frameworks.lines import line_of
 from kernelcast.runtime.request.fields import REQUEST
-from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.settings import Given, Settings, merge

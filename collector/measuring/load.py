@@ -14,7 +14,7 @@ import time
 import torch
 
 from kernelcast.collector.machine.sensors import NoSensors, Reading, Sensors
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 
 FIRST_SECONDS = 10.0
 """Work before a level's first measurement. Power limits act within milliseconds to seconds. Heat takes minutes, costs

@@ -15,7 +15,7 @@ from kernelcast.collector.measuring.harness import Effort, measure, warm_up
 from kernelcast.collector.measuring.helper_process import BusyCores, Closeable, CompanionError
 from kernelcast.collector.measuring.load import BurstLoad, SustainedLoad
 from kernelcast.collector.measuring.outcome import Flags, Outcome, Untimed, sample_of
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Sample, Status, utc_now
 

@@ -9,7 +9,7 @@ from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.errors import UsageError, error_context, shown_path
 from kernelcast.runtime.record import check_names
 from kernelcast.runtime.request.fields import MODEL, renamed
-from kernelcast.runtime.request.models.library import load_model
+from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.small_file import NoSuchFile
 from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.toml_text import read_toml

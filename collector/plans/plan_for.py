@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kernelcast.collector.plans.plan_ranges import Messages, Plan, Ranges
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.models.library import load_model
+from kernelcast.runtime.request.models import load_model
 
 _RANGES = {"tp": "tensor_parallel", "cp": "context_parallel", "ep": "expert_parallel"}
 _DEGREE = re.compile(r"(tp|cp|ep|pp)([1-9]\d{0,5})")

@@ -6,7 +6,7 @@ from math import inf
 from typing import Annotated, ClassVar
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.record import WITH_DEFAULT, Check, Record, one_of
 from kernelcast.runtime.request.model import ModelConfig

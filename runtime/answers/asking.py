@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 from kernelcast.runtime.answers.attention_kernel import KernelChange
 from kernelcast.runtime.answers.predictor import Answer, Predictor
-from kernelcast.runtime.answers.ranges import added_half_width, widened
-from kernelcast.runtime.answers.sources import Source, left_out, source_of
+from kernelcast.runtime.answers.sources import Source, added_half_width, left_out, source_of, widened
 from kernelcast.runtime.answers.warnings import (
     LARGE_ERROR,
     AnswerWarning,

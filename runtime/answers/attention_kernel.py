@@ -20,6 +20,7 @@ from kernelcast.runtime.hardware.attention_kernels import (
     time_ratio,
 )
 from kernelcast.runtime.hardware.devices import Device, device_named
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 from kernelcast.runtime.request.fields import AS_MEASURED
 
@@ -74,9 +75,7 @@ class KernelChange:
                 "direction": direction.value,
                 "asked": self.asked,
                 "measured": measured,
-                "factor": ratio.factor,
-                "log_half_width": ratio.log_half_width,
-                "source": ratio.source,
+                **values_of(ratio, "factor", "log_half_width", "source"),
             },
         )
 

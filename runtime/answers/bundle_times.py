@@ -1,25 +1,229 @@
-"""Times of many questions by the regressors of one bundle, with random draws; and whether its devices have a format."""
+"""Times of many questions by the regressors of one bundle, with random draws, not below what devices can do.
 
-from collections.abc import Sequence
+Where a fabric is known, collectives are answered by measured rows or by a description.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
-from kernelcast.runtime.answers.asking_collectives import ask_over_fabric
 from kernelcast.runtime.answers.attention_kernel import KernelChange
-from kernelcast.runtime.answers.capping import cap_by_device, cap_by_links
-from kernelcast.runtime.answers.collective_times import Collectives
-from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
+from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
-from kernelcast.runtime.bundle.calibration import Factors
+from kernelcast.runtime.answers.warnings import extended_warning, fabric_warning
+from kernelcast.runtime.bundle.calibration import Factors, factor_of
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.devices import device_named, devices
+from kernelcast.runtime.hardware.collectives import Setting, least_us
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device_named, devices
+from kernelcast.runtime.hardware.fabric import node_of
+from kernelcast.runtime.hardware.limits import LAUNCH_FLOOR_US, clock_scale, limits, sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import Float8Recipe
 from kernelcast.runtime.step.recipes import RECIPES
+
+_US_PER_S = 1e6
+
+
+def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0.0) -> None:
+    """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
+
+    Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they are,
+    unless the step's devices have another power limit. That lowers the clock of every operator that computing limits,
+    not only of those that draw more: it is kept as a mean over many operators. The answer of a substitute takes at
+    least the launches of the operator's own kernels.
+    """
+    device = device_named(name) if (name := _device_name(bundle)) else None
+    trained_in = bundle.manifest.dtype
+    if device is None or trained_in not in ELEMENT_BYTES:
+        return
+    slower = 1 / clock_scale(device, power_limit_w)
+    held_in = {one: sustained_flops_per_s(device, one, power_limit_w) for one in ELEMENT_BYTES}
+    for one, answer in found.answers.items():
+        (operator, direction), vector, _ = one
+        row = OPERATORS[operator]
+        if row.is_collective or math.isnan(answer[0]):
+            continue
+        dtype = row.dtype_in(trained_in)
+        held = held_in[dtype]
+        known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
+        least_us = max((limit.least_us for limit in known), default=0.0)
+        source = found.sources.get(one, (operator, direction))
+        if source[0] != operator:
+            least_us = max(least_us, row.kernels.get(direction, 1) * LAUNCH_FLOOR_US)
+        entry = bundle.entries.get(source)
+        own = entry is not None and entry.load.is_sustained and not power_limit_w
+        if held is not None and not own:
+            flops = sum(limit.amount for limit in known if limit.unit == "FLOP")
+            least_us = max(least_us, flops / held * _US_PER_S)
+        if slower != 1 and known and max(known, key=lambda limit: limit.least_us).unit == "FLOP":
+            time_us, low_us, high_us = answer
+            answer = (slower * time_us, slower * low_us, slower * high_us)
+        found.answers[one] = at_least(answer, least_us)
+
+
+def cap_by_links(bundle: Bundle, found: OperatorTimes) -> None:
+    """Raise answers inside a node to what the links of the bundle's device allow, where the device is known."""
+    name = _device_name(bundle)
+    element_bytes = ELEMENT_BYTES.get(bundle.manifest.dtype)
+    by_node: dict[tuple[str, int], list[Question]] = {}
+    for one in found.answers:
+        (operator, _), vector, _ = one
+        if OPERATORS[operator].is_collective and vector[1] == 1 and vector[2] > 1:
+            by_node.setdefault((operator, int(vector[2])), []).append(one)
+    for (operator, size), questions in by_node.items():
+        node = node_of(name, size) if name else None
+        if node is None or element_bytes is None:
+            return
+        sizes = [element_bytes * one[1][0] for one in questions]
+        least_of = least_us(operator, sizes, Setting(fabric=node, nodes=1, gpus_per_node=size))
+        for one, least in zip(questions, least_of.tolist(), strict=True):
+            found.answers[one] = at_least(found.answers[one], least)
+
+
+def at_least(answer: Answer, least_us: float) -> Answer:
+    """An answer whose time and interval are not below `least_us`; one that is not known stays so."""
+    if math.isnan(answer[0]):
+        return answer
+    time_us, low_us, high_us = (max(one, least_us) for one in answer)
+    return time_us, low_us, high_us
+
+
+def _device_name(bundle: Bundle) -> str:
+    """The one GPU that the bundle was measured on; empty for none or several kinds."""
+    names = {one.device_name for one in bundle.manifest.compute if one.kind != "cpu"}
+    return names.pop() if len(names) == 1 else ""
+
+
+_UNKNOWN: Answer = (math.nan, math.nan, math.nan)
+
+
+def ask_over_fabric(
+    collectives: Collectives, questions: Iterable[Question], factors: Factors | None, *, with_warnings: bool
+) -> OperatorTimes:
+    """Ask for collectives over the fabric of `collectives`.
+
+    A calibration was fitted with the bundle's own fabric: it does not change times over another one.
+    """
+    source = collectives.source
+    factors = None if source.is_asked else factors
+    measured: list[Question] = []
+    described: dict[Key, dict[Layout, dict[float, list[Question]]]] = {}
+    for one in dict.fromkeys(questions):
+        key, (entries, nodes, gpus), _ = one
+        if source.is_measured(key, (nodes, gpus)):
+            measured.append(one)
+        else:
+            described.setdefault(key, {}).setdefault((nodes, gpus), {}).setdefault(entries, []).append(one)
+    found = _measured(collectives, measured, factors, with_warnings=with_warnings)
+    for key, layouts in described.items():
+        for layout, sizes in layouts.items():
+            _describe(collectives, key, layout, sizes, found, factor_of(factors, key[0]))
+    if with_warnings:
+        _warn(collectives, described, found)
+    return found
+
+
+def _measured(
+    collectives: Collectives, questions: list[Question], factors: Factors | None, *, with_warnings: bool
+) -> OperatorTimes:
+    """Answers of the fabric's regressors, whose elements may have another size; never below what the wire allows."""
+    source = collectives.source
+    if source.predictor is None or not questions:
+        return OperatorTimes()
+    of, to = source.element_bytes, ELEMENT_BYTES[source.predictor.bundle.manifest.dtype]
+    asked = {
+        one: (one[0], (scaled_entries(one[1][0], element_bytes=of, to=to), *one[1][1:]), one[2])
+        for one in questions
+    }
+    answered = ask(source.predictor, asked.values(), factors=factors, with_warnings=with_warnings)
+    found = OperatorTimes(problems=answered.problems)
+    for warning, questions_of in answered.concerned.items():
+        found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))
+    if with_warnings and source.is_asked:
+        names = sorted({one[0][0] for one in asked})
+        found.doubt(fabric_warning(names, fabric=source.name, is_measured=True), asked)
+    by_layout: dict[tuple[Key, Layout], list[Question]] = {}
+    for one, scaled in asked.items():
+        key, (_, nodes, gpus), _ = one
+        by_layout.setdefault((key, (nodes, gpus)), []).append(one)
+        if scaled in answered.sources:
+            found.sources[one] = answered.sources[scaled]
+    for (key, layout), own in by_layout.items():
+        least_us = _least_us(collectives, key, layout, [one[1][0] for one in own])
+        for one, least in zip(own, least_us, strict=True):
+            found.answers[one] = at_least(answered.answers[asked[one]], least)
+    return found
+
+
+def _least_us(
+    collectives: Collectives, key: Key, layout: Layout, entries: Sequence[float]
+) -> Sequence[float]:
+    """What the wire allows; 0 where no description has the layout, which may have been measured all the same."""
+    source = collectives.source
+    try:
+        if source.fabric is not None:
+            setting = source.setting(layout, collectives.gpus_per_node)
+            return list(map(float, source.least_us(key, entries, setting)))
+    except UsageError:
+        pass
+    return [0.0] * len(entries)
+
+
+def _describe(
+    collectives: Collectives,
+    key: Key,
+    layout: Layout,
+    sizes: dict[float, list[Question]],
+    found: OperatorTimes,
+    factor: float,
+) -> None:
+    """Answer one operator's messages in one layout from the description."""
+    source = collectives.source
+    answers = [_UNKNOWN] * len(sizes)
+    if source.fabric is None:
+        found.problems[key] = f"fabric {source.name} has no regressor for {key[0]}"
+    else:
+        try:
+            setting = source.setting(layout, collectives.gpus_per_node)
+            answers = source.answers(key, list(sizes), setting)
+        except UsageError as error:
+            found.problems[key] = str(error)
+    for questions, (time_us, low_us, high_us) in zip(sizes.values(), answers, strict=True):
+        for one in questions:
+            found.answers[one] = (factor * time_us, factor * low_us, factor * high_us)
+            found.sources[one] = key
+
+
+def _warn(
+    collectives: Collectives,
+    described: dict[Key, dict[Layout, dict[float, list[Question]]]],
+    found: OperatorTimes,
+) -> None:
+    source = collectives.source
+    alone = [key for key in described if source.entry_of(key) is None and key not in found.problems]
+    if alone:
+        warning = fabric_warning(sorted(key[0] for key in alone), fabric=source.name, is_measured=False)
+        found.doubt(
+            warning, (one for key in alone for sizes in described[key].values() for one in _all(sizes))
+        )
+    for key, layouts in described.items():
+        entry = source.entry_of(key)
+        if entry is None:
+            continue
+        for layout, sizes in layouts.items():
+            extended = extended_warning(key[0], layout, entry.layouts, fabric=source.name)
+            found.doubt(extended, _all(sizes))
+
+
+def _all(sizes: dict[float, list[Question]]) -> list[Question]:
+    return [one for questions in sizes.values() for one in questions]
 
 
 class BundleTimes:

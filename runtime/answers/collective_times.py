@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, FabricChoice, FabricUse
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.sources import source_of
-from kernelcast.runtime.bundle.described_fabric import described_fabrics, measured_fabrics
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.manifest import described_fabrics, measured_fabrics
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.collectives import Setting, least_us
 from kernelcast.runtime.hardware.correction import CorrectedFabric, MeasuredRows, corrected
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.operators import OPERATORS, Key
 

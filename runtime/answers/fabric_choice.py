@@ -9,8 +9,7 @@ from typing import TypeAlias
 from kernelcast.runtime.bundle.file import Bundle, read_content, verified_bundle
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.hardware.fabric import Fabric
-from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric
+from kernelcast.runtime.hardware.fabric import Fabric, fabric_named, read_fabric
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import FABRICS
 

@@ -16,7 +16,7 @@ from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.graph import Graph, check_graph
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction
 
 INPUT_NAME = "workload"

@@ -7,8 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from kernelcast.runtime.answers.ranges import LAYOUT_FEATURES, Exceeded, exceeded, is_unmeasured_layout
-from kernelcast.runtime.answers.sources import Source
+from kernelcast.runtime.answers.sources import (
+    LAYOUT_FEATURES,
+    Exceeded,
+    Source,
+    exceeded,
+    is_unmeasured_layout,
+)
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer

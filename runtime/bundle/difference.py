@@ -7,6 +7,7 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.manifest import Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.dataclass import dataclass, fields
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.operators import Direction
 
 _LevelKey = tuple[str, Direction, int]
@@ -56,17 +57,13 @@ class BundleDifference:
         """Plain values; with `format`, `a` and `b` the form `kernelcast.bundle_difference/1` (docs/json.md)."""
         return {
             "same_bytes": self.same_bytes,
-            "settings": [{"name": s.name, "a": s.a, "b": s.b} for s in self.settings],
+            "settings": [values_of(one, "name", "a", "b") for one in self.settings],
             "removed": [_summary(entry) for entry in self.removed],
             "added": [_summary(entry) for entry in self.added],
             "changed": [
                 {
-                    "operator": change.a.operator,
-                    "direction": change.a.direction.value,
-                    "processes_per_node": change.a.processes_per_node,
-                    "rows_differ": change.rows_differ,
-                    "recipe_differs": change.recipe_differs,
-                    "fields": list(change.fields),
+                    **plain_values(change, "a.operator", "a.direction", "a.processes_per_node"),
+                    **plain_values(change, "rows_differ", "recipe_differs", "fields"),
                     "a": _summary(change.a),
                     "b": _summary(change.b),
                 }
@@ -150,15 +147,9 @@ def _words(described: Mapping[str, str], other: Mapping[str, str]) -> str:
 
 def _summary(entry: RegressorEntry) -> dict[str, Any]:
     return {
-        "operator": entry.operator,
-        "direction": entry.direction.value,
-        "processes_per_node": entry.processes_per_node,
-        "load": entry.load.value,
-        "rows": entry.rows,
-        "algorithm": entry.algorithm,
-        "form": entry.form,
-        "error": entry.validation_error,
-        "coverage": entry.interval_coverage,
-        "size_bytes": entry.size_bytes,
-        "sha256": entry.sha256,
+        **plain_values(
+            entry, "operator", "direction", "processes_per_node", "load", "rows", "algorithm", "form"
+        ),
+        **plain_values(entry, error="validation_error", coverage="interval_coverage"),
+        **plain_values(entry, "size_bytes", "sha256"),
     }

@@ -13,7 +13,7 @@ from kernelcast.runtime.record import Record, record_values
 
 DIGEST_HEX_DIGITS = 32
 DESCRIBED = "described"
-"""Backend of a fabric that was described, not measured (`described_fabric.py`)."""
+"""Backend of a fabric that was described, not measured (`described_fabrics`)."""
 
 
 def canonical_json(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.bundle.protobuf import (
+from kernelcast.runtime.bundle.trees import (
     FLOATS,
     NUMBER,
     NUMBERS,
@@ -19,9 +19,9 @@ from kernelcast.runtime.bundle.protobuf import (
     TEXT,
     TEXTS,
     WORDS,
+    checked_trees,
     read_message,
 )
-from kernelcast.runtime.bundle.trees import checked_trees
 from kernelcast.runtime.errors import DataError
 
 MAX_GRAPH_BYTES = 1 << 24

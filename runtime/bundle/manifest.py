@@ -1,19 +1,28 @@
 """The manifest of a bundle: `Manifest` and one `RegressorEntry` per regressor.
 
 Reading fails closed: an unknown, missing or ill-typed field, a digest that does not fit, or an operator whose
-features differ from this version's table is a `DataError` that names it.
+features differ from this version's table is a `DataError` that names it. A described fabric is a fingerprint with the
+backend `described` that holds the fields of its description (docs/fabrics.md), a line of TOML each: `links` the name,
+the source and what is inside a node, `nics` what is between nodes; so it lives and merges like any other fabric.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
 
 from kernelcast.runtime.bundle.calibration import Calibration
-from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import (
+    DESCRIBED,
+    ComputeFingerprint,
+    FabricFingerprint,
+    SoftwareFingerprint,
+)
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS, RegressorEntry, model_file
-from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.errors import DataError, error_context
-from kernelcast.runtime.hardware.load import loads_in_words
+from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.errors import DataError, UsageError, error_context
+from kernelcast.runtime.hardware.devices import loads_in_words
+from kernelcast.runtime.hardware.fabric import Fabric, fabric_from_lines, fabric_lines
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.record import HEX, MOMENT, NAME, Record, above, one_of, read_record, record_values
 
@@ -171,3 +180,56 @@ def _fingerprint(kind: type[_Fingerprint], row: object, name: str, index: int) -
         if stated != _Described.of(found):
             raise DataError(f"digest or description does not fit the fields of {stated.digest}")
         return found
+
+
+_BETWEEN = "between."
+
+
+def fingerprint_of(fabric: Fabric) -> FabricFingerprint:
+    """The fingerprint that holds a description."""
+    lines = fabric_lines(fabric)
+    return FabricFingerprint(
+        backend=DESCRIBED,
+        gpus_per_node=fabric.devices_per_node,
+        links=tuple(line for line in lines if not line.startswith(_BETWEEN)),
+        nics=tuple(line for line in lines if line.startswith(_BETWEEN)),
+    )
+
+
+def described_fabrics(fingerprints: Iterable[FabricFingerprint], *, where: str) -> tuple[Fabric, ...]:
+    """The descriptions among fingerprints; errors begin with `where`.
+
+    Raises:
+        DataError: a description has a field that is missing, unknown or outside what is allowed.
+    """
+    return tuple(
+        _fabric((*one.links, *one.nics), where=f"{where}: described fabric")
+        for one in fingerprints
+        if one.backend == DESCRIBED
+    )
+
+
+@lru_cache(maxsize=1 << 6)
+def _fabric(lines: tuple[str, ...], *, where: str) -> Fabric:
+    return fabric_from_lines(lines, where=where)
+
+
+def with_description(manifest: Manifest, fabric: Fabric) -> Manifest:
+    """The manifest of a bundle whose fabric `fabric` describes, instead of what described it before.
+
+    Raises:
+        UsageError: the measured nodes have another number of devices.
+    """
+    measured = measured_fabrics(manifest.fabric)
+    sizes = sorted({one.gpus_per_node for one in measured})
+    if sizes and fabric.devices_per_node not in sizes:
+        known = ", ".join(map(str, sizes))
+        raise UsageError(
+            f"fabric {fabric.name} has nodes of {fabric.devices_per_node}, expected {known}, as the bundle was measured"
+        )
+    return replace(manifest, fabric=(*measured, fingerprint_of(fabric)))
+
+
+def measured_fabrics(fingerprints: Iterable[FabricFingerprint]) -> tuple[FabricFingerprint, ...]:
+    """Fabrics that collectives were measured over."""
+    return tuple(one for one in fingerprints if one.backend != DESCRIBED)

@@ -7,13 +7,11 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self
 
-from kernelcast.runtime.bundle.correction import FEATURES
-from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.bundle.transfer import Transfer
-from kernelcast.runtime.bundle.widening import Widening
+from kernelcast.runtime.bundle.interval import Interval, Widening
+from kernelcast.runtime.bundle.transfer import FEATURES, Transfer
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import DataError, error_context
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator
 from kernelcast.runtime.operators import operator as operator_named
 from kernelcast.runtime.record import (

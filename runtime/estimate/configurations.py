@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.pipeline.closed_form import StepTimes, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.simulate import simulate
+from kernelcast.runtime.pipeline.simulate import StepTimes, closed_forms, simulate
 from kernelcast.runtime.request.fields import Schedule, TimelineKind
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.layouts import SCHEDULES

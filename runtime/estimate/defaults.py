@@ -1,12 +1,12 @@
 """Defaults that a bundle or a fabric gives to a question: devices per node, a device's memory, its link to the host."""
 
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, FabricChoice
-from kernelcast.runtime.bundle.described_fabric import measured_fabrics
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.manifest import measured_fabrics
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.device_links import host_link
 from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.fabric import host_link
 
 
 def usual_gpus_per_node(bundle: Bundle) -> int | None:

@@ -12,8 +12,7 @@ from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.catalogue.hardware import PowerLaw
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.hardware.devices import Device
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, Device
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
-from kernelcast.runtime.estimate.host_share import HostShare
-from kernelcast.runtime.estimate.layout_pieces import (
+from kernelcast.runtime.estimate.passes import Cuts, HostShare, Passes, better_ends
+from kernelcast.runtime.estimate.pricing import (
     MICRO_BATCH,
     ON_LINKS,
     SEND,
@@ -22,13 +22,12 @@ from kernelcast.runtime.estimate.layout_pieces import (
     Kind,
     Part,
     Prices,
+    Pricing,
+    TimesOf,
     What,
     update_kind,
 )
-from kernelcast.runtime.estimate.passes import Cuts, Passes, better_ends
-from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.overlap import Overlap
+from kernelcast.runtime.pipeline.durations import Durations, Overlap
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
@@ -254,7 +253,7 @@ class Engine:
         combines, gathers = layouts.like.overlap_gradients, layouts.like.overlap_parameters
         if not (combines or gathers):
             return None
-        from kernelcast.runtime.estimate.overlapped_update import overlapping_buckets, update_overlap
+        from kernelcast.runtime.estimate.passes import overlapping_buckets, update_overlap
 
         distinct, whose = layouts.distinct(*OF_STAGES)
         counts = np.zeros((len(distinct), structure.pp))

@@ -16,12 +16,12 @@ from kernelcast.runtime.estimate.doubts import (
     Doubt,
     Grade,
     KnownShares,
+    Provenance,
     grade_of,
     grouped,
     known_shares,
     share_of,
 )
-from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.step_spread import StepSpread, spread_of
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Self
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
-from kernelcast.runtime.answers.step_errors import (
+from kernelcast.runtime.answers.uncertainty import (
     StepErrors,
+    around,
     devices_of,
+    draws_for,
+    interval,
     is_carried,
     shipped_step_errors,
     step_kind,
+    unexplained,
 )
-from kernelcast.runtime.answers.uncertainty import around, draws_for, interval, unexplained
 from kernelcast.runtime.answers.warnings import (
     AnswerWarning,
     concurrency_warning,
@@ -41,8 +44,8 @@ from kernelcast.runtime.estimate.defaults import (
     host_link_bytes_per_s,
 )
 from kernelcast.runtime.estimate.device_memory import device_memory
+from kernelcast.runtime.estimate.doubts import provenance_of
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory.stages import on_cpu
 from kernelcast.runtime.operators import OPERATORS, Key
@@ -119,7 +122,7 @@ class Estimator:
             DataError: the file is missing, damaged, or of another version.
         """
         if isinstance(stack, str):
-            from kernelcast.runtime.stack.stack_file import find_stack
+            from kernelcast.runtime.stack.stack import find_stack
 
             stack = find_stack(stack)
         return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=stack)

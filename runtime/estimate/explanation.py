@@ -4,15 +4,14 @@ from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.attention_kernel import KERNEL
-from kernelcast.runtime.answers.ranges import ELEMENTS, exceeded
-from kernelcast.runtime.answers.sources import source_of
+from kernelcast.runtime.answers.sources import ELEMENTS, exceeded, source_of
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.operators import OPERATORS, Direction, role_name
 from kernelcast.runtime.spelling import alternatives
 
@@ -78,26 +77,18 @@ class Explanation:
         """Plain values for JSON, see docs/json.md."""
         entry = self.entry
         return {
-            "operator": self.operator,
-            "role": self.role,
-            "direction": self.direction.value,
-            "vector": list(self.vector),
-            "features": [feature.to_dict() for feature in self.features],
-            "elements": None if self.elements is None else self.elements.to_dict(),
-            "time_us": self.time_us,
+            **plain_values(
+                self, "operator", "role", "direction", "vector", "features", "elements", "time_us"
+            ),
             "interval_us": [self.low_us, self.high_us],
             "calibration_factor": self.calibration_factor,
             "kernel_factor": 1.0 if self.kernel is None else self.kernel.values["factor"],
             **values_of(self, "calls", "total_s", "share"),
             "regressor": {
-                "operator": entry.operator,
-                "direction": entry.direction.value,
+                **plain_values(entry, "operator", "direction"),
                 "factor": self.factor,
-                **values_of(entry, "algorithm", "form", "rows", "validation_error", "extrapolation_error"),
-                "interval_coverage": entry.interval_coverage,
-                "layouts": [list(layout) for layout in entry.layouts],
-                "processes_per_node": entry.processes_per_node,
-                "load": entry.load.value,
+                **plain_values(entry, "algorithm", "form", "rows", "validation_error", "extrapolation_error"),
+                **plain_values(entry, "interval_coverage", "layouts", "processes_per_node", "load"),
             },
         }
 

@@ -1,4 +1,4 @@
-"""Passes of one structure's layouts through their chunks, from the times of their blocks, and cuts into chunks."""
+"""Passes of one structure's layouts through their chunks, from times of their blocks, and what overlaps with them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,13 +6,135 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.estimate.configurations import Structure
+from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.estimate.configurations import Rows, Structure, Times
+from kernelcast.runtime.memory.stages import offloaded_by_layers
+from kernelcast.runtime.pipeline.durations import Overlap, gathered_together_us, gathered_us, slowed_us
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT, balanced_ends
-from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, sum_of
+from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, exposed_us, sum_of
 from kernelcast.runtime.step.chunks import Chunk, StageKind
+from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.host import Host
+from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
 
-Times = NDArray[np.float64]
+_TYPES = {2: "bfloat16", 4: "float32", 8: "float64"}
+"""A type with this number of bytes per element: the size of activations depends only on it."""
+
+
+class HostShare:
+    """The host of an engine's devices; its link moves `link_bytes_per_s` unless layouts state another rate."""
+
+    def __init__(
+        self, model: ModelConfig, link_bytes_per_s: float | None, *, element_bytes: int, draws: int
+    ) -> None:
+        self.model, self.link_bytes_per_s = model, link_bytes_per_s
+        self.element_bytes, self.draws = element_bytes, draws
+
+    def _host(self, layouts: Layouts, rows: Rows) -> Host | None:
+        """Its rates; all layouts have the same.
+
+        Raises:
+            UsageError: a rate that is needed is not known.
+        """
+        return Host.of(layouts.parallelism(int(rows[0])), self.link_bytes_per_s) if len(rows) else None
+
+    def update_us(
+        self, layouts: Layouts, rows: Rows, take_apart: Callable[[Layouts, int], Decomposition]
+    ) -> Times | float:
+        """Time of the host's part of every stage's update, [configs, stages] of one pp; 0 without a part."""
+        if not layouts.like.offload_optimizer:
+            return 0.0
+        host = self._host(layouts, rows)
+        if host is None:
+            return 0.0
+        distinct, whose = layouts.distinct(*OF_STAGES, "zero")
+        known = {
+            row: [parts.host_update_us(stage, host) for stage in parts.stages]
+            for row in sorted(set(whose[rows].tolist()))
+            for parts in (take_apart(distinct, row),)
+        }
+        return np.repeat([known[row] for row in whose[rows].tolist()], 1 + self.draws, axis=0)
+
+    def beside_copies(
+        self, layouts: Layouts, rows: Rows, layers: tuple[BlockTimes, ...]
+    ) -> tuple[BlockTimes, ...]:
+        """Times of layers whose activations go to the host overlapped with the forward pass, and come back later.
+
+        Like an overlapped collective, a copy adds the time that compute does not hide, at least the exposed share.
+        """
+        share = layouts.like.exposed_share
+        host = self._host(layouts, rows) if layouts.like.offload_activations else None
+        if host is None:
+            return layers
+        columns = (*OF_STAGES, "micro_batch", "sequence_parallel", "recompute")
+        distinct, whose = layouts.take(rows).distinct(*columns)
+        sent = offloaded_by_layers(self.model, distinct, dtype=_TYPES[self.element_bytes])
+        copies_us = np.repeat(sent[:, whose] / host.link, 1 + self.draws, axis=1)
+        return tuple(
+            replace(
+                layer,
+                forward_us=layer.forward_us + exposed_us(copy_us, layer.forward_us, share),
+                backward_us=layer.backward_us + exposed_us(copy_us, layer.backward_us, share),
+            )
+            for layer, copy_us in zip(layers, copies_us, strict=True)
+        )
+
+
+def overlapping_buckets(
+    parts: Decomposition, stages: tuple[StageKind, ...], chunks_per_stage: int
+) -> list[int]:
+    """Buckets of one chunk of every stage; a stage's parameters count as evenly spread over its chunks."""
+    of_kind = {
+        stage: parts.data_parallel.buckets(-(-parts.parameters(stage) // chunks_per_stage))
+        for stage in dict.fromkeys(stages)
+    }
+    return [of_kind[stage] for stage in stages]
+
+
+def update_overlap(
+    structure: Structure,
+    *,
+    forward_us: Times,
+    send_us: Times,
+    completing_us: Times,
+    links_us: tuple[Times, Times],
+    gradients_us: Times | None,
+    gather_us: Times | None,
+    buckets: Times,
+    exposed_share: float,
+) -> Overlap:
+    """Effect of the update's collectives on the passes that they overlap (docs/timeline.md).
+
+    `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks],
+    and so are both of `links_us`, how long these passes use the same links for their own collectives. `gradients_us`
+    and `gather_us`, None where they overlap with nothing, and `buckets` are [configs, stages]. The chunks of a stage
+    share its collectives evenly.
+    """
+    of_chunk, nothing = structure.per_chunk(buckets), np.zeros_like(forward_us)
+
+    def shared(of_stage: Times) -> Times:
+        return structure.per_chunk(of_stage / structure.chunks_per_stage)
+
+    first_us = last_us = nothing
+    if gather_us is not None and structure.virtual_stages > 1:
+        stages = buckets.shape[1]
+        first_us = gathered_together_us(
+            forward_us, send_us, shared(gather_us), of_chunk, exposed_share, links_us[0], stages
+        )
+    elif gather_us is not None:
+        first_us = gathered_us(forward_us, shared(gather_us), of_chunk, exposed_share, links_us[0])
+    if gradients_us is not None:
+        last_us = slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share, links_us[1])
+    return Overlap(
+        first_us=first_us,
+        last_us=last_us,
+        buckets=np.ones_like(buckets) if gradients_us is None else buckets,
+        # The chunks of a stage are nearly alike.
+        link_us=structure.per_stage(links_us[1]) / structure.virtual_stages,
+    )
+
+
 ChunkKind = tuple[bool, tuple[int, ...], tuple[int, ...], bool]
 """A chunk: whether it has the model's first end, layers of each kind, layers not recomputed, whether it has the last
 end."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.json_text import plain_values
 from kernelcast.runtime.shipped import STEP_SPREAD
 
 _WIDTH = 2.0
@@ -67,10 +68,7 @@ class StepSpread:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "p90": self.p90, "p99": self.p99, "mean": self.mean, "std": self.std,
-            "p99_range": list(self.p99_range), "publishers": self.publishers,
-        }  # fmt: skip
+        return plain_values(self, "p90", "p99", "mean", "std", "p99_range", "publishers")
 
 
 @cache

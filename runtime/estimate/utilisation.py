@@ -20,7 +20,7 @@ from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.runtime.operators.float8 import FLOAT8
+from kernelcast.runtime.operators.gemm import FLOAT8
 from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT
 from kernelcast.runtime.step.decomposition import Block, Decomposition
 from kernelcast.runtime.step.op import Call

@@ -63,17 +63,6 @@ class Processes(Row):
         return Found({"devices": devices} | ({"gpus_per_node": devices // machines} if machines else {}))
 
 
-class Accumulated(Row):
-    """Micro-batches that are accumulated."""
-
-    keys = ("--gradient-accumulation-steps",)
-    fields = ("micro_batches",)
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        """One where it is not set."""
-        return Found({"micro_batches": _DEGREE.parse(self.keys[0], settings.get(self.keys[0], 1))})
-
-
 class Sharding(Row):
     """ZeRO's stage by DeepSpeed or FSDP; none is data parallelism with whole replicas."""
 
@@ -155,7 +144,7 @@ def flags_of_file(text: str) -> dict[str, Any]:
 ACCELERATE = Framework(
     title="Hugging Face's Trainer",
     table="accelerate.toml",
-    own=(Processes(), Accumulated(), Sharding(), Checkpointed(), Length(), NoPadding()),
+    own=(Processes(), Sharding(), Checkpointed(), Length(), NoPadding()),
     parse=_parse,
     render=render_shell,
     is_form_of=lambda text: not text.lstrip().startswith("{") and _IS_SCRIPT.search(text) is not None,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from kernelcast.runtime.frameworks.nested import nested
 from kernelcast.runtime.frameworks.rows import Settings
 from kernelcast.runtime.frameworks.slurm import script_variables
 
@@ -49,15 +50,7 @@ def parse_flat(text: str, keys: Collection[str]) -> Settings:
 
 
 def render_yaml(settings: Settings) -> str:
-    """YAML of settings with keys `table.name`, as they come; a table stands where its first key does."""
-    tables: dict[str, Any] = {}
-    for key, value in settings.items():
-        *outer, name = key.split(".")
-        table = tables
-        for one in outer:
-            table = table.setdefault(one, {})
-        table[name] = value
-    return "\n".join(_lines(tables, ""))
+    return "\n".join(_lines(nested(settings), ""))
 
 
 def _lines(table: dict[str, Any], indent: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     ExpertTensorParallel,
     Heads,
     Recompute,
+    Tokenizer,
     usual_model,
 )
 from kernelcast.runtime.frameworks.rows import (
@@ -28,14 +29,19 @@ from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 
 
 class Launch(Row):
-    """torchrun's nodes and processes per node: the devices of the job. WORLD_SIZE counts where they are not given."""
+    """Nodes and processes per node, by default torchrun's: the devices of the job. WORLD_SIZE counts where they are not
+    given. `is_written`: False for a configuration file, which says nothing of them.
+    """
 
-    flags = LAUNCHER
-    keys = (*flags, WORLD_SIZE)
     fields = ("devices", "gpus_per_node")
+
+    def __init__(self, flags: tuple[str, str] = LAUNCHER, *, is_written: bool = True) -> None:
+        self.flags, self.keys, self.is_written = flags, (*flags, WORLD_SIZE), is_written
 
     def write(self, facts: Facts) -> Part:
         """As many processes on every node, as torchrun wants it."""
+        if not self.is_written:
+            return Part()
         devices, per_node = facts["devices"], facts["gpus_per_node"]
         processes = devices if devices <= per_node else gcd(devices, per_node)
         settings = dict(zip(self.flags, (devices // processes, processes), strict=True))
@@ -52,8 +58,44 @@ class Launch(Row):
         return Found({} if world is None else {"devices": world})
 
 
-class Pipeline(Row):
-    """Schedule and cut: the interleaved schedule is the one with several chunks per stage."""
+class Chunks(Row):
+    """Schedule and cut: the interleaved schedule has several chunks per stage; uneven cuts have a layout."""
+
+    layout: str
+    fields = ("schedule", "virtual_stages", "layer_counts")
+
+    def of_chunks(self, facts: Facts) -> Settings:
+        """Settings of several chunks of the same size per stage."""
+        raise NotImplementedError
+
+    def write(self, facts: Facts) -> Part:
+        """Chunks of the same size by their number or size, others by the layout."""
+        schedule, counts = facts["schedule"], facts["layer_counts"]
+        used = "interleaved" if facts["virtual_stages"] > 1 else "1f1b"
+        name = "1F1B" if used == "1f1b" else "interleaved 1F1B"
+        lost = () if schedule == used else (f"schedule {schedule} ({name} is used)",)
+        if len(set(counts)) > 1:
+            return Part({self.layout: layout_text(counts)}, lost)
+        return Part(self.of_chunks(facts) if facts["virtual_stages"] > 1 else {}, lost)
+
+    def read_layout(self, settings: Settings, pp: int) -> Found:
+        """The chunks of the layout that is set."""
+        counts = read_layout_text(str(settings[self.layout]), self.layout)
+        chunks, rest = divmod(len(counts), pp)
+        if rest:
+            raise UsageError(f"{self.layout} has {len(counts)} chunks, expected a multiple of pp ({pp})")
+        return self.found(chunks, counts)
+
+    def found(self, virtual_stages: int, counts: tuple[int, ...] | None, otherwise: str = "") -> Found:
+        """Schedule and cut; without `counts` an error that begins with `otherwise`."""
+        if counts is None:
+            raise UsageError(f"{otherwise}, expected chunks of whole layers")
+        schedule = "interleaved" if virtual_stages > 1 else "1f1b"
+        return Found({"schedule": schedule, "virtual_stages": virtual_stages, "layer_counts": counts})
+
+
+class Pipeline(Chunks):
+    """Megatron-LM's flags of both."""
 
     layout = "--pipeline-model-parallel-layout"
     per_chunk = "--num-layers-per-virtual-pipeline-stage"
@@ -62,53 +104,31 @@ class Pipeline(Row):
     last = "--decoder-last-pipeline-num-layers"
     ends = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
     keys = (layout, per_chunk, chunks, first, last, *ends)
-    fields = ("schedule", "virtual_stages", "layer_counts")
 
-    def write(self, facts: Facts) -> Part:
-        """Chunks of the same size by their size, others by the layout."""
-        schedule, counts = facts["schedule"], facts["layer_counts"]
-        used = "interleaved" if facts["virtual_stages"] > 1 else "1f1b"
-        name = "1F1B" if used == "1f1b" else "interleaved 1F1B"
-        lost = () if schedule == used else (f"schedule {schedule} ({name} is used)",)
-        if len(set(counts)) > 1:
-            return Part({self.layout: layout_text(counts)}, lost)
-        return Part({self.per_chunk: counts[0]} if facts["virtual_stages"] > 1 else {}, lost)
+    def of_chunks(self, facts: Facts) -> Settings:
+        """The layers of a chunk."""
+        return {self.per_chunk: facts["layer_counts"][0]}
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """The layers of every chunk as Megatron-LM cuts them."""
         pp, layers = facts["pp"], facts["layers"]
         if self.layout in settings:
-            counts = read_layout_text(str(settings[self.layout]), self.layout)
-            virtual_stages, rest = divmod(len(counts), pp)
-            if rest:
-                raise UsageError(f"{self.layout} has {len(counts)} chunks, expected a multiple of pp ({pp})")
-        else:
-            numbers = {
-                key: MODEL["layers"].kind.parse(key, settings[key])
-                for key in self.keys[1:5]
-                if key in settings
-            }
-            per_chunk = numbers.get(self.per_chunk)
-            virtual_stages = numbers.get(self.chunks, layers // pp // per_chunk if per_chunk else 1)
-            # Ends that count as a layer: the chunks that hold them have one less.
-            before, after = (int(FLAG.parse(key, settings.get(key, False))) for key in self.ends)
-            found = even_cut(
-                layers + before + after,
-                pp,
-                max(1, virtual_stages),
-                numbers.get(self.first),
-                numbers.get(self.last),
-            )
-            if found is not None and min(found[0] - before, found[-1] - after) >= 0:
-                found = (found[0] - before, *found[1:-1], found[-1] - after) if len(found) > 1 else (layers,)
-            if found is None or (per_chunk is not None and per_chunk not in found and not before + after):
-                named = "".join(f", {key} {value}" for key, value in numbers.items())
-                raise UsageError(
-                    f"pp {pp}{named} does not divide {layers} layers, expected chunks of whole layers"
-                )
-            counts = found
-        schedule = "interleaved" if virtual_stages > 1 else "1f1b"
-        return Found({"schedule": schedule, "virtual_stages": virtual_stages, "layer_counts": counts})
+            return self.read_layout(settings, pp)
+        numbers = {
+            key: MODEL["layers"].kind.parse(key, settings[key]) for key in self.keys[1:5] if key in settings
+        }
+        per_chunk = numbers.get(self.per_chunk)
+        virtual_stages = numbers.get(self.chunks, layers // pp // per_chunk if per_chunk else 1)
+        # Ends that count as a layer: the chunks that hold them have one less.
+        before, after = (int(FLAG.parse(key, settings.get(key, False))) for key in self.ends)
+        ends = numbers.get(self.first), numbers.get(self.last)
+        counts = even_cut(layers + before + after, pp, max(1, virtual_stages), *ends)
+        if counts is not None and min(counts[0] - before, counts[-1] - after) >= 0:
+            counts = (counts[0] - before, *counts[1:-1], counts[-1] - after) if len(counts) > 1 else (layers,)
+        if per_chunk is not None and per_chunk not in (counts or ()) and not before + after:
+            counts = None
+        named = "".join(f", {key} {value}" for key, value in numbers.items())
+        return self.found(virtual_stages, counts, f"pp {pp}{named} does not divide {layers} layers")
 
 
 class DistributedOptimizer(Row):
@@ -214,6 +234,7 @@ MEGATRON = Framework(
         Heads(),
         GroupedQueries(),
         ExpertLayers(),
+        Tokenizer(),
         Dropout(),
         ActivationOffload(),
         OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),

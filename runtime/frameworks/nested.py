@@ -47,14 +47,19 @@ def render_toml(settings: Settings) -> str:
 
 
 def render_json(settings: Settings) -> str:
-    values: dict[str, Any] = {}
+    return json.dumps(nested(settings), indent=2)
+
+
+def nested(settings: Settings) -> dict[str, Any]:
+    """Tables of settings with keys `table.name`; a table stands where its first key does."""
+    tables: dict[str, Any] = {}
     for key, value in settings.items():
         *outer, name = key.split(".")
-        inner = values
+        table = tables
         for one in outer:
-            inner = inner.setdefault(one, {})
-        inner[name] = value
-    return json.dumps(values, indent=2)
+            table = table.setdefault(one, {})
+        table[name] = value
+    return tables
 
 
 def _leaves(values: dict[str, Any], before: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:

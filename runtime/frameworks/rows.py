@@ -60,19 +60,26 @@ class Row:
 class Same(Row):
     """A number or text under another name. Absent, it has the framework's `default`, or is unknown.
 
-    `usual`: not written where it has this value. `unset`: values that mean that it is not set.
+    `usual`: not written where it has this value. `unset`: values that mean that it is not set. `only_read`: another key
+    of a field that is written under its own.
     """
 
     def __init__(
-        self, key: str, field: str, default: Any = None, usual: Any = None, unset: Sequence[Any] = ("auto",)
+        self,
+        key: str,
+        field: str,
+        default: Any = None,
+        usual: Any = None,
+        unset: Sequence[Any] = ("auto",),
+        only_read: bool = False,
     ) -> None:
-        self.keys, self.fields = (key,), (field,)
+        self.keys, self.fields, self.only_read = (key,), (field,), only_read
         self.key, self.name, self.default, self.usual, self.unset = key, field, default, usual, unset
 
     def write(self, facts: Facts) -> Part:
         """The value as it is."""
         value = facts[self.name]
-        return Part(NOTHING if value == self.usual else {self.key: value})
+        return Part(NOTHING if self.only_read or value == self.usual else {self.key: value})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """The value, of the field's kind."""

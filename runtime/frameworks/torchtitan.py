@@ -254,14 +254,6 @@ class SavedOperators(RecomputedPartly):
         return Found({}, (self.other,) if facts["recompute"] == "selective" else ())
 
 
-class Devices(Launch):
-    """The devices for which torchrun starts processes; TOML says nothing of them."""
-
-    def write(self, facts: Facts) -> Part:
-        """Nothing: a configuration is not a launch."""
-        return Part()
-
-
 class Compiled(Row):
     """torch.compile, off unless a configuration says otherwise; PyTorch's fused RMSNorm does not need it."""
 
@@ -301,7 +293,7 @@ TORCHTITAN = Framework(
     title="torchtitan",
     table="torchtitan.toml",
     own=(
-        Devices(),
+        Launch(is_written=False),
         ExpertTensors(),
         DataParallel(),
         Pipeline(),

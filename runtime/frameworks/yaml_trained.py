@@ -2,11 +2,10 @@
 
 import re
 
-from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
+from kernelcast.runtime.frameworks.cut import even_cut
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.flat import parse_flat, render_yaml
-from kernelcast.runtime.frameworks.megatron import Launch
+from kernelcast.runtime.frameworks.megatron import Chunks, Launch
 from kernelcast.runtime.frameworks.rows import (
     Found,
     Framework,
@@ -16,61 +15,27 @@ from kernelcast.runtime.frameworks.rows import (
     Row,
     Settings,
 )
-from kernelcast.runtime.frameworks.shell import WORLD_SIZE
-from kernelcast.runtime.request.fields import LAYOUT, REQUEST
+from kernelcast.runtime.request.fields import LAYOUT
 
 
-class Nodes(Launch):
-    """The trainer's nodes and devices of a node."""
-
-    flags = ("trainer.num_nodes", "trainer.devices")
-    keys = (*flags, WORLD_SIZE)
-
-
-class Processes(Launch):
-    """The processes that Composer starts; its YAML says nothing of them."""
-
-    def write(self, facts: Facts) -> Part:
-        """Nothing: a configuration is not a launch."""
-        return Part()
-
-
-class Chunks(Row):
-    """The interleaved schedule is the one with several chunks per stage; others than even cuts have a layout."""
+class VirtualStages(Chunks):
+    """Chunks of a stage, or a layout."""
 
     key, layout = "model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"
     keys = (key, layout)
-    fields = ("schedule", "virtual_stages", "layer_counts")
 
-    def write(self, facts: Facts) -> Part:
-        """The chunks of a stage."""
-        counts, chunks = facts["layer_counts"], facts["virtual_stages"]
-        used = "interleaved" if chunks > 1 else "1f1b"
-        lost = () if facts["schedule"] == used else (f"schedule {facts['schedule']} ({used} is used)",)
-        if len(set(counts)) > 1:
-            return Part({self.layout: layout_text(counts)}, lost)
-        return Part({self.key: chunks} if chunks > 1 else {}, lost)
+    def of_chunks(self, facts: Facts) -> Settings:
+        """Their number."""
+        return {self.key: facts["virtual_stages"]}
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """The chunks of a layout, else chunks of the same size."""
+        pp, layers = facts["pp"], facts["layers"]
         if self.layout in settings:
-            counts = read_layout_text(str(settings[self.layout]), self.layout)
-            chunks, rest = divmod(len(counts), facts["pp"])
-            if rest:
-                raise UsageError(
-                    f"{self.layout} has {len(counts)} chunks, expected a multiple of pp ({facts['pp']})"
-                )
-            schedule = "interleaved" if chunks > 1 else "1f1b"
-            return Found({"schedule": schedule, "virtual_stages": chunks, "layer_counts": counts})
+            return self.read_layout(settings, pp)
         chunks = LAYOUT["virtual_stages"].kind.parse(self.key, settings.get(self.key, 1))
-        even = even_cut(facts["layers"], facts["pp"], chunks)
-        if even is None:
-            raise UsageError(
-                f"pp {facts['pp']}, {self.key} {chunks} does not divide {facts['layers']} layers, "
-                "expected chunks of whole layers"
-            )
-        schedule = "interleaved" if chunks > 1 else "1f1b"
-        return Found({"schedule": schedule, "virtual_stages": chunks, "layer_counts": even})
+        counts = even_cut(layers, pp, chunks)
+        return self.found(chunks, counts, f"pp {pp}, {self.key} {chunks} does not divide {layers} layers")
 
 
 class Granularity(Row):
@@ -161,22 +126,6 @@ class Aligned(Row):
         return Found({"objective": "dpo" if self.penalty in settings else "next_token"})
 
 
-class SampleLength(Row):
-    """The length of samples in SFT, which is not the model's."""
-
-    keys = ("model.data.train_ds.max_seq_length",)
-    fields = ("sequence_length",)
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        """As it is stated."""
-        value = settings.get(self.keys[0])
-        return Found(
-            {}
-            if value is None
-            else {"sequence_length": REQUEST["sequence_length"].kind.parse(self.keys[0], value)}
-        )
-
-
 def _framework(title: str, table: str, own: tuple[Row, ...], form: str, steps: str) -> Framework:
     found = re.compile(form)
     framework = Framework(
@@ -196,14 +145,14 @@ _SETTING = r"(?<![\w$-])(?:\w+\.)*(?:{names})[\"']?[ \t]*[:=]".format
 NEMO = _framework(
     "NeMo",
     "nemo.toml",
-    (Nodes(), Chunks(), Granularity(), Adapters(), Aligned(), SampleLength()),
+    (Launch(("trainer.num_nodes", "trainer.devices")), VirtualStages(), Granularity(), Adapters(), Aligned()),
     _SETTING(names="(?:tensor|pipeline)_model_parallel_size|ref_policy_kl_penalty|peft_scheme"),
     "trainer.max_steps",
 )
 LLM_FOUNDRY = _framework(
     "LLM Foundry",
     "llm_foundry.toml",
-    (Processes(), NoPadding(), RecomputedPartly()),
+    (Launch(is_written=False), NoPadding(), RecomputedPartly()),
     _SETTING(names="global_train_batch_size|device_train_microbatch_size"),
     "max_steps",
 )

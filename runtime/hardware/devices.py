@@ -1,8 +1,10 @@
-"""Published peaks of devices: one table, `shipped/devices.toml`, with the source of every row."""
+"""Published peaks of devices, `shipped/devices.toml`, with the source of every row; element types and load."""
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -121,3 +123,44 @@ def _device(name: str, row: Mapping[str, object]) -> Device:
         ),
         flops_per_s=MappingProxyType({dtype: rate * 1e12 for dtype, rate in flops.items()}),
     )
+
+
+ELEMENT_BYTES: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float4_e2m1fn_x2": 1,
+}
+
+
+class Load(StrEnum):
+    """Load around a measurement.
+
+    BURST: some repetitions on a device that is otherwise idle, within the power and heat that it may use for a moment.
+    SUSTAINED: the device has been busy for seconds, and is between the repetitions (on a CPU: all its cores are).
+    NOT_STATED counts as a burst where one of the two has to be chosen: that is how operators are usually measured.
+    """
+
+    NOT_STATED = ""
+    BURST = "burst"
+    SUSTAINED = "sustained"
+
+    @property
+    def is_sustained(self) -> bool:
+        """Whether it is stated to last; everything else counts as a burst."""
+        return self is Load.SUSTAINED
+
+    @property
+    def in_words(self) -> str:
+        """Its name, or `not stated`."""
+        return self.value or "not stated"
+
+
+def loads_in_words(loads: Iterable[Load]) -> str:
+    """How many are of each, such as `12 sustained, 30 burst, 1 not stated`; `none` of none."""
+    counts = Counter(loads)
+    order = (Load.SUSTAINED, Load.BURST, Load.NOT_STATED)
+    return ", ".join(f"{counts[one]} {one.in_words}" for one in order if counts[one]) or "none"

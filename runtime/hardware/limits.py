@@ -1,18 +1,147 @@
-"""What no operator can be faster than: a device's peaks, its links, and the network cards of its node."""
+"""What no operator can be faster than: peaks and sustained rates of a device, its links, its node's network cards."""
 
 import re
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.hardware.device_links import adds_up
-from kernelcast.runtime.hardware.devices import Device
-from kernelcast.runtime.operators import Direction, Operator
+from kernelcast.runtime.hardware.devices import Device, devices
+from kernelcast.runtime.hardware.fabric import adds_up
+from kernelcast.runtime.operators import Direction, Operator, OperatorClass
+from kernelcast.runtime.operators.operator import evaluate
+from kernelcast.runtime.record import Record, above
+from kernelcast.runtime.shipped import SUSTAINED
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LAUNCH_FLOOR_US = 3.0
+"""No kernel is shorter: the shortest of 180,000 measured on an A100 and a GH200 take 3.2 µs."""
+_US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates(Record):
+    """Peak rates of a device: of matrix products in one element type, and of its memory."""
+
+    device: str
+    flops_per_s: Annotated[float, above(0)]
+    bytes_per_s: Annotated[float, above(0)]
+
+    @classmethod
+    def of(cls, device: Device, dtype: str) -> Self | None:
+        """Rates of a device of the table; None if it does not compute in `dtype`."""
+        flops_per_s = device.peak_flops_per_s(dtype)
+        return (
+            None
+            if flops_per_s is None
+            else cls(device=device.name, flops_per_s=flops_per_s, bytes_per_s=device.memory_bytes_per_s)
+        )
+
+    def roofline_us(
+        self, op: Operator, direction: Direction, vectors: Sequence[Sequence[float]], element_bytes: int
+    ) -> "NDArray[np.float64]":
+        """Least time of each workload, float64 [vectors] in µs: computing or moving, and the launch of a kernel.
+
+        Only matrix products and attention are limited by computing (Williams et al., CACM 52, 2009).
+        """
+        import numpy as np  # only here: reading a bundle does not need it
+
+        found: NDArray[np.float64] = np.maximum(*self.parts_us(op, direction, vectors, element_bytes))
+        return found + LAUNCH_FLOOR_US
+
+    def parts_us(
+        self, op: Operator, direction: Direction, vectors: Sequence[Sequence[float]], element_bytes: int
+    ) -> tuple["NDArray[np.float64]", "NDArray[np.float64]"]:
+        """Least times of computing and of moving each workload, two float64 [vectors] in µs."""
+        import numpy as np
+
+        columns = dict(zip(op.features, np.array(vectors, dtype=np.float64).T, strict=True))
+        cost = op.costs[direction]
+        moved_us = element_bytes * evaluate(cost.elements, columns) / self.bytes_per_s * _US_PER_S
+        is_limited = op.operator_class is OperatorClass.COMPUTE
+        computed_us = evaluate(cost.flops, columns) / self.flops_per_s * _US_PER_S if is_limited else 0.0
+        return np.broadcast_to(computed_us, len(vectors)), np.broadcast_to(moved_us, len(vectors))
+
+
+_LAW = "power"
+_SHARES = {
+    "bfloat16": "",
+    "float16": "",
+    "float8_e4m3fn": "-float8",
+    "float8_e5m2": "-float8",
+    "float4_e2m1fn_x2": "-float4",
+}
+"""Element types that shares are known of, and what is added to the device's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """`share` of peak FLOP/s that nine of ten long matrix products stay below, of `rows`; of 1, a maker's fastest one.
+
+    `burst` is the share that one in a thousand of the short ones exceeds; `source` names the table.
+    """
+
+    share: float
+    rows: int
+    source: str
+    burst: float | None = None
+
+
+@cache
+def sustained() -> Mapping[str, Sustained]:
+    """By device, with the name of the element type after it where that is not 16 bit; most devices have none."""
+    return MappingProxyType({name: Sustained(**row) for name, row in _table().items() if name != _LAW})
+
+
+def power_exponent(architecture: str) -> float:
+    """Sustained rates of one chip at two power limits are as the limits to this power."""
+    law = _table()[_LAW]
+    return float(law.get(architecture, law["exponent"]))
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    return tomllib.loads(SUSTAINED.read_text(encoding="utf-8"))
+
+
+def sustained_origin(of: Device, dtype: str = "bfloat16") -> Device | None:
+    """The device whose share answers for `of`: itself, or the nearest in power limit of its architecture."""
+    if dtype not in _SHARES:
+        return None
+    known = [one for one in devices().values() if one.name + _SHARES[dtype] in sustained()]
+    if of in known:
+        return of
+    alike = [one for one in known if one.architecture == of.architecture]
+    return min(alike, key=lambda one: abs(one.power_w - of.power_w), default=None)
+
+
+def sustained_flops_per_s(of: Device, dtype: str, power_limit_w: float = 0.0) -> float | None:
+    """FLOP/s that GEMMs sustain on a device in a step; None if no device of its architecture was measured.
+
+    With another power limit than the device's, by `clock_scale`.
+    """
+    peak, origin = of.peak_flops_per_s(dtype), sustained_origin(of, dtype)
+    if peak is None or origin is None:
+        return None
+    return sustained()[origin.name + _SHARES[dtype]].share * peak * clock_scale(of, power_limit_w)
+
+
+def clock_scale(of: Device, power_limit_w: float = 0.0) -> float:
+    """Rates of computing at another power limit than the device's over those at its own, by the law that two limits of
+    one chip were measured to follow; 1 without another limit.
+    """
+    return (power_limit_w / of.power_w) ** power_exponent(of.architecture) if power_limit_w else 1.0
+
 
 TOLERANCE = 0.05
 """A time is impossible when it is shorter than a limit by more than this share: clocks and sizes are rounded."""
 _CACHES = 2.0
 """Memory limits what moves more than this many times the last-level cache; less may stay in it."""
-_US_PER_S = 1e6
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GM])b(?:it)?(?:/s|/sec|ps)\b.*?(?:×(\d+))?$")
 
 

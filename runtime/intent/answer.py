@@ -21,8 +21,8 @@ from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.record import Record
 from kernelcast.runtime.request.fields import DEGREES, SAMPLES, STACK
+from kernelcast.runtime.request.layout import read_request
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.reading import read_request
 
 if TYPE_CHECKING:
     from kernelcast.runtime.estimate.fitting_changes import FittingChange

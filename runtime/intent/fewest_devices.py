@@ -12,6 +12,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import step_time_for
 from kernelcast.runtime.intent.best import OpenRequest, require_answer
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.sweep import sweep
@@ -53,11 +54,9 @@ class Fewest:
     evaluated: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        late = self.by_95th_percentile
         return {
-            "step_time_s": self.step_time_s,
-            "gpus_by_median": self.by_median.parallelism.world_size,
-            "gpus_by_95th_percentile": None if late is None else late.parallelism.world_size,
+            **values_of(self, "step_time_s", gpus_by_median="by_median.parallelism.world_size"),
+            **values_of(self, gpus_by_95th_percentile="by_95th_percentile.parallelism.world_size"),
             "evaluated": list(self.evaluated),
         }
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import DATA
-from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.request.layout import read_request
 
 RankBy = Literal["time", "days", "cost", "energy"]
 RANK_BY: tuple[RankBy, ...] = get_args(RankBy)

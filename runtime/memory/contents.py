@@ -14,10 +14,12 @@ from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.attention import OUTPUT as ATTENTION_OUTPUT
 from kernelcast.runtime.step.layers.attention_core import buffer_bytes
 from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
+from kernelcast.runtime.step.layers.experts import ACTIVATION, ACTIVATION_INPUT
 from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, FURTHER, LOGITS, logit_entries, loss
 from kernelcast.runtime.step.layers.transformer_layer import (
     ATTENTION_RESIDUAL,
     INPUT,
+    INPUT_NORM,
     MLP_NORM,
     mixer_gradient_bytes,
     transformer_layer,
@@ -29,12 +31,14 @@ from kernelcast.runtime.step.sizes import Sizes
 
 _OFFLOADED: Mapping[OffloadModule, frozenset[str]] = {
     "attn_norm": frozenset({INPUT}),
-    "qkv_linear": frozenset({"input_norm", "qkv", "query_rank_norm", "kv_rank_norm"}),
+    "qkv_linear": frozenset(
+        {INPUT_NORM, "qkv", "query_rank_norm_input", "query_rank_norm", "kv_rank_norm_input", "kv_rank_norm"}
+    ),
     "core_attn": frozenset({"rope", "heads", "softmax", "attention_dropout", "attention"}),
     "attn_proj": frozenset({ATTENTION_OUTPUT}),
     "mlp_norm": frozenset({ATTENTION_RESIDUAL}),
     "expert_fc1": frozenset({"experts_up", "experts_gate_up"}),
-    "moe_act": frozenset({"experts_activation"}),
+    "moe_act": frozenset({ACTIVATION_INPUT, ACTIVATION}),
 }
 """Ops that save the inputs of Megatron-core's modules (`fine_grained_activation_offload.py`)."""
 
@@ -225,7 +229,13 @@ def _named(ops: Ops, only: str) -> Ops:
 def _offloaded(s: Sizes, input_op: Op, others: Sequence[Op], dropped: Sequence[Number], only: str) -> Kept:
     """What the modules that are offloaded keep."""
     modules = s.layout.offload_modules
-    listed = frozenset[str]().union(*(_OFFLOADED[name] for name in modules if name != "all"))
+    listed = {op_name for name in modules if name != "all" for op_name in _OFFLOADED[name]}
+    # A norm that is part of a linear is none of its own; the linear of queries, keys and values saves what it reads.
+    apart = {one.name for one in others if one.module == "layernorm"}
+    if INPUT_NORM not in apart:
+        listed = listed | {INPUT} if "qkv_linear" in modules else listed - {INPUT}
+    if MLP_NORM not in apart:
+        listed = listed - {ATTENTION_RESIDUAL}
 
     def goes(one: Op) -> bool:
         return only in ("", one.name) and ("all" in modules or one.name in listed)

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.pipeline.passes import Kind
-from kernelcast.runtime.pipeline.schedules import stage_orders
+from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
@@ -81,7 +80,7 @@ def loads(
       one backward (arXiv 2104.04473, section 2.2.2). With even chunks the first stage thus keeps
       1 + (pp − 1)/(pp · virtual_stages) times its share of all pp micro-batches (arXiv 2205.05198,
       section 4.2.3).
-    - zb_v, dualpipe and dualpipe_v: as their passes are in order (pipeline/v_shaped.py).
+    - zb_v, dualpipe and dualpipe_v: as their passes are in order (pipeline/schedules.py).
 
     What is in flight in the ends, and of each kind of layer, is at its most on its own, not always at the same moment.
     """

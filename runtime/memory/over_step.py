@@ -10,7 +10,7 @@ from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.memory.in_flight import Load
 from kernelcast.runtime.memory.rows import Floats
 from kernelcast.runtime.memory.stages import bytes_of_loads, stages_at_their_fullest
-from kernelcast.runtime.pipeline.passes import Kind, Pass
+from kernelcast.runtime.pipeline.schedules import Kind, Pass
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS

@@ -12,7 +12,6 @@ from kernelcast.runtime.operators import (
     attention,
     collective,
     elementwise,
-    float8,
     gemm,
     optimizer,
     recurrent,
@@ -48,7 +47,7 @@ __all__ = [
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         value.name: value
-        for module in (elementwise, gemm, float8, attention, recurrent, collective, optimizer)
+        for module in (elementwise, gemm, attention, recurrent, collective, optimizer)
         for value in vars(module).values()
         if isinstance(value, Operator)
     }

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.elementwise import elementwise
-from kernelcast.runtime.operators.float8 import FLOAT8
+from kernelcast.runtime.operators.gemm import FLOAT8
 from kernelcast.runtime.operators.operator import (
     Direction,
     Operator,
@@ -163,36 +163,17 @@ EAGER_ROPE = replace(
     kernels={Direction.FORWARD: 6, Direction.BACKWARD: 8},
 )
 
-CAUSAL_MASK_FILL = elementwise(
-    "causal_mask_fill",
-    "Fillmask",
-    "causal mask filled into the scores",
-    _SCORES,
-    forward=(0, 2),
-    backward=(0, 2),
-    least=(0.5, 0.5),  # in place, the masked half alone
-)
-
-SOFTMAX = elementwise(
-    "softmax", "Softmax", "softmax over the keys, unfused", _SCORES, forward=(5, 2), backward=(4, 3)
-)
-
-FUSED_CAUSAL_SOFTMAX = elementwise(
-    "fused_causal_softmax",
-    "Fused Softmax",
-    "scale, causal mask and softmax in one kernel",
-    {"batch_heads": "heads", "l_query": "tokens", "l_key": "tokens"},
-    forward=(6, 2),
-    backward=(5, 3),
-    least=(1.5, 1.5),  # nothing of the masked half is read
-)
-
-QKV_SPLIT = elementwise(
-    "qkv_split",
-    "",
-    "gradients of queries, keys and values put into one tensor; forward they are views of one product",
-    {"rows": "tokens", "columns": "elements"},
-    forward=None,
-    backward=(0, 2),
-    is_optional=True,
-)
+# fmt: off
+# In place, the masked half alone.
+CAUSAL_MASK_FILL = elementwise("causal_mask_fill", "Fillmask", "causal mask filled into the scores", _SCORES,
+                               forward=(0, 2), backward=(0, 2), least=(0.5, 0.5))
+SOFTMAX = elementwise("softmax", "Softmax", "softmax over the keys, unfused", _SCORES, forward=(5, 2), backward=(4, 3))
+# Nothing of the masked half is read.
+FUSED_CAUSAL_SOFTMAX = elementwise("fused_causal_softmax", "Fused Softmax",
+                                   "scale, causal mask and softmax in one kernel",
+                                   {"batch_heads": "heads", "l_query": "tokens", "l_key": "tokens"},
+                                   forward=(6, 2), backward=(5, 3), least=(1.5, 1.5))
+QKV_SPLIT = elementwise("qkv_split", "", "gradients of queries, keys and values put into one tensor; forward they are "
+                        "views of one product", {"rows": "tokens", "columns": "elements"},
+                        forward=None, backward=(0, 2), is_optional=True)
+# fmt: on

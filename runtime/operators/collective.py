@@ -5,6 +5,7 @@ input of a reduce-scatter or an all-to-all.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from kernelcast.runtime.operators.operator import (
     Direction,
@@ -21,20 +22,7 @@ _LAYOUT = {"entries": "elements", "nodes": "nodes", "gpus_per_node": "devices"}
 
 
 def _collective(
-    name: str,
-    title: str,
-    elements: str,
-    called_as: Mapping[str, Role],
-    *,
-    ring_passes: tuple[float, float, float],
-    wire: Wire,
-    is_divided: bool = False,
-    is_in_place: bool = False,
-    is_reduced: bool = False,
-    is_pairwise: bool = False,
-    is_sharded: bool = False,
-    is_on_request: bool = False,
-    substitute: Substitute | None = None,
+    name: str, title: str, elements: str, called_as: Mapping[str, Role], *, wire: Wire, **others: Any
 ) -> Operator:
     return Operator(
         name=name,
@@ -43,15 +31,8 @@ def _collective(
         features=_LAYOUT,
         costs={Direction.ONCE: cost(elements=elements)},
         roles=called_as,
-        ring_passes=ring_passes,
         wire=wire,
-        is_divided=is_divided,
-        is_in_place=is_in_place,
-        is_reduced=is_reduced,
-        is_pairwise=is_pairwise,
-        is_sharded=is_sharded,
-        is_on_request=is_on_request,
-        substitute=substitute,
+        **others,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.operator import (
     Direction,
     Operator,
@@ -27,6 +26,7 @@ def elementwise(
     backward: tuple[float, float] | None,
     least: tuple[float | None, float | None] = (None, None),
     is_optional: bool = False,
+    is_on_request: bool = False,
     alike: str = "residual_add",
     kernels: tuple[int, int] = (1, 1),
 ) -> Operator:
@@ -59,6 +59,7 @@ def elementwise(
         roles=only_role(paper_name, title),
         is_elementwise=True,
         is_optional=is_optional,
+        is_on_request=is_on_request,
         kernels=dict(zip((Direction.FORWARD, Direction.BACKWARD), kernels, strict=True)),
         substitute=Substitute(operator=alike, alike=True) if is_optional or alike != "residual_add" else None,
     )
@@ -83,147 +84,51 @@ EMBEDDING = Operator(
     roles=only_role("Embedding", "vocabulary-parallel token embedding"),
 )
 
-LAYER_NORM = elementwise(
-    "layer_norm",
-    "LayerNorm",
-    "layer normalisation with weight and bias",
-    _HIDDEN,
-    forward=(8, 2),
-    backward=(14, 4),
-    least=(None, 3),
-)
-
-RMS_NORM = elementwise(
-    "rms_norm",
-    "RMSNorm",
-    "root-mean-square normalisation with weight",
-    _HIDDEN,
-    forward=(4, 2),
-    backward=(10, 4),
-    least=(None, 3),
-    alike="layer_norm",
-)
+# fmt: off
+LAYER_NORM = elementwise("layer_norm", "LayerNorm", "layer normalisation with weight and bias", _HIDDEN,
+                         forward=(8, 2), backward=(14, 4), least=(None, 3))
+RMS_NORM = elementwise("rms_norm", "RMSNorm", "root-mean-square normalisation with weight", _HIDDEN,
+                       forward=(4, 2), backward=(10, 4), least=(None, 3), alike="layer_norm")
 
 GELU = elementwise("gelu", "Glue", "GeLU activation", _WIDTH, forward=(8, 2), backward=(13, 3))
-
-SWIGLU = elementwise(
-    "swiglu",
-    "SwiGLU",
-    "SiLU-gated linear unit over gate and up halves",
-    _WIDTH,
-    forward=(6, 3),
-    backward=(10, 5),
-    alike="gelu",
-)
+SWIGLU = elementwise("swiglu", "SwiGLU", "SiLU-gated linear unit over gate and up halves", _WIDTH,
+                     forward=(6, 3), backward=(10, 5), alike="gelu")
 
 # Without a compiler each line of a model is a kernel of its own (torchtitan/models/norms.py). Entries of 16 bit: to
 # fp32 (3), square (4), mean (2), scale (4), back to 16 bit (3), weight (2); backward the weight (2 + 3 + 1), to fp32
 # (3), scale and its gradient (4 + 6 + 2), mean (2), square (4 + 4 + 6), sum of both gradients (6), back (3).
-EAGER_RMS_NORM = replace(
-    elementwise(
-        "eager_rms_norm",
-        "",
-        "root-mean-square normalisation in fp32 by separate kernels",
-        _HIDDEN,
-        forward=(4, 18),
-        backward=(10, 46),
-        least=(2, 3),  # a cache may hold what lies between two kernels
-        is_optional=True,
-        kernels=(8, 16),
-    ),
-    is_on_request=True,
-)
-
+# A cache may hold what lies between two kernels.
+EAGER_RMS_NORM = elementwise("eager_rms_norm", "", "root-mean-square normalisation in fp32 by separate kernels",
+                             _HIDDEN, forward=(4, 18), backward=(10, 46), least=(2, 3), kernels=(8, 16),
+                             is_optional=True, is_on_request=True)
 # SiLU (2) and product (3); backward both gradients of the product (3 + 3) and SiLU's (3).
-EAGER_SWIGLU = replace(
-    elementwise(
-        "eager_swiglu",
-        "",
-        "SiLU-gated linear unit by separate kernels",
-        _WIDTH,
-        forward=(6, 5),
-        backward=(10, 9),
-        least=(3, 5),
-        is_optional=True,
-        kernels=(2, 3),
-    ),
-    is_on_request=True,
-)
+EAGER_SWIGLU = elementwise("eager_swiglu", "", "SiLU-gated linear unit by separate kernels", _WIDTH,
+                           forward=(6, 5), backward=(10, 9), least=(3, 5), kernels=(2, 3),
+                           is_optional=True, is_on_request=True)
 
-RESIDUAL_ADD = elementwise(
-    "residual_add",
-    "residual add",
-    "residual addition; backward adds the gradients of the two branches",
-    _HIDDEN,
-    forward=(1, 3),
-    backward=(1, 3),
-)
-
-BIAS_ADD = elementwise(
-    "bias_add",
-    "",
-    "bias added to a linear's product; backward sums its gradient over the rows",
-    _ROWS,
-    forward=(1, 2),
-    backward=(1, 1),
-    is_optional=True,
-)
-
+RESIDUAL_ADD = elementwise("residual_add", "residual add",
+                           "residual addition; backward adds the gradients of the two branches", _HIDDEN,
+                           forward=(1, 3), backward=(1, 3))
+BIAS_ADD = elementwise("bias_add", "", "bias added to a linear's product; backward sums its gradient over the rows",
+                       _ROWS, forward=(1, 2), backward=(1, 1), is_optional=True)
 # The mask is a byte per element, half of one of 16 bits.
-DROPOUT = elementwise(
-    "dropout",
-    "",
-    "elements set to zero at random, the others scaled; the backward pass applies the mask that is kept",
-    _ROWS,
-    forward=(2, 2.5),
-    backward=(1, 2.5),
-    is_optional=True,
-)
+DROPOUT = elementwise("dropout", "", "elements set to zero at random, the others scaled; the backward pass applies the "
+                      "mask that is kept", _ROWS, forward=(2, 2.5), backward=(1, 2.5), is_optional=True)
+COPY = elementwise("copy", "", "elements read once and written once: put into another tensor or another order", _ROWS,
+                   forward=(0, 2), backward=(0, 2), is_optional=True)
 
-COPY = elementwise(
-    "copy",
-    "",
-    "elements read once and written once: put into another tensor or another order",
-    _ROWS,
-    forward=(0, 2),
-    backward=(0, 2),
-    is_optional=True,
-)
+EMBEDDING_MASK = elementwise("embedding_mask", "", "rows of tokens that another vocabulary shard holds set to zero",
+                             _ROWS, forward=(0, 2), backward=(0, 2), least=(0, 0), is_optional=True)
+CROSS_ENTROPY = elementwise("cross_entropy", "Parallel Cross-entropy", "cross-entropy over the local vocabulary shard",
+                            {"b": "samples", "l": "tokens", "vocabulary": "columns"},
+                            forward=(5, 3), backward=(3, 3), least=(1, 2))
 
-EMBEDDING_MASK = elementwise(
-    "embedding_mask",
-    "",
-    "rows of tokens that another vocabulary shard holds set to zero",
-    _ROWS,
-    forward=(0, 2),
-    backward=(0, 2),
-    least=(0, 0),
-    is_optional=True,
-)
-
-CROSS_ENTROPY = elementwise(
-    "cross_entropy",
-    "Parallel Cross-entropy",
-    "cross-entropy over the local vocabulary shard",
-    {"b": "samples", "l": "tokens", "vocabulary": "columns"},
-    forward=(5, 3),
-    backward=(3, 3),
-    least=(1, 2),
-)
-
-ROUTER = elementwise(
-    "router",
-    "",
-    "scores of a token's experts, the best of them, the loss that balances them, and the order of the rows",
-    {"tokens": "tokens", "experts": "experts"},
-    forward=(10, 6),
-    backward=(10, 6),
-    least=(1, 1),
-    is_optional=True,
-    # Megatron-core without a fused router (moe_utils.py), counted: softmax, top-k of groups and of experts with their
-    # masks and scatters (22), tokens over an expert's capacity (9), auxiliary loss (15).
-    kernels=(46, 20),
-)
+# Kernels of Megatron-core without a fused router (moe_utils.py), counted: softmax, top-k of groups and of experts with
+# their masks and scatters (22), tokens over an expert's capacity (9), auxiliary loss (15).
+ROUTER = elementwise("router", "", "scores of a token's experts, the best of them, the loss that balances them, and "
+                     "the order of the rows", {"tokens": "tokens", "experts": "experts"},
+                     forward=(10, 6), backward=(10, 6), least=(1, 1), kernels=(46, 20), is_optional=True)
+# fmt: on
 
 _BY_EXPERT = {"tokens": "tokens", "experts_per_token": "experts", "d": "elements"}
 _ROWS_BY_EXPERT = "1 tokens d + 1 tokens experts_per_token d"

@@ -4,7 +4,6 @@ Chunked scans (arXiv 2405.21060, section 6; 2412.06464, section 3.3): products w
 head of key (or state) size × value (or head) size that is handed from chunk to chunk.
 """
 
-from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.operators.elementwise import elementwise
 from kernelcast.runtime.operators.operator import (
     Direction,
@@ -16,17 +15,17 @@ from kernelcast.runtime.operators.operator import (
     only_role,
 )
 
-_CONVOLUTION = elementwise(
+# Four taps; backward reads input and gradient, and writes one.
+CAUSAL_CONVOLUTION = elementwise(
     "causal_convolution",
     "",
     "short causal convolution of every channel over the tokens, with its activation",
     {"b": "samples", "l": "tokens", "channels": "channels"},
-    # Four taps; backward reads input and gradient, and writes one.
     forward=(8, 2),
     backward=(16, 3),
     is_optional=True,
+    is_on_request=True,
 )
-CAUSAL_CONVOLUTION = replace(_CONVOLUTION, is_on_request=True)
 
 _CHUNK, _MAMBA_CHUNK = 64, 128
 """Tokens of a chunk in the kernels that were measured (flash-linear-attention), and in Megatron-core's Mamba-2."""

@@ -1,15 +1,98 @@
-"""Input of a simulated pipeline: the time of every pass, transfer and update."""
+"""Times of a simulated pipeline: passes, transfers, updates, collectives that overlap with them, repeating rounds."""
 
+from collections import deque
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.dataclass import dataclass, fields, replace
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.pipeline.overlap import Overlap
 
 Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Effect of overlapped collectives on the first and the last passes of an update.
+
+    Arrays [configs, chunks], in µs: `first_us` is added to the first forward pass of a chunk, `last_us` to the pass
+    that completes its gradients. Arrays [configs, stages]: `buckets` is the number of pieces per chunk in which its
+    gradients are reduced, `link_us` the time in which the completing pass uses the same links itself.
+    """
+
+    first_us: Times
+    last_us: Times
+    buckets: Times
+    link_us: Times
+
+    def take(self, rows: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+        """Some of the configurations."""
+        return type(self)(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+
+def slowed_us(
+    pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
+) -> Times:
+    """Time in µs added to a pass that overlaps with `buckets` pieces of a collective.
+
+    One bucket in n runs before or after the pass, the others overlap with it, except for the time `link_us` in which
+    the pass uses the same links itself. Compute slows down by `exposed_share` of the overlapped time: next to a
+    collective of a, a pass of d takes min(d + k · a, (d − k · l) / (1 − k)) with k = share · (n − 1) / n.
+    """
+    slower = exposed_share * (buckets - 1) / buckets
+    longer: Times = np.minimum(slower * network_us, (pass_us - link_us) * slower / (1 - slower))
+    return longer
+
+
+def gathered_us(
+    pass_us: Times, network_us: Times, buckets: Times, exposed_share: float, link_us: Times
+) -> Times:
+    """Time in µs added to a pass whose parameters arrive in `buckets` pieces while it runs.
+
+    It starts when the first piece has arrived; then either it or the network is never idle, and one piece of the other
+    is exposed: max(a / n + d, a + l · (n − 1) / n + d / n), with d as `slowed_us` makes it.
+    """
+    slowed = pass_us + slowed_us(pass_us, network_us, buckets, exposed_share, link_us)
+    busy_us = network_us + waiting_us(link_us, buckets)
+    whole: Times = np.maximum(network_us / buckets + slowed, busy_us + slowed / buckets)
+    return whole - pass_us
+
+
+def waiting_us(link_us: Times, buckets: Times) -> Times:
+    """Time that overlapped pieces wait for the pass's own collectives on the same links; the exposed piece does not."""
+    waits: Times = link_us * (buckets - 1) / buckets
+    return waits
+
+
+def gathered_together_us(
+    pass_us: Times,
+    send_us: Times,
+    network_us: Times,
+    buckets: Times,
+    exposed_share: float,
+    link_us: Times,
+    stages: int,
+) -> Times:
+    """The same where all stages begin their gathers with the step, as interleaved schedules do; [configs, chunks].
+
+    A stage gathers one chunk after the other (chunk c is on stage c mod `stages`), and the first micro-batch comes to a
+    chunk `send_us` after its pass through the one before: until then its gathers hide.
+    """
+    longer, arrival_us = np.empty_like(pass_us), np.zeros(len(pass_us))
+    for chunk in range(pass_us.shape[1]):
+        own, whole, pieces, link = (of[:, chunk] for of in (pass_us, network_us, buckets, link_us))
+        begin_us = chunk // stages * whole
+        left_us = np.clip(begin_us + whole - np.maximum(arrival_us, begin_us), 0, whole)
+        slowed = own + slowed_us(own, left_us, pieces, exposed_share, link)
+        first_us, last_us = begin_us + whole / pieces, begin_us + whole
+        last_us = last_us + np.where(left_us > 0, waiting_us(link, pieces), 0)
+        end_us = np.maximum(np.maximum(arrival_us, first_us) + slowed, last_us + slowed / pieces)
+        longer[:, chunk] = end_us - arrival_us - own
+        arrival_us = end_us + send_us[:, chunk]
+    return np.maximum(longer, 0.0)
+
 
 MAX_US = 1e100
 """No time is that long; sums of millions of them are still finite."""
@@ -32,7 +115,7 @@ class Durations:
     - `send_forward_us`, `send_backward_us`: the transfer to the next chunk after a forward pass, and to the previous
       chunk after a backward pass; 0 without one;
     - `saved_forward_us`, `saved_backward_us`: time saved by a forward and a backward pass that run together
-      (`passes.is_pair`); None for no saving.
+      (`schedules.is_pair`); None for no saving.
 
     Per update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its optimizer with the
     all-gather. `overlap` if collectives of the update overlap with passes.
@@ -153,3 +236,56 @@ class Ends:
     last_start_us: Times
     last_end_us: Times
     idle_from_us: Times
+
+
+Advance = Callable[[Times], None]
+"""Takes a state [rows, configs] one round further, in place."""
+
+
+def run_steady(
+    advance_of: Callable[[NDArray[np.intp]], Advance], state: Times, rounds: int, *, history: int
+) -> Times:
+    """The state [rows, configs] after `rounds` rounds; `advance_of` makes the step for some configurations.
+
+    A round consists of maxima and of additions of constant times. If every row of a state is later by d than p rounds
+    before, it will be later by d again after p more rounds. Times lie on a grid (`Durations.on_grid`), so the
+    comparison is exact. Periods up to `history` rounds are looked for, less and less often; configurations that do not
+    repeat are run to the end.
+    """
+    result = np.empty_like(state)
+    running = np.arange(state.shape[1])
+    advance, past = advance_of(running), deque[Times](maxlen=history)
+    look_at = 2
+    for done in range(1, rounds + 1):
+        past.append(state.copy())
+        advance(state)
+        if done != look_at or done == rounds:
+            continue
+        look_at = done + max(2, done // 2)
+        found, final = _repeating(state, past, rounds - done)
+        if found.any():
+            result[:, running[found]] = final[:, found]
+            running, state = running[~found], np.ascontiguousarray(state[:, ~found])
+            if not running.size:
+                return result
+            advance, past = advance_of(running), deque((one[:, ~found] for one in past), maxlen=history)
+    result[:, running] = state
+    return result
+
+
+def _repeating(state: Times, past: deque[Times], remaining: int) -> tuple[NDArray[np.bool_], Times]:
+    """Which configurations repeat, and the states of those after `remaining` more rounds."""
+    found, final = np.zeros(state.shape[1], dtype=np.bool_), np.empty_like(state)
+    for period in range(1, len(past) + 1):
+        before = past[-period]
+        # Two rows exclude most configurations that do not repeat.
+        if not ((state[0] - before[0] == state[-1] - before[-1]) & ~found).any():
+            continue
+        later = state - before
+        new = (later == later[0]).all(axis=0) & ~found
+        whole, rest = divmod(remaining, period)
+        final[:, new] = past[rest - period][:, new] + (whole + 1) * later[:, new]
+        found |= new
+        if found.all():
+            break
+    return found, final

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
+from kernelcast.runtime.pipeline.durations import Durations, Ends, Times, run_steady
 from kernelcast.runtime.pipeline.messages import Message, Messages
-from kernelcast.runtime.pipeline.passes import Kind, Pass, units
-from kernelcast.runtime.pipeline.schedules import stage_orders
-from kernelcast.runtime.pipeline.steady import run_steady
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, stage_orders, units
 from kernelcast.runtime.request.fields import Schedule
 
 _Rows = NDArray[np.intp]

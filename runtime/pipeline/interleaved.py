@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
+from kernelcast.runtime.pipeline.durations import Durations, Ends, Times, run_steady
 from kernelcast.runtime.pipeline.schedules import warm_up_passes
-from kernelcast.runtime.pipeline.steady import run_steady
 
 _Longer = tuple[int, Times]
 """A stage, and by how much its pass is longer, [configs]."""

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Self
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.pipeline.passes import Kind, Pass
+from kernelcast.runtime.pipeline.schedules import Kind, Pass
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, stage_of
 

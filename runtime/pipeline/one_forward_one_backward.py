@@ -10,8 +10,7 @@ stage waits for them, so they keep the stage busy for longer, no more.
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.pipeline.durations import Durations, Ends, Times
-from kernelcast.runtime.pipeline.steady import run_steady
+from kernelcast.runtime.pipeline.durations import Durations, Ends, Times, run_steady
 
 
 def one_forward_one_backward(durations: Durations, micro_batches: int, *, zero_bubble: bool) -> Ends:

@@ -9,8 +9,7 @@ from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.durations import Durations, Ends
 from kernelcast.runtime.pipeline.messages import Message, Messages
-from kernelcast.runtime.pipeline.passes import Kind, Pass, is_pair, units
-from kernelcast.runtime.pipeline.schedules import check_shape, stage_orders
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, check_shape, is_pair, stage_orders, units
 from kernelcast.runtime.pipeline.simulate import all_reduce_ends, check_durations, longest_path_passes
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS

@@ -4,7 +4,7 @@ import numpy as np
 
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.layout_pieces import MICRO_BATCH, SHARDS, Kind, Part, Prices, What
+from kernelcast.runtime.estimate.pricing import MICRO_BATCH, SHARDS, Kind, Part, Prices, What
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import sum_of
 from kernelcast.runtime.step.decomposition import FIRST, LAST, layer_name

@@ -16,7 +16,7 @@ from kernelcast.runtime.estimate.defaults import (
 from kernelcast.runtime.frameworks.software import Software, framework_named
 from kernelcast.runtime.memory.spread import memory_spread
 from kernelcast.runtime.memory.stages import on_cpu
-from kernelcast.runtime.request.field_types import Field
+from kernelcast.runtime.request.field_types import Field, NumberSet
 from kernelcast.runtime.request.fields import (
     LAYOUT,
     SEARCH,
@@ -24,7 +24,6 @@ from kernelcast.runtime.request.fields import (
     STACK,
 )
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.number_set import NumberSet
 from kernelcast.runtime.request.schedule import USUAL_SCHEDULES
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.field_types import NumberSet
 from kernelcast.runtime.request.fields import (
     DEGREES,
     EXPERT_DEGREES,
@@ -29,7 +30,6 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.number_set import NumberSet
 from kernelcast.runtime.request.schedule import (
     MAX_SIMULATED_PASSES,
     SCHEDULE_KINDS,

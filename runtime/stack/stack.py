@@ -1,14 +1,16 @@
-"""What a software stack does to sums of operators: three factors, how sure they are, and what they were fitted to."""
+"""What a software stack does to sums of operators: three factors, how sure they are, and their fit; as TOML."""
 
 import math
+import os
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from kernelcast.runtime.dataclass import dataclass, field
-from kernelcast.runtime.errors import DataError, error_context
+from kernelcast.runtime.dataclass import asdict, dataclass, field
+from kernelcast.runtime.errors import DataError, error_context, shown_path
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.record import (
     FRACTION,
@@ -21,8 +23,12 @@ from kernelcast.runtime.record import (
     between,
     check_names,
     one_of,
+    read_record,
 )
 from kernelcast.runtime.request.fields import LAYOUT, STACK
+from kernelcast.runtime.shipped import STACKS
+from kernelcast.runtime.spelling import unknown
+from kernelcast.runtime.toml_text import read_toml, toml_document
 
 NAMES = ("attention", "compute", "exposed_share")
 """The factors, in the order of `Stack.log_covariance`."""
@@ -202,3 +208,53 @@ def _is_covariance(rows: tuple[tuple[float, ...], ...]) -> bool:
     if not np.array_equal(values, values.T) or not np.allclose(np.abs(values).sum(), np.abs(known).sum()):
         return False
     return known.size == 0 or bool(np.linalg.eigvalsh(known).min() > 0)
+
+
+_MAX_FILE_BYTES = 1 << 18
+_TABLES = ("options", "runs", "left_out")
+
+
+def find_stack(wanted: str | os.PathLike[str]) -> Stack:
+    """A stack that ships, by name, or a TOML file.
+
+    Raises:
+        UsageError: a name that nothing that ships has.
+        DataError: as `read_stack`.
+    """
+    text = os.fspath(wanted)
+    return read_stack(text) if "/" in text or text.endswith(".toml") else stack_named(text)
+
+
+def shipped_stacks() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in STACKS.glob("*.toml")))
+
+
+@cache
+def stack_named(name: str) -> Stack:
+    """A stack that ships.
+
+    Raises:
+        UsageError: none has that name.
+    """
+    if name not in shipped_stacks():
+        raise unknown("stack", name, shipped_stacks(), instead="the path of a .toml file works too")
+    return read_stack(STACKS / f"{name}.toml")
+
+
+def read_stack(path: str | os.PathLike[str]) -> Stack:
+    """Read a stack's file.
+
+    Raises:
+        DataError: it is missing, unreadable, not TOML, or a field is missing, unknown or wrong; one line that names
+            file and field.
+    """
+    where = f"stack {shown_path(Path(path))}"
+    values = read_toml(Path(path), where=where, most_bytes=_MAX_FILE_BYTES)
+    with error_context(where):
+        return read_record(Stack, values)
+
+
+def stack_toml(stack: Stack) -> str:
+    """The stack as a TOML file, with all that is known."""
+    values = asdict(stack)
+    return toml_document(values | {table: values[table] or None for table in _TABLES})

@@ -13,6 +13,8 @@ class Modules:
     - `copies_attention_inputs`: attention takes queries, keys and values as tensors of their own, and the QKV product
       is freed; else the values are a view that keeps all of it.
     - `fuses_gate`: a gated activation is one kernel, which makes the gate after SiLU again in its backward pass.
+    - `fuses_norms`: a norm that one linear alone reads is part of that linear: selective checkpointing of norms
+      leaves it out; where the linear runs again it does too.
     - `accumulates_in_products`: the products that make weight gradients add them to the accumulated ones. A gradient of
       its own then exists only as what autograd is given: one unused tensor for every shape of a layer's weights,
       which stays.
@@ -37,6 +39,7 @@ class Modules:
 
     copies_attention_inputs: bool = False
     fuses_gate: bool = False
+    fuses_norms: bool = False
     accumulates_in_products: bool = False
     kept_results: int = 2
     reuses_loss: bool = False
@@ -68,11 +71,13 @@ MODULES: Mapping[ModuleKind, Modules] = {
         receives_all=True,
     ),
     # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
-    # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
+    # its kernels know, SwiGLUFunction, TELayerNormColumnParallelLinear (of queries, keys and values, a dense MLP, and
+    # behind the norms of low ranks), gradient_accumulation_fusion with get_dummy_wgrad, and
     # VocabParallelCrossEntropy (docs/memory.md, Modules).
     "megatron": Modules(
         copies_attention_inputs=True,
         fuses_gate=True,
+        fuses_norms=True,
         accumulates_in_products=True,
         kept_results=0,
         reuses_loss=True,

@@ -7,7 +7,7 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.op import Number, Op, Ops, until_last_needed
 from kernelcast.runtime.step.sizes import Sizes
 
-_PARTS = {"mlp": ("moe", "moe_act", "shared_experts"), "moe": ("moe_act", "shared_experts")}
+_PARTS = {"moe": ("moe_act", "shared_experts")}
 """Modules inside others."""
 FUSED_ATTENTION, PER_OP = "attention", "per_op"
 """Not a module: every layer by torchtitan's list of saved operators."""
@@ -48,7 +48,8 @@ def saved_by_operator(s: Sizes, ops: Iterable[Op]) -> Iterator[Number]:
         if saved and one.call is not None:
             kept = s.element_bytes * sum(saved) * prod(one.call.shape[:-2])
         elif one.name == FUSED_ATTENTION:
-            kept = one.saves + s.element_bytes * s.tokens * s.attention_width
+            shared = 0 if s.attention_keeps_output else s.element_bytes * s.tokens * s.attention_width
+            kept = one.saves + shared
         elif one.call is not None and one.call.operator == "reduce_scatter" and one.collective == "forward":
             kept = one.call.count * s.activation_bytes
         yield kept

@@ -238,6 +238,14 @@ class Sizes:
         return self.input_bytes(kind) if self.saves_float8(kind) else 0
 
     @property
+    def attention_keeps_output(self) -> bool:
+        """Whether attention's output is kept by itself alone: the output projection keeps a cast or dropped copy, or
+        nothing. With a gate that keeps it.
+        """
+        shares = self.input_bytes("attention") and not self.cast_bytes("attention")
+        return not (shares or self.model.attention_gate)
+
+    @property
     def adapter_mask_bytes(self) -> int:
         """Bytes per entry of the mask of a dropout before an adapter."""
         return int(self.layout.lora_dropout > 0) * (self.element_bytes if self.is_cpu else 1)

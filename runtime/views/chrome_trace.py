@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline
-from kernelcast.runtime.pipeline.passes import Kind
+from kernelcast.runtime.pipeline.schedules import Kind
 from kernelcast.runtime.views.simulated_step import (
     PassCollectives,
     Span,
@@ -52,12 +53,9 @@ def trace_lines(estimate: Estimate) -> Iterator[str]:
         "otherData": {
             "model": estimate.model.name,
             "layout": layout.degrees,
-            "schedule": layout.schedule,
-            "micro_batches": layout.micro_batches,
-            "virtual_stages": layout.virtual_stages,
+            **values_of(layout, "schedule", "micro_batches", "virtual_stages"),
             "simulated_step_us": timeline.step_us,
-            "bundle_digest": estimate.provenance.bundle_digest,
-            "kernelcast_version": estimate.provenance.kernelcast_version,
+            **values_of(estimate.provenance, "bundle_digest", "kernelcast_version"),
         },
     }
     yield json.dumps(head)[:-1] + ', "traceEvents": ['

@@ -11,8 +11,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.durations import Times
-from kernelcast.runtime.pipeline.passes import Kind, Pass, units
-from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, saved_in_pairs_us, units
 from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.schedule import chunks_on
 from kernelcast.runtime.step.component import Component
@@ -111,10 +110,7 @@ def operator_rows(estimate: Estimate) -> list[dict[str, Any]]:
     whole_s = sum(total.time_s for total in totals)
     return [
         {
-            "operator": total.operator,
-            "role": total.role,
-            "direction": total.direction,
-            "calls": total.calls,
+            **values_of(total, "operator", "role", "direction", "calls"),
             "mean_time_s": total.time_s / total.calls,
             "device_time_s": total.time_s,
             "share_percent": 100 * total.time_s / whole_s,

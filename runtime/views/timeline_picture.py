@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline
-from kernelcast.runtime.pipeline.passes import Kind
+from kernelcast.runtime.pipeline.schedules import Kind
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, chunks_on
 from kernelcast.runtime.views.formatting import counted, round_step, seconds
 from kernelcast.runtime.views.page import (

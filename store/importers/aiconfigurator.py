@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store.importers.description import REPOSITORIES, Description, device_named
 from kernelcast.store.importers.parsed import Parsed, TimedRow

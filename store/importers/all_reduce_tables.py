@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.store.importers.description import Description
 from kernelcast.store.importers.parsed import Parsed, TimedRow, reader
 from kernelcast.store.importers.tables import Cells, CsvTable, LeftOut, Malformed, positive, read_text_file

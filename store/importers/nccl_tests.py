@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.parsed import Parsed, TimedRow
 from kernelcast.store.importers.tables import (

@@ -8,8 +8,7 @@ from typing import Any, Protocol, Self
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 from kernelcast.store.database import Database
 from kernelcast.store.doubts import Doubt, count_doubts, flagged

@@ -9,10 +9,10 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.main import kernelcast
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle.described_fabric import described_fabrics, measured_fabrics
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
-from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric, shipped_fabrics
+from kernelcast.runtime.bundle.manifest import described_fabrics, measured_fabrics
+from kernelcast.runtime.hardware.fabric import fabric_named, read_fabric, shipped_fabrics
 from kernelcast.store import Database, merge_databases
 
 pytestmark = pytest.mark.usefixtures("wide")

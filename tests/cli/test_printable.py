@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from kernelcast.cli.main import kernelcast
-from kernelcast.cli.printable import printable_streams
 from kernelcast.cli.progress import progress
+from kernelcast.cli.terminal import printable_streams
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.toml_text import toml_document
 from tests.cli.printed import ended

@@ -18,7 +18,7 @@ from kernelcast.collector.plans.plan import compute_points
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample, Status
 

@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from kernelcast.runtime import KernelcastError, ModelConfig, load_model
-from kernelcast.runtime.request.models.library import built_in_names
+from kernelcast.runtime.request.models import built_in_names
 from tests.golden import answers
 from tests.golden.files import DEVICES, Case, read, write
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.store import Database, Run, Sample, check_database, merge_databases
 from kernelcast.store.export import Subset, export_database
 from kernelcast.store.querying import questions

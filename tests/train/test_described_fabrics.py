@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import read_bundle
-from kernelcast.runtime.bundle.described_fabric import described_fabrics, fingerprint_of, measured_fabrics
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
+from kernelcast.runtime.bundle.manifest import described_fabrics, fingerprint_of, measured_fabrics
 from kernelcast.runtime.estimate.defaults import usual_gpus_per_node
-from kernelcast.runtime.hardware.fabric import Fabric
-from kernelcast.runtime.hardware.fabric_file import fabric_named
+from kernelcast.runtime.hardware.fabric import Fabric, fabric_named
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train.fit import train_bundle

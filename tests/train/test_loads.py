@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.runtime import read_bundle
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train.dataset import Row, tables

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from kernelcast.runtime.bundle.interval import LEVEL
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.operators import OperatorClass
 from kernelcast.runtime.views.formatting import amount, percent, three_digits, value_range
 from kernelcast.runtime.views.page import Markup, element

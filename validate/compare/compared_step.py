@@ -79,20 +79,15 @@ class ComparedStep:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, form `kernelcast.compared_step/1` (docs/json.md). Times in seconds."""
-        traced, logged = self.traced, self.logged
         return {
             "format": FORMAT,
-            **values_of(self, "verdict", "measured_s"),
-            "predicted_s": self.estimate.step_time_s,
-            **plain_values(self.estimate, "interval_s"),
-            **plain_values(self, "difference", "slower_than", "tokens_per_s_per_gpu", "steps_s"),
-            "run_id": None if traced is None else traced.run_id,
-            "ranks": [] if traced is None else list(traced.ranks),
-            "framework": None if logged is None else logged.framework,
-            **plain_values(self, "causes"),
+            **values_of(self, "verdict", "measured_s", predicted_s="estimate.step_time_s"),
+            **plain_values(self, "estimate.interval_s", "difference", "slower_than", "tokens_per_s_per_gpu"),
+            **plain_values(self, "steps_s", "traced.run_id"),
+            "ranks": [] if self.traced is None else list(self.traced.ranks),
+            **plain_values(self, "logged.framework", "causes"),
             "parts": [
-                {"part": one.name, "measured_s": one.measured_s, "predicted_s": one.predicted_s}
-                for one in self.parts
+                {"part": one.name, **values_of(one, "measured_s", "predicted_s")} for one in self.parts
             ],
             "operators": [_operator_values(one) for one in self.operators],
             "collectives": [
@@ -231,9 +226,7 @@ def _notes(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) ->
 def _operator_values(row: Row) -> dict[str, Any]:
     return {
         "operator": row.operator or None,
-        "name": row.name,
-        "pass": row.pass_,
-        "vector": list(row.vector),
+        **plain_values(row, "name", "vector", **{"pass": "pass_"}),
         **values_of(row, "measured_s", "predicted_s", "low_s", "high_s", "ratio", "excess_s", "is_slow"),
         **values_of(row, "launches", "calls"),
     }

@@ -10,10 +10,9 @@ from typing import Any
 
 from kernelcast.runtime.errors import UsageError, error_context, shown, shown_value
 from kernelcast.runtime.request.fields import MODEL
-from kernelcast.runtime.request.model import ModelConfig, model_file
+from kernelcast.runtime.request.model import FoundModel, ModelConfig, model_file
 from kernelcast.runtime.request.models.config_file import Config
 from kernelcast.runtime.request.models.families import NEEDED, Family, Given, families
-from kernelcast.runtime.request.models.found_model import FoundModel
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _STORED = ("fp8", "mxfp4")

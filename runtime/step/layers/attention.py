@@ -43,9 +43,7 @@ def attention(s: Sizes) -> Ops:
     a = h · head size, k = h_kv · head size; a gate has the parameters of queries. Biases are divided by tp as
     Table III prints them.
     """
-    element = s.element_bytes
-    width = element * s.tokens * s.attention_width + s.cast_bytes("attention") * s.tokens * s.attention_width
-    late = element * (s.tokens * s.attention_width + s.local_tokens * s.hidden)
+    late = s.element_bytes * (s.tokens * s.attention_width + s.local_tokens * s.hidden)
     return (
         *(_latent_projections(s) if s.model.kv_rank else _projections(s)),
         *attention_core(s),
@@ -58,7 +56,7 @@ def attention(s: Sizes) -> Ops:
             s.attention_width,
             s.hidden,
             gathers=Direction.BACKWARD,
-            saves=width,
+            saves=s.input_bytes("attention") * s.tokens * s.attention_width,
             late=late,
         ),
         bias(
@@ -167,7 +165,7 @@ def _latent_projections(s: Sizes) -> Ops:
             *linear(
                 s, "attention", "query_down", s.local_tokens, s.hidden, q_rank, late=element * rows * q_rank
             ),
-            _rank_norm(s, "query_rank_norm", q_rank, before=q_rank),
+            *_rank_norm(s, "query_rank_norm", q_rank, before=q_rank),
             *linear(
                 s,
                 "attention",
@@ -190,7 +188,7 @@ def _latent_projections(s: Sizes) -> Ops:
             down_width,
             late=element * (s.local_tokens * s.hidden + rows * down_width),
         ),
-        _rank_norm(s, "kv_rank_norm", kv_rank, before=down_width),
+        *_rank_norm(s, "kv_rank_norm", kv_rank, before=down_width),
         *linear(
             s,
             "attention",
@@ -214,18 +212,22 @@ def _latent_projections(s: Sizes) -> Ops:
     )
 
 
-def _rank_norm(s: Sizes, name: str, rank: int, *, before: int) -> Op:
+def _rank_norm(s: Sizes, name: str, rank: int, *, before: int) -> Ops:
     """The norm of a low rank, which a linear alone reads; of its input `before` entries per token are kept."""
-    width = s.element_bytes * before + s.input_bytes("attention") * rank
-    return op(
-        name,
-        norm_operator(s),
-        s.micro_batch,
-        s.local_length,
-        rank,
-        parameters=rank,
-        saves=s.tokens * width,
-        needs="output",
+    rows = s.tokens if s.modules.keeps_gathered else s.local_tokens
+    return (
+        Op(f"{name}_input", saves=s.element_bytes * s.local_tokens * before),
+        op(
+            name,
+            norm_operator(s),
+            s.micro_batch,
+            s.local_length,
+            rank,
+            parameters=rank,
+            saves=s.input_bytes("attention") * rows * rank,
+            needs="output",
+            module="mla_up_proj" if s.modules.fuses_norms else "",
+        ),
     )
 
 

@@ -6,6 +6,8 @@ causal mask leaves all devices the same work ("zig-zag", arXiv 2407.21783, secti
 
 from typing import Any
 
+import numpy as np
+
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
 from kernelcast.runtime.step.op import Number, Op, Ops, Overlap, flag, op
@@ -104,19 +106,26 @@ def _unfused(s: Sizes) -> Ops:
             length,
             size,
             role="attention_values",
+            saves=_own_output_bytes(s),
             needs="input",
         ),
     )
 
 
+def _own_output_bytes(s: Sizes) -> Number:
+    """Bytes of attention's output where the output projection keeps a cast or dropped copy of it, or nothing."""
+    return int(s.attention_keeps_output) * s.element_bytes * s.tokens * s.attention_width
+
+
 def _fused(s: Sizes, queries: Number, keys: Number, head_parts: Number, *, saves: Number = 0) -> Ops:
-    """One kernel, which keeps its log-sum-exp in fp32 and `saves`; a dropout is part of it.
+    """One kernel, which keeps its log-sum-exp in fp32, and its output (`saves`, by heads) where no other op keeps it; a
+    dropout is part of it.
 
     In 8 bit it is another operator, where a query sees all keys before it.
     """
     seen, heads = _seen(s), _heads(s, head_parts)
     kept: dict[str, Any] = {
-        "saves": s.tokens * STATISTIC_BYTES * s.heads + saves,
+        "saves": s.tokens * STATISTIC_BYTES * s.heads + np.maximum(saves, _own_output_bytes(s)),
         "needs": "output",
         "module": "core_attn",
     }

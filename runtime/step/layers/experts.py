@@ -12,6 +12,7 @@ from kernelcast.runtime.step.layers.linear import linear, plain_linear
 from kernelcast.runtime.step.layers.mlp import (
     activated_bytes,
     activation_operator,
+    gate_bytes,
     has_bias,
     weight_gradient_bytes,
 )
@@ -35,6 +36,7 @@ _FUSED = frozenset(("experts_activation", "experts_down_input_cast", "experts_ga
 (TransformerEngine's fused grouped MLP, which Megatron-Bridge has with graphs of whole passes; not with biases)."""
 _FORWARD = (Direction.FORWARD,)
 SHARED_UP, SHARED_DOWN = "shared_gate_up", "shared_down"
+ACTIVATION_INPUT, ACTIVATION = "experts_activation_input", "experts_activation"
 
 
 def experts(s: Sizes) -> Ops:
@@ -120,15 +122,17 @@ def _routed(s: Sizes) -> Ops:
             late=of_rows + branches * of_width,
         ),
         op("experts_up_bias", "bias_add", rows, branches * width, count=int(is_apart)),
+        # What its checkpoint keeps.
+        Op(ACTIVATION_INPUT, saves=activated_bytes(s) * all_rows * width),
         op(
-            "experts_activation",
+            ACTIVATION,
             activation_operator(s),
             1,
             rows,
             width,
             count=_CLAMPED_PASSES if is_apart and s.is_gated else 1,
             module="moe_act",
-            saves=(activated_bytes(s) + _before_probabilities(s)) * all_rows * width,
+            saves=(gate_bytes(s) + _before_probabilities(s)) * all_rows * width,
             gradients=of_rows + branches * of_width,
             needs="input",
         ),
@@ -204,7 +208,7 @@ def _shared(s: Sizes) -> Ops:
             s.micro_batch,
             s.length,
             width,
-            saves=activated_bytes(s) * rows * width,
+            saves=(activated_bytes(s) + gate_bytes(s)) * rows * width,
             needs="input",
         ),
         *linear(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.operators.float8 import CAST_BYTES
+from kernelcast.runtime.operators.gemm import CAST_BYTES
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
 from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES

@@ -49,7 +49,7 @@ def _next_token(s: Sizes) -> Ops:
     table = (s.tokens, s.hidden, s.vocabulary)
     kept = {"parameters": vocabulary_matrix(s), "saves": logit_bytes(s), "gradients": after}
     return (
-        norm(s, "final_norm")._replace(saves=s.activation_bytes + read_bytes(s), module=""),
+        norm(s, "final_norm", module="")._replace(saves=s.activation_bytes + read_bytes(s)),
         # The paper's composition has no collective of the logits' input in the backward pass.
         *enter_region(s, LOGITS, one, one, in_pieces=False),
         plain_linear(s, LOGITS, *table, **kept),
@@ -71,7 +71,7 @@ def _further_prediction(s: Sizes) -> Ops:
     """One module without its final norm, logits and loss: 2d·d/tp parameters of the projection, two norms, a layer."""
     kinds = kinds_of(s.model)
     columns = s.hidden // s.tp
-    before = norm(s, "hidden_norm")._replace(module="")
+    before = norm(s, "hidden_norm", module="")
     return (
         *(one._replace(parameters=0) for one in embedding(s)),
         before,

@@ -58,7 +58,7 @@ def mlp(s: Sizes) -> Ops:
             s.micro_batch,
             s.length,
             width,
-            saves=activated_bytes(s) * rows * width,
+            saves=(activated_bytes(s) + gate_bytes(s)) * rows * width,
             gradients=s.branches * element * rows * width,
             needs="input",
             module="mlp",
@@ -90,10 +90,14 @@ def mlp(s: Sizes) -> Ops:
 
 
 def activated_bytes(s: Sizes) -> int:
-    """Bytes per token and column that an activation keeps: what it reads, and a gate after SiLU that is not fused."""
-    if s.modules.fuses_gate:
-        return s.branches * (FLOAT8_BYTES if s.layout.fp8_activation_store else s.element_bytes)
-    return s.element_bytes * (s.branches + int(s.is_gated))
+    """Bytes per token and column that an activation keeps of what it reads."""
+    in_float8 = s.modules.fuses_gate and s.layout.fp8_activation_store
+    return s.branches * (FLOAT8_BYTES if in_float8 else s.element_bytes)
+
+
+def gate_bytes(s: Sizes) -> int:
+    """Bytes per token and column of a gate after SiLU that is not fused, which an activation keeps too."""
+    return 0 if s.modules.fuses_gate else s.element_bytes * int(s.is_gated)
 
 
 def weight_gradient_bytes(s: Sizes, entries: Number) -> Number:

@@ -1,6 +1,8 @@
 """LayerNorm and RMSNorm."""
 
-from kernelcast.runtime.request.fields import LinearKind
+from typing import Literal
+
+from kernelcast.runtime.request.fields import LinearKind, RecomputeModule
 from kernelcast.runtime.step.op import Number, Op, op
 from kernelcast.runtime.step.sizes import Sizes
 
@@ -25,12 +27,19 @@ def norm_operator(s: Sizes) -> str:
     return "eager_rms_norm" if is_eager else s.model.norm
 
 
-def norm(s: Sizes, name: str, *, read_by: LinearKind | None = None) -> Op:
+def norm(
+    s: Sizes,
+    name: str,
+    *,
+    read_by: LinearKind | None = None,
+    module: RecomputeModule | Literal[""] = "layernorm",
+) -> Op:
     """One norm over the hidden size.
 
     It keeps statistics in fp32 (LayerNorm: mean and deviation; RMSNorm has one), and its output for the next product,
-    in 8 bit where linears of that type alone read it (`read_by`). On a CPU an RMSNorm also keeps its input divided by
-    the root mean square, and its input, in fp32; the input in fp32 is a copy unless it is fp32 already.
+    in 8 bit where linears of that type alone read it (`read_by`). `module` is the linear's where it is part of one
+    (`fuses_norms`). On a CPU an RMSNorm also keeps its input divided by the root mean square, and its input, in fp32;
+    the input in fp32 is a copy unless it is fp32 already.
     """
     entries = s.local_tokens * s.hidden
     is_rms = s.model.norm == "rms_norm"
@@ -47,5 +56,5 @@ def norm(s: Sizes, name: str, *, read_by: LinearKind | None = None) -> Op:
         parameters=norm_parameters(s),
         saves=own,
         needs="output",
-        module="layernorm",
+        module=module,
     )

@@ -11,7 +11,12 @@ from kernelcast.runtime.step.op import Number, Op, Ops, op
 from kernelcast.runtime.step.passes import remembered_ops
 from kernelcast.runtime.step.sizes import Sizes
 
-INPUT, ATTENTION_RESIDUAL, MLP_NORM = "layer_input", "attention_residual", "pre_mlp_norm"
+INPUT, INPUT_NORM, ATTENTION_RESIDUAL, MLP_NORM = (
+    "layer_input",
+    "input_norm",
+    "attention_residual",
+    "pre_mlp_norm",
+)
 
 
 @remembered_ops
@@ -52,8 +57,9 @@ def mixer_of(s: Sizes) -> Mixer:
 
 
 def _mixer_half(s: Sizes, regions: "_Regions") -> Ops:
+    is_apart = (s.kind.mixer == "attention" and s.model.kv_rank > 0) or not s.modules.fuses_norms
     return (
-        norm(s, "input_norm", read_by="attention"),
+        norm(s, INPUT_NORM, read_by="attention", module="layernorm" if is_apart else ""),
         *regions.enter("attention"),
         *mixer_of(s).ops(s),
         *regions.leave("attention"),
@@ -63,9 +69,15 @@ def _mixer_half(s: Sizes, regions: "_Regions") -> Ops:
 
 def _mlp_half(s: Sizes, regions: "_Regions") -> Ops:
     has_experts = s.kind.has_experts
+    is_apart = has_experts or not s.modules.fuses_norms
     return (
         # The router reads its norm's output in the training's type.
-        norm(s, MLP_NORM, read_by=None if has_experts else "mlp"),
+        norm(
+            s,
+            MLP_NORM,
+            read_by=None if has_experts else "mlp",
+            module="layernorm" if is_apart else "mlp",
+        ),
         *regions.enter("mlp"),
         *(_experts(s) if has_experts else dense.mlp(s)),
         *regions.leave("mlp"),
@@ -84,8 +96,8 @@ def _residual_add(s: Sizes, name: str) -> Op:
 
 
 def _post_norm(s: Sizes, name: str) -> Ops:
-    """A norm of what attention or MLP return (Gemma 2)."""
-    return (norm(s, name),) if s.model.post_norms else ()
+    """A norm of what attention or MLP return (Gemma 2); no module of Megatron-core runs it again."""
+    return (norm(s, name, module=""),) if s.model.post_norms else ()
 
 
 class _Regions:
@@ -124,7 +136,8 @@ class _Regions:
         return leave_region(self.s, half, forward, backward, module=self._module(half))
 
     def _module(self, half: str) -> str:
-        return "mlp" if half == "mlp" and (self.syncs[0] > 1 or "attention" not in self.rows) else ""
+        of_mlp = half == "mlp" and (self.syncs[0] > 1 or "attention" not in self.rows)
+        return ("shared_experts" if self.s.kind.has_experts else "mlp") if of_mlp else ""
 
     def _enter(self, half: str, syncs: int) -> Products:
         """Where attention and MLP share a collective it comes before attention."""

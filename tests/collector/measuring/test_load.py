@@ -17,7 +17,7 @@ from kernelcast.collector.measuring.harness import Effort, measure
 from kernelcast.collector.measuring.helper_process import BusyCores, CompanionError
 from kernelcast.collector.measuring.load import BLOCK_SECONDS, BurstLoad, SustainedLoad, sustained_seconds
 from kernelcast.collector.measuring.measurer import Measurer
-from kernelcast.runtime.hardware.load import Load, loads_in_words
+from kernelcast.runtime.hardware.devices import Load, loads_in_words
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Status
 

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.ranges import (
+from kernelcast.runtime.answers.sources import (
     MOST_TIMES,
     added_half_width,
     doublings_beyond,
     layout_doublings,
     widened,
 )
+from kernelcast.runtime.bundle.interval import PRIOR, HeldOut, Widening
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.bundle.widening import PRIOR, HeldOut, Widening
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction, Key
 

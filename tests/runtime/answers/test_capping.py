@@ -10,8 +10,8 @@ from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
-from kernelcast.runtime.hardware.load import Load
-from kernelcast.runtime.hardware.sustained import sustained
+from kernelcast.runtime.hardware.devices import Load
+from kernelcast.runtime.hardware.limits import sustained
 from kernelcast.runtime.operators import Direction
 
 Make = Callable[..., Path]

@@ -10,11 +10,11 @@ import pytest
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, find_fabric
 from kernelcast.runtime.answers.warnings import Cause
-from kernelcast.runtime.bundle.described_fabric import fingerprint_of
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
+from kernelcast.runtime.bundle.manifest import fingerprint_of
 from kernelcast.runtime.hardware.collectives import Setting, collective_us, least_us
-from kernelcast.runtime.hardware.fabric_file import fabric_named, fabric_toml
+from kernelcast.runtime.hardware.fabric import fabric_named, fabric_toml
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.search import search

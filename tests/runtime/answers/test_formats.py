@@ -4,7 +4,7 @@ import pytest
 
 from kernelcast.runtime import Estimator, Parallelism, UsageError, load_model
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.sustained import power_exponent, sustained_flops_per_s
+from kernelcast.runtime.hardware.limits import power_exponent, sustained_flops_per_s
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.answers.ranges import TOLERANCE, doublings_beyond, exceeded
+from kernelcast.runtime.answers.sources import TOLERANCE, doublings_beyond, exceeded
 from kernelcast.runtime.answers.warnings import range_warnings
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError

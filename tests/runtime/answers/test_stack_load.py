@@ -10,7 +10,7 @@ from kernelcast.runtime import DataError, Estimate, Estimator, ModelConfig, Para
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.estimate.explanation import explain_operator
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.stack.stack import Stack
 
 MODEL = ModelConfig(

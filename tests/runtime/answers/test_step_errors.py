@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.step_errors import (
+from kernelcast.runtime.answers.uncertainty import (
+    STEP_LOG_SPREAD,
     CarriedError,
     ErrorsOfSource,
     StepErrors,
     is_carried,
     shipped_step_errors,
+    unexplained,
 )
-from kernelcast.runtime.answers.uncertainty import STEP_LOG_SPREAD, unexplained
 from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.stack.stack import FittedRuns, Stack
 from kernelcast.validate.step_errors import quantiles_of, step_errors, step_errors_json

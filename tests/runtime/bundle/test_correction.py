@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelcast.runtime.bundle.correction import Correction, positions
+from kernelcast.runtime.bundle.transfer import Correction, positions
 from kernelcast.runtime.errors import DataError
 
 TIMES_US = np.array([10.0, 100.0, 1000.0])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime.bundle.protobuf import NUMBER, TEXTS, WORDS, read_message
+from kernelcast.runtime.bundle.trees import NUMBER, TEXTS, WORDS, read_message
 from kernelcast.runtime.errors import DataError
 
 KNOWN = {9: ("short", TEXTS), 20: ("high", TEXTS), 1: ("number", NUMBER), 8: ("words", WORDS)}

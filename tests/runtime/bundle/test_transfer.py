@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import DataError
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.bundle.correction import Correction, Likeness, centred, positions
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
-from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.bundle.transfer import Correction, Likeness, Transfer, centred, positions
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates
+from kernelcast.runtime.hardware.limits import LAUNCH_FLOOR_US, Rates
 from kernelcast.runtime.operators import OPERATORS, Direction
 
 SLOW = Rates(device="slow", flops_per_s=1e14, bytes_per_s=1e12)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.answers.asking import Question
-from kernelcast.runtime.answers.ranges import Exceeded
-from kernelcast.runtime.answers.sources import Source
+from kernelcast.runtime.answers.sources import Exceeded, Source
 from kernelcast.runtime.answers.warnings import (
     AnswerWarning,
     Cause,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.hardware.device_links import host_link
+from kernelcast.runtime.hardware.fabric import host_link
 from kernelcast.runtime.memory.stages import stage_memory
 
 Make = Callable[..., Path]

@@ -11,7 +11,7 @@ from kernelcast.runtime.frameworks.software import choose_software, framework_na
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, LAYOUT, SEARCHED
-from kernelcast.runtime.request.reading import read_layout, read_request
+from kernelcast.runtime.request.layout import read_layout, read_request
 from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.search import search
 

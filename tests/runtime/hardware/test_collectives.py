@@ -16,8 +16,8 @@ from kernelcast.runtime.hardware.fabric import (
     Between,
     Fabric,
     Inside,
+    fabric_named,
 )
-from kernelcast.runtime.hardware.fabric_file import fabric_named
 from kernelcast.runtime.operators import OPERATORS
 
 COLLECTIVES = tuple(name for name, row in OPERATORS.items() if row.is_collective)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.hardware.collectives import Correction, LevelScale, Setting, collective_us, least_us
 from kernelcast.runtime.hardware.correction import corrected, rows_by_layout
-from kernelcast.runtime.hardware.fabric_file import fabric_named
+from kernelcast.runtime.hardware.fabric import fabric_named
 
 FABRIC = fabric_named("h100-3200g")
 SIZES = np.geomspace(2.0**15, 2.0**33, 19)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.runtime.bundle.described_fabric import described_fabrics, fingerprint_of, measured_fabrics
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
+from kernelcast.runtime.bundle.manifest import described_fabrics, fingerprint_of, measured_fabrics
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.devices import devices
-from kernelcast.runtime.hardware.fabric_file import (
+from kernelcast.runtime.hardware.fabric import (
     DEFAULTS,
     fabric_from_lines,
     fabric_from_values,

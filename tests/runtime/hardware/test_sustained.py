@@ -3,7 +3,7 @@
 import pytest
 
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.sustained import (
+from kernelcast.runtime.hardware.limits import (
     sustained,
     sustained_flops_per_s,
     sustained_origin,

@@ -7,7 +7,7 @@ import pytest
 
 from kernelcast.runtime import Estimator, Parallelism, load_model
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.hardware.fabric_file import fabric_named
+from kernelcast.runtime.hardware.fabric import fabric_named
 from kernelcast.runtime.intent.answer import rate_sensitivity
 
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.pipeline.passes import Kind
-from kernelcast.runtime.pipeline.schedules import stage_orders
+from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, chunks_on
 from tests.runtime.pipelines import SCHEDULES, pipelines

@@ -7,7 +7,7 @@ import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory.stages import StageMemory, stage_memory
-from kernelcast.runtime.request.fields import Float8Recipe, ModuleKind, OffloadModule
+from kernelcast.runtime.request.fields import Float8Recipe, ModuleKind, OffloadModule, RecomputeModule
 
 # One layer: S = 64 tokens of 32, 4 query and 2 key-value heads of 8, MLP of 96, vocabulary of 256 on 2 devices.
 MODEL = ModelConfig(
@@ -185,8 +185,8 @@ def test_scales_are_kept_too(recipe: Float8Recipe, entry: float) -> None:
 @pytest.mark.parametrize(
     ("modules", "entries"),
     [
-        (("attn_norm",), H),
-        (("qkv_linear", "mlp_norm"), 2 * H),
+        (("attn_norm", "mlp_norm"), 0),  # TransformerEngine's linears have them
+        (("qkv_linear", "mlp_norm"), 2 * H),  # what it reads, normalized and not
         (("core_attn",), A + 2 * K + 2 * 4),  # and the log-sum-exp of 4 heads in 4 bytes
         (("core_attn", "attn_proj"), 2 * A + 2 * K + 2 * 4),
         (("moe_act",), 0),
@@ -221,3 +221,51 @@ def test_async_tensor_parallelism_has_its_buffers_elsewhere() -> None:
     usual, overlapped = stage(model, **cut), stage(model, **cut, tensor_overlap="products")
     assert usual.fragments_bytes - overlapped.fragments_bytes == 2 * 2 * S * H
     assert usual.total_bytes == overlapped.total_bytes
+
+
+# Of 64 tokens each goes to 2 of 4 experts of 24, and to a shared one of 40.
+MIXED = replace(MODEL, experts=4, experts_per_token=2, expert_size=24, shared_expert_size=40)
+ROWS, E, SHARED = 2 * S, 24, 2 * S * 3 * 40
+LATENT = replace(MODEL, kv_heads=4, head_size=12, value_head_size=8, rotary_size=4, kv_rank=6, query_rank=10)
+NORM, OF_HEADS = 2 * S * H + 4 * S, 2 * S * (2 * 4 * 12 + 4 * 8)
+OF_EXPERTS = 2 * 4 * S * 4 + 2 * ROWS * (H + 3 * E) + SHARED
+
+
+@pytest.mark.parametrize(
+    ("model", "kept_by", "module", "less"),
+    [
+        (MODEL, "megatron", "core_attn", 4 * 4 * S),  # the log-sum-exp of 4 heads
+        # Norms are part of the linears, so the MLP's runs again with it.
+        (MODEL, "megatron", "layernorm", 0),
+        (MODEL, "megatron", "mlp", 2 * S * 3 * F + NORM),
+        (MODEL, "megatron_local", "layernorm", 2 * NORM),
+        (MODEL, "torch", "layernorm", 2 * NORM),
+        (MODEL, "torch", "mlp", 2 * S * 4 * F),
+        (MODEL, "megatron", "moe", 0),
+        # Two products read the norm's output: it is a module of its own.
+        (MIXED, "megatron", "layernorm", NORM),
+        (MIXED, "megatron", "mlp", 0),
+        # What the activation reads stays.
+        (MIXED, "megatron", "moe_act", 2 * ROWS * E),
+        (MIXED, "torch", "moe_act", 2 * ROWS * 2 * E),
+        (MIXED, "megatron", "shared_experts", SHARED),
+        (MIXED, "megatron", "moe", OF_EXPERTS),
+        (LATENT, "megatron", "layernorm", NORM),
+        (LATENT, "megatron", "mla_up_proj", OF_HEADS + 2 * S * (6 + 10)),
+        (LATENT, "torch", "mla_up_proj", OF_HEADS),
+    ],
+)
+def test_what_a_module_that_runs_again_keeps_less(
+    model: ModelConfig, kept_by: ModuleKind, module: RecomputeModule, less: int
+) -> None:
+    some, plain = (
+        stage(model, kept_by=kept_by, recompute=how, recompute_modules=(module,))
+        for how in ("selective", "none")
+    )
+    assert plain.activations_bytes - some.activations_bytes == less
+
+
+def test_attention_that_runs_again_keeps_no_output_in_16_bits_next_to_the_cast_one() -> None:
+    options = {"kept_by": "megatron", "fp8_recipe": "tensorwise"}
+    some, plain = (stage(**options, recompute=how) for how in ("selective", "none"))
+    assert plain.activations_bytes - some.activations_bytes == 4 * 4 * S + 2 * S * A

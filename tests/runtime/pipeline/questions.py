@@ -7,8 +7,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.overlap import Overlap
+from kernelcast.runtime.pipeline.durations import Durations, Overlap
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 relaxed = settings(deadline=None, max_examples=150)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.pipeline.closed_form import StepTimes, closed_forms
+from kernelcast.runtime.pipeline.simulate import StepTimes, closed_forms
 
 Stage = tuple[float, float, float, float]
 """Forward, backward, all-reduce, update, in µs."""

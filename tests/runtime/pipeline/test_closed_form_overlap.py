@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline.closed_form import closed_forms
-from kernelcast.runtime.pipeline.overlap import Overlap
+from kernelcast.runtime.pipeline.durations import Overlap
+from kernelcast.runtime.pipeline.simulate import closed_forms
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.overlap import Overlap
+from kernelcast.runtime.pipeline.durations import Durations, Overlap
 
 
 def durations(small_us: float, update_us: float) -> Durations:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE
-from kernelcast.runtime.pipeline.simulate import simulate
+from kernelcast.runtime.pipeline.simulate import closed_forms, simulate
 from tests.runtime.pipeline.questions import Question, few, questions, relaxed, uniform
 
 

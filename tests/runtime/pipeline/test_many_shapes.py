@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.overlap import Overlap
+from kernelcast.runtime.pipeline.durations import Durations, Overlap
 from kernelcast.runtime.pipeline.pass_times import step_timeline
 from kernelcast.runtime.pipeline.simulate import simulate
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
+from kernelcast.runtime.pipeline.durations import Overlap, gathered_together_us, gathered_us, slowed_us
 from kernelcast.runtime.pipeline.pass_times import step_timeline
 from kernelcast.runtime.pipeline.simulate import simulate
 from tests.runtime.pipeline.questions import uniform

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.overlap import Overlap
+from kernelcast.runtime.pipeline.durations import Durations, Overlap
 from kernelcast.runtime.pipeline.pass_times import step_timeline
 from kernelcast.runtime.pipeline.simulate import simulate
 

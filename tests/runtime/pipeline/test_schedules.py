@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.pipeline.passes import Kind, Pass
-from kernelcast.runtime.pipeline.schedules import stage_orders
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, stage_orders
 
 
 def shown(order: tuple[Pass, ...]) -> str:

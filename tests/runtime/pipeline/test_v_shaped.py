@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.pipeline.overlap import Overlap
+from kernelcast.runtime.pipeline.durations import Durations, Overlap
 from kernelcast.runtime.pipeline.pass_times import step_timeline
-from kernelcast.runtime.pipeline.passes import Kind, Pass, is_pair, units
-from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us, stage_orders
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, is_pair, saved_in_pairs_us, stage_orders, units
 from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 

@@ -16,7 +16,7 @@ from kernelcast.runtime.request.fields import (
     SEARCH,
     renamed,
 )
-from kernelcast.runtime.request.reading import read_layout, read_request
+from kernelcast.runtime.request.layout import read_layout, read_request
 from kernelcast.runtime.spelling import unknown_field
 
 FIELDS = [*MODEL.values(), *REQUEST.values(), *SEARCH.values()]

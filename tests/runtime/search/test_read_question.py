@@ -11,7 +11,7 @@ from kernelcast.runtime import Estimator, ModelConfig, Parallelism, UsageError, 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.memory.spread import memory_spread
-from kernelcast.runtime.request.number_set import NumberSet
+from kernelcast.runtime.request.field_types import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import MOST_ITEMS, read_question
 from kernelcast.runtime.step.layouts import Layouts

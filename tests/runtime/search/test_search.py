@@ -16,8 +16,8 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.request.field_types import NumberSet
 from kernelcast.runtime.request.fields import LAYOUT, TimelineKind
-from kernelcast.runtime.request.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.result import SearchResult
 from kernelcast.runtime.search.search import search

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.request.field_types import NumberSet
 from kernelcast.runtime.request.fields import Recompute, Schedule
-from kernelcast.runtime.request.number_set import NumberSet
 from kernelcast.runtime.search.refusals import Refusals
 from kernelcast.runtime.search.space import Space, divisors
 from kernelcast.runtime.step.layouts import SCHEDULES

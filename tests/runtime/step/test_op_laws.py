@@ -2,19 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.estimate.layout_pieces import MICRO_BATCH, What
+from kernelcast.runtime.estimate.pricing import MICRO_BATCH, What
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.request.fields import RecomputeModule
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.op import Call, Ops
-from kernelcast.runtime.step.recomputation import recomputed, with_parts
+from kernelcast.runtime.step.recomputation import PER_OP, recomputed, with_parts
 
 FIELDS: dict[str, Any] = {
     "name": "any",
@@ -65,9 +66,13 @@ OF_LAYOUT: dict[str, tuple[Any, ...]] = {
     "fp8_recipe": ("none", "tensorwise", "blockwise"),
     "lora_rank": (0, 2),
     "dropout": (0.0, 0.1),
-    "kept_by": ("torch", "megatron"),
+    "kept_by": ("torch", "megatron", "megatron_local"),
     "loss": ("plain", "fused", "in_place"),
-    "recompute_modules": (("core_attn",), ("mlp",), ("layernorm",), ("core_attn", "layernorm", "mlp")),
+    "recompute_modules": (
+        *((name,) for name in get_args(RecomputeModule) if name != PER_OP),
+        ("core_attn", "layernorm", "mlp"),
+        ("layernorm", "mla_up_proj", "mlp", "moe_act"),
+    ),
     "recompute": ("none", "selective", "full"),
     "recompute_early_stop": (False, True),
     "expert_overlap": (False, True),

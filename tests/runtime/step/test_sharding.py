@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
-from kernelcast.runtime.estimate.layout_pieces import ON_LINKS, Part, What
+from kernelcast.runtime.estimate.pricing import ON_LINKS, Part, What
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.decomposition import FIRST, LAST, Decomposition, decompose

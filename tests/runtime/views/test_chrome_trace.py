@@ -13,7 +13,7 @@ import pytest
 
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.output_file import check_target
-from kernelcast.runtime.pipeline.passes import Kind
+from kernelcast.runtime.pipeline.schedules import Kind
 from kernelcast.runtime.views.chrome_trace import trace_lines, write_chrome_trace
 from kernelcast.runtime.views.simulated_step import simulated_step
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.importers.raw_parameters import needed_symbols
 

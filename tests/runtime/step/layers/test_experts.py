@@ -224,7 +224,7 @@ def test_exchanges_overlap_what_another_micro_batch_computes() -> None:
 
 @pytest.mark.parametrize("stops_early", [False, True])
 @pytest.mark.parametrize(
-    "how", [{"recompute": "full"}, {"recompute": "selective", "recompute_modules": ("mlp",)}]
+    "how", [{"recompute": "full"}, {"recompute": "selective", "recompute_modules": ("moe",)}]
 )
 def test_recomputed_experts_exchange_their_rows_again(how: dict[str, Any], stops_early: bool) -> None:
     s = sizes(**how, recompute_early_stop=stops_early)

@@ -47,15 +47,17 @@ def test_products_of_one_of_two_devices() -> None:
     ]
 
 
-# Before and after its norm: ranks of 10 and of 6, and the rotated 4 of all keys. Queries and keys of 24, values of 16.
+# Before and after its norm, of its own tokens: ranks of 10 and of 6, and the rotated 4 of all keys. Of all tokens
+# queries and keys of 24, values of 16.
 LOW, HEADS = 2 * 10 + (6 + 4) + 6, 24 + 24 + 16
 LOG_SUM_EXP = 4 * 48 * 2
 """Of every head and token in fp32."""
 
 
 def test_bytes_kept() -> None:
-    assert saved_bytes(attention(shared())) == 2 * 48 * (LOW + HEADS + 16) + LOG_SUM_EXP
-    assert saved_bytes(attention(shared(query_rank=0))) == 2 * 48 * (LOW - 20 + HEADS + 16) + LOG_SUM_EXP
+    assert saved_bytes(attention(shared())) == 2 * 24 * LOW + 2 * 48 * (HEADS + 16) + LOG_SUM_EXP
+    low = 2 * 24 * (LOW - 20)
+    assert saved_bytes(attention(shared(query_rank=0))) == low + 2 * 48 * (HEADS + 16) + LOG_SUM_EXP
     of_core = (one for one in attention(shared()) if one.module == "core_attn")
     assert saved_bytes(of_core) == LOG_SUM_EXP
 
@@ -67,7 +69,7 @@ def test_bytes_kept_in_8_bit() -> None:
             saved_bytes(attention(shared(query_rank=rank, fp8_recipe=recipe, kept_by="megatron")))
             for recipe in ("none", "tensorwise")
         )
-        assert cast == usual + 48 * (16 - rank - 6)
+        assert cast == usual + 48 * 16 - 24 * (rank + 6)
 
 
 def test_gradients_on_their_way() -> None:
