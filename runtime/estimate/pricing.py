@@ -77,18 +77,18 @@ def _passes(parts: Decomposition) -> Parts:
     found: dict[Part, Calls] = {}
     for name, block in parts.blocks.items():
         forward, backward, again = block.passes.forward, block.passes.backward, block.recomputed
-        found[Part(name, What.FORWARD)] = forward.calls
-        found[Part(name, What.BACKWARD)] = backward.calls + again.calls
+        wholes = {What.FORWARD: forward.calls, What.BACKWARD: backward.calls + again.calls}
         if parts.parallelism.recompute_layers:
-            found[Part(name, What.KEPT_BACKWARD)] = backward.calls
-        for what, of_whole, one in (
-            (What.OVERLAPPED_FORWARD, What.FORWARD, forward),
-            (What.OVERLAPPED_BACKWARD, What.BACKWARD, backward),
-            (What.OVERLAPPED_AGAIN, What.BACKWARD, again),
+            wholes[What.KEPT_BACKWARD] = backward.calls
+        for what, calls in wholes.items():
+            found[Part(name, what)] = calls
+            if any(one.overlapped for one in (forward, backward, again)):
+                found[Part(name, what, is_compute=True)] = (*calls,)
+        for what, one in (
+            (What.OVERLAPPED_FORWARD, forward),
+            (What.OVERLAPPED_BACKWARD, backward),
+            (What.OVERLAPPED_AGAIN, again),
         ):
-            if OTHER_MICRO_BATCH in one.overlapped:
-                whole = found[Part(name, of_whole)]
-                found[Part(name, of_whole, is_compute=True)] = (*whole,)
             for overlap, pair in one.overlapped.items():
                 found[Part(name, what, overlap)] = pair.collectives
                 found[Part(name, what, overlap, is_compute=True)] = pair.compute
