@@ -44,8 +44,8 @@ def test_the_path_is_of_a_whole_step_not_of_a_shorter_one_that_the_recording_cut
     make_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     step = Step()
-    for number, duration_us in enumerate((900.0, 400.0, 30.0)):
-        step.host_us = step.device_us = 1000.0 + 2000 * number
+    for number, (start_us, duration_us) in enumerate(((1000.0, 900.0), (2000.0, 400.0), (2450.0, 30.0))):
+        step.host_us = step.device_us = start_us
         name = f"iteration {number}"
         step.host(
             "user_annotation", name, step.host_us - 10, 60, MAIN, {"finished": False} if number == 2 else {}
