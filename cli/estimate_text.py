@@ -11,7 +11,7 @@ from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.estimate.doubts import origins, warning_lines
 from kernelcast.runtime.request.fields import AS_MEASURED, FIT_PROBABILITY
-from kernelcast.runtime.step.partition import counts_text
+from kernelcast.runtime.step.chunks import counts_text
 from kernelcast.runtime.views.formatting import (
     amount,
     between,

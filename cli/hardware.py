@@ -11,8 +11,7 @@ from kernelcast.runtime.answers.attention_kernel import answerable_kernels, meas
 from kernelcast.runtime.answers.known_operators import KnownOperator, known_operators
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
-from kernelcast.runtime.catalogue.composition import hardware_bundle
-from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware, hardware_named
+from kernelcast.runtime.catalogue import Hardware, all_hardware, hardware_bundle, hardware_named
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.attention_kernels import FUSED

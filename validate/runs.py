@@ -17,7 +17,7 @@ from kernelcast.runtime.request.layout import read_request
 from kernelcast.runtime.request.models import built_in_name, built_in_names, unknown_model
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.spelling import unknown_field
-from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.chunks import layers_of_chunks
 from kernelcast.runtime.toml_text import toml_fields
 
 

@@ -148,7 +148,7 @@ def _problem_of_stack(factors: Factors | None) -> str:
     """Why a stack's answers cannot be asked for another kernel: its factor was fitted to steps with one of its own."""
     if factors is None:
         return ""
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.stack import Stack
 
     if not isinstance(factors, Stack) or not factors.runs or "attention" in factors.fixed:
         return ""

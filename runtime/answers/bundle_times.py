@@ -26,7 +26,7 @@ from kernelcast.runtime.hardware.fabric import node_of
 from kernelcast.runtime.hardware.limits import LAUNCH_FLOOR_US, clock_scale, limits, sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import Float8Recipe
-from kernelcast.runtime.step.recipes import RECIPES
+from kernelcast.runtime.step.modules import RECIPES
 
 _US_PER_S = 1e6
 

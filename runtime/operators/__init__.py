@@ -14,7 +14,6 @@ from kernelcast.runtime.operators import (
     elementwise,
     gemm,
     optimizer,
-    recurrent,
 )
 from kernelcast.runtime.operators.operator import (
     Cost,
@@ -47,7 +46,7 @@ __all__ = [
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         value.name: value
-        for module in (elementwise, gemm, attention, recurrent, collective, optimizer)
+        for module in (elementwise, gemm, attention, collective, optimizer)
         for value in vars(module).values()
         if isinstance(value, Operator)
     }

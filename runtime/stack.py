@@ -1,4 +1,4 @@
-"""What a software stack does to sums of operators: three factors, how sure they are, and their fit; as TOML."""
+"""What a software stack does to sums of operators, fitted once and carried to any hardware: factors and their fit."""
 
 import math
 import os
