@@ -22,14 +22,13 @@ from kernelcast.runtime.bundle.manifest import fingerprint_of
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, unknown
 from kernelcast.runtime.hardware.attention_kernels import FUSED, measured_kernels
 from kernelcast.runtime.hardware.devices import Device, device, device_named
 from kernelcast.runtime.hardware.fabric import fabric_named
 from kernelcast.runtime.hardware.limits import Rates
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 from kernelcast.runtime.shipped import BUNDLES, HARDWARE, POWER, SUMS, TRANSFERS
-from kernelcast.runtime.spelling import unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
-from kernelcast.runtime.answers.attention_kernel import KernelChange
+from kernelcast.runtime.answers.asking import KernelChange, OperatorTimes, Question, ask
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times

@@ -114,12 +114,7 @@ def feature_warning(key: Key, one: Exceeded) -> AnswerWarning:
         message=f"{operator} ({direction}): {one.feature} = {asked:g} is outside the training range, {low:g} to "
         f"{high:g}",
         brief=f"{operator} up to {times}× {side} measured {one.feature}",
-        values={
-            **_of_key(key),
-            "feature": one.feature,
-            "asked": asked,
-            "range": [low, high],
-        },
+        values={**_of_key(key), "feature": one.feature, "asked": asked, "range": [low, high]},
     )
 
 

@@ -40,21 +40,14 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.asked_step import AskedStep
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
-from kernelcast.runtime.estimate.defaults import (
-    host_link_bytes_per_s,
-)
+from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.doubts import provenance_of
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory.stages import on_cpu
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.request.fields import (
-    DEFAULT_BUCKET_ENTRIES,
-    MEMORY,
-    OPTIONS,
-    TimelineKind,
-)
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, MEMORY, OPTIONS, TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.decomposition import Decomposition

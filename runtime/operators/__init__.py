@@ -8,13 +8,8 @@ What is measured, fitted and asked therefore cannot drift apart. CONTRIBUTING.md
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kernelcast.runtime.operators import (
-    attention,
-    collective,
-    elementwise,
-    gemm,
-    optimizer,
-)
+from kernelcast.runtime.errors import unknown
+from kernelcast.runtime.operators import attention, collective, elementwise, gemm, optimizer
 from kernelcast.runtime.operators.operator import (
     Cost,
     Direction,
@@ -26,7 +21,6 @@ from kernelcast.runtime.operators.operator import (
     Term,
     Vector,
 )
-from kernelcast.runtime.spelling import unknown
 
 __all__ = [
     "OPERATORS",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.attention_kernel import kernel_change
+from kernelcast.runtime.answers.asking import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
 from kernelcast.runtime.answers.predictor import Predictor

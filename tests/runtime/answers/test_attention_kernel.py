@@ -18,12 +18,7 @@ from kernelcast.runtime import (
     UsageError,
     read_bundle,
 )
-from kernelcast.runtime.answers.attention_kernel import (
-    KERNEL,
-    answerable_kernels,
-    kernel_change,
-    measured_kernel,
-)
+from kernelcast.runtime.answers.asking import KERNEL, answerable_kernels, kernel_change, measured_kernel
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
