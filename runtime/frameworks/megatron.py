@@ -12,6 +12,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     ExpertTensorParallel,
     Heads,
     Recompute,
+    Tokenizer,
     usual_model,
 )
 from kernelcast.runtime.frameworks.rows import Found, Framework, OptimizerOffload, Part, Row, Settings
@@ -226,6 +227,7 @@ MEGATRON = Framework(
         Heads(),
         GroupedQueries(),
         ExpertLayers(),
+        Tokenizer(),
         Dropout(),
         ActivationOffload(),
         OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
