@@ -1,7 +1,4 @@
-"""A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step).
-
-What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
-"""
+"""A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -369,8 +366,7 @@ def part_parameters(s: Sizes) -> PartParameters:
 
 def _before(ops: Ops, name: Component, added: Ops) -> Ops:
     """The ops with others before the first of a name, or after all."""
-    names = [one.name for one in ops]
-    place = names.index(name) if name in names else len(ops)
+    place = next((at for at, one in enumerate(ops) if one.name == name), len(ops))
     return (*ops[:place], *added, *ops[place:])
 
 
