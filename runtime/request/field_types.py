@@ -251,7 +251,7 @@ def adapted(values: Sequence[str]) -> FieldType:
     listed = (f"{name} ({','.join(_TARGET_MODULES[name])})" for name in values)
     kind = names(values, f"{', '.join(listed)} or both")
 
-    def read(value: object) -> object:
+    def read(value: object) -> Any:
         if isinstance(value, str):
             parts = [part.strip() for part in value.split(",")]
             for name, modules in _TARGET_MODULES.items():
