@@ -15,8 +15,7 @@ from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.frameworks.slurm import sbatch_options
 from kernelcast.runtime.small_file import open_regular
 from kernelcast.runtime.toml_text import read_toml
-from kernelcast.walltime.fields import FIELDS
-from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
+from kernelcast.walltime.fields import FIELDS, Given, Settings, give, is_path, merge
 
 MARK = "#KERNELCAST"
 MAX_HEAD_BYTES = 1 << 20

@@ -4,7 +4,6 @@ from math import gcd
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
-from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.megatron_kinds import (
     ActivationOffload,
     ContextExchangeType,
@@ -15,6 +14,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     usual_model,
 )
 from kernelcast.runtime.frameworks.rows import (
+    Facts,
     Found,
     Framework,
     OptimizerOffload,
