@@ -89,14 +89,6 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise DataError(f"{shown_path(path)}: cannot be read, expected measured memory (CSV)") from error
 
 
-_VOCABULARIES = {
-    "bpe/vocab.json": 50_257,
-    "nemotron_2_256k.model": 256_000,
-    "multiMixV8.gpt4o_nc_sd.500000.128k.vocab.json": 131_072,
-    "Llama2Tokenizer": 32_000,
-    "qwen3-8b-dist/tokenizer": 151_936,
-}
-"""Entries of the tokenizers that the tests name, where no --vocab-size says it."""
 _LEFT_OUT: Mapping[str, str] = {
     "--perform-rl-step": "memory of inference too, expected training alone",
     "--defer-embedding-wgrad-compute": "no field says it, and it changes memory",
@@ -126,8 +118,7 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
             if devices is None:
                 raise UsageError("the number of devices is not published")
             file = read_layout_text(text, "")
-            vocabulary = {} if "--vocab-size" in arguments else {"vocabulary_size": _vocabulary(arguments)}
-            model = file.model(**vocabulary)
+            model = file.model()
             fields, _, _ = file.request(model, {}, devices)
             asked = read_request(fields)
             asked["parallelism"].check(model)
@@ -148,16 +139,6 @@ def _golden(rows: Sequence[dict[str, str]], found: AskedCases) -> None:
                 workspace_bytes=_DETERMINISTIC if "CUBLAS_WORKSPACE_CONFIG" in row["env"] else None,
             )
         )
-
-
-def _vocabulary(arguments: Mapping[str, Any]) -> int:
-    named = " ".join(
-        str(arguments.get(key, "")) for key in ("--vocab-file", "--tokenizer-model", "--tokenizer-type")
-    )
-    for name, size in _VOCABULARIES.items():
-        if name in named:
-            return size
-    raise UsageError(f"--vocab-size is missing, and the tokenizer {named.strip() or 'too'} is unknown")
 
 
 _MLPERF_MODELS = {

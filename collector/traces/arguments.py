@@ -11,7 +11,13 @@ from typing import Any
 
 import msgspec
 
-from kernelcast.collector.traces.events import NO_ARGUMENTS, NO_ID, Event
+from kernelcast.collector.traces.events import (
+    DEVICE_CATEGORIES,
+    HOST_OPERATOR_CATEGORY,
+    NO_ARGUMENTS,
+    NO_ID,
+    Event,
+)
 
 
 class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
@@ -57,16 +63,23 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
 _TEXT = msgspec.Raw | msgspec.UnsetType
 _IDS = {"external_id": "External id", "old_external_id": "external id", "sequence_number": "Sequence number",
         "correlation": "correlation"}  # fmt: skip
-_Used = msgspec.defstruct(
-    "_Used",
-    [
-        *((field.name, _TEXT, msgspec.UNSET) for field in msgspec.structs.fields(Arguments)),
-        *((name, Any, msgspec.UNSET) for name in _IDS),
-    ],
-    rename={field.name: field.encode_name for field in msgspec.structs.fields(Arguments)} | _IDS,
-    gc=False,
-)
-_USED_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Used)
+_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(Arguments)} | _IDS
+# Most events have few of the fields; the first two announce the others.
+_ANY = "collective", "elements_in"
+_OF_CALL = *_ANY, "concrete", "types", "dims"
+_OF_DEVICE = *_ANY, "stream", "device", "moved_bytes", "grid", "block", "registers", "occupancy"
+
+
+def _decoder_of(*names: str) -> msgspec.json.Decoder[Any]:
+    fields = [(name, Any if name in _IDS else _TEXT, msgspec.UNSET) for name in (*names, *_IDS)]
+    return msgspec.json.Decoder(msgspec.defstruct("_Used", fields, rename=_NAMES.get, gc=False))
+
+
+_WHOLE_DECODER = _decoder_of(*(field.name for field in msgspec.structs.fields(Arguments)))
+_DECODERS = {
+    HOST_OPERATOR_CATEGORY: _decoder_of(*_OF_CALL),
+    **dict.fromkeys(DEVICE_CATEGORIES, _decoder_of(*_OF_DEVICE)),
+}
 _LAUNCH_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     msgspec.defstruct("_Launch", [("correlation", Any, None)], frozen=True, gc=False)
 )
@@ -91,17 +104,19 @@ def decoded(raw_arguments: bytes) -> Arguments:
         return _NONE
 
 
-def divided(raw: msgspec.Raw, *, is_on_device: bool) -> tuple[bytes, int, int, int]:
+def divided(raw: msgspec.Raw, category: str) -> tuple[bytes, int, int, int]:
     """The used arguments without ids, and External id, sequence number and correlation id; `NO_ID` where missing.
 
     Torch 1.8 wrote External ids of kernels in lower case.
     """
     try:
-        used = _USED_DECODER.decode(raw)
+        used = _DECODERS.get(category, _WHOLE_DECODER).decode(raw)
+        if used.collective is not msgspec.UNSET or used.elements_in is not msgspec.UNSET:
+            used = _WHOLE_DECODER.decode(raw)
     except _UNREADABLE:
         return NO_ARGUMENTS, NO_ID, NO_ID, NO_ID
     external_id, sequence, correlation = used.external_id, used.sequence_number, used.correlation
-    if is_on_device and type(external_id) is not int:
+    if category in DEVICE_CATEGORIES and type(external_id) is not int:
         external_id = used.old_external_id
     used.external_id = used.old_external_id = used.sequence_number = used.correlation = msgspec.UNSET
     return _ENCODER.encode(used), id_of(external_id), id_of(sequence), id_of(correlation)

@@ -184,20 +184,16 @@ class _Kept:
         kept = [line for line in lines if line.phase == "X" and line.duration_us == line.duration_us]
         self._times[0].extend([line.start_us for line in kept])
         self._times[1].extend([line.duration_us for line in kept])
-        values: tuple[list[Any], ...] = (
-            [(line.category, line.name) for line in kept],
-            [(line.pid, line.tid) for line in kept],
-        )
-        for column, known, found in zip(self._numbers, self._texts, values, strict=False):
-            column.extend([known.setdefault(value, len(known)) for value in found])
-        known = self._texts[2]
+        kinds, places, known = self._texts
+        self._numbers[0].extend([kinds.setdefault((line.category, line.name), len(kinds)) for line in kept])
+        self._numbers[1].extend([places.setdefault((line.pid, line.tid), len(places)) for line in kept])
         arguments: list[tuple[int, ...]] = []
         for line in kept:
             category = _OLD_CATEGORIES.get(line.category, line.category)
             if category in LAUNCH_CATEGORIES:
                 arguments.append((0, NO_ID, NO_ID, launch_id(line.raw_arguments)))
             elif category in _WITH_ARGUMENTS:
-                text, *ids = divided(line.raw_arguments, is_on_device=category in DEVICE_CATEGORIES)
+                text, *ids = divided(line.raw_arguments, category)
                 arguments.append((known.setdefault(text, len(known)), *ids))
             else:
                 arguments.append((0, NO_ID, NO_ID, NO_ID))

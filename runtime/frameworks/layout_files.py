@@ -160,9 +160,8 @@ class LayoutFile:
                     return int(found["sequence_length"])
         return None
 
-    def model(self, **stated: Any) -> ModelConfig:
-        """The model that the file's settings describe; `stated` fields come first: most files leave the vocabulary to a
-        tokenizer.
+    def model(self) -> ModelConfig:
+        """The model that the file's settings describe.
 
         Raises:
             UsageError: the framework's settings do not describe a model, a setting is wrong, or one is missing.
@@ -172,11 +171,11 @@ class LayoutFile:
                 f"{self.where}: {self.framework.title} settings do not describe a model: give --model"
             )
         with error_context(self.where):
-            facts: Facts = {"layers": 0, "experts": 0, "tp": 1, **stated}
+            facts: Facts = {"layers": 0, "experts": 0, "tp": 1}
             for row in self.framework.rows:
                 if row.fields and set(row.fields) <= {*MODEL, "sequence_length"}:
                     facts = {**facts, **row.read(self.settings, facts).facts}
-            known = {**self.framework.model(self.settings, facts), **facts, **stated}
+            known = {**self.framework.model(self.settings, facts), **facts}
             fields = {name: value for name, value in known.items() if name in MODEL}
             return ModelConfig.from_document(fields, where="its model", name="model")
 

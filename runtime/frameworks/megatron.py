@@ -11,6 +11,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     ExpertTensorParallel,
     Heads,
     Recompute,
+    Tokenizer,
     usual_model,
 )
 from kernelcast.runtime.frameworks.rows import (
@@ -233,6 +234,7 @@ MEGATRON = Framework(
         Heads(),
         GroupedQueries(),
         ExpertLayers(),
+        Tokenizer(),
         Dropout(),
         ActivationOffload(),
         OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),

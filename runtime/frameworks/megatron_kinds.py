@@ -287,6 +287,39 @@ class ActivationOffload(Row):
         return Found({"offload_activations": part, "offload_modules": known}, notes)
 
 
+_TOKENIZERS = {
+    "GPT2BPETokenizer": 50_257,
+    "bpe/vocab.json": 50_257,
+    "nemotron_2_256k.model": 256_000,
+    "multiMixV8.gpt4o_nc_sd.500000.128k.vocab.json": 131_072,
+    "Llama2Tokenizer": 32_000,
+    "qwen3-8b-dist/tokenizer": 151_936,
+}
+"""Entries of vocabularies, by tokenizers and files of Megatron-LM's tests."""
+
+
+class Tokenizer(Row):
+    """The vocabulary where --vocab-size does not say it."""
+
+    keys = ("--vocab-file", "--tokenizer-model", "--tokenizer-type")
+    fields = ("vocabulary_size",)
+
+    def write(self, facts: Facts) -> Part:
+        """Nothing: --vocab-size says it."""
+        return Part()
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing of an unknown one."""
+        named = self.named(settings)
+        size = next((size for name, size in _TOKENIZERS.items() if name in named), None)
+        return Found({} if size is None or "vocabulary_size" in facts else {"vocabulary_size": size})
+
+    @classmethod
+    def named(cls, settings: Settings) -> str:
+        """The tokenizer as the settings name it."""
+        return " ".join(str(settings[key]) for key in cls.keys if key in settings)
+
+
 _OTHER_MODELS = (
     "--encoder-num-layers",
     "--hybrid-layer-pattern",
@@ -301,11 +334,18 @@ def usual_model(settings: Settings, facts: Facts) -> Facts:
     """What pretrain_gpt.py takes where the settings of rows say nothing, and positions.
 
     Raises:
-        UsageError: the flags of another model than a decoder-only transformer.
+        UsageError: the flags of another model than a decoder-only transformer, or no known vocabulary.
     """
     for key in _OTHER_MODELS:
         if key in settings:
             raise UsageError(field=key, found=settings[key], expected="a decoder-only transformer")
+    if "vocabulary_size" not in facts:
+        named = Tokenizer.named(settings)
+        raise UsageError(
+            "--vocab-size is missing"
+            + f", and the tokenizer {named} is unknown" * bool(named)
+            + ": give it or --model"
+        )
     learned = settings.get(_POSITIONS, "learned_absolute") == "learned_absolute"
     learned = learned and "--use-rotary-position-embeddings" not in settings
     # SwiGLU's three matrices have the entries of two that are 4 d wide (arguments.py).

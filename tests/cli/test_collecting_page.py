@@ -50,7 +50,7 @@ def test_the_page_from_its_beginning_to_its_end(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=7200,
             check=False,
         )
         assert done.returncode == 0, (line, done.stderr)

@@ -84,7 +84,7 @@ def train(folder: Path, change: str) -> Path:
         [*torchrun, str(driver), script, str(traces), change],
         check=True,
         capture_output=True,
-        timeout=300,
+        timeout=3000,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     return traces

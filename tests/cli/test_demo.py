@@ -107,7 +107,7 @@ def test_the_whole_loop(config: Path, tmp_path: Path) -> None:
     database, bundle = tmp_path / "bench.db", tmp_path / "here.kcast"
     kernelcast = [sys.executable, "-m", "kernelcast.cli.main"]
     command = [*kernelcast, "demo", "--config", str(config), "--db", str(database), "-o", str(bundle)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=7200, check=False)
     assert done.returncode == 0, done.stderr
     lines = without_next(done.stdout).splitlines()
     assert [line[:5] for line in lines if line.startswith("[")] == [f"[{n}/5]" for n in range(1, 6)]

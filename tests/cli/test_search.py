@@ -278,13 +278,18 @@ def test_interrupted(bundle: Path, tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from kernelcast.cli.main import main\n"
+        "from kernelcast.runtime.search import search\n"
+        "sweep = search.sweep\n"
+        "def begun(*arguments, **more):\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 1.0)\n"
+        "    return sweep(*arguments, **more)\n"
+        "search.sweep = begun\n"
         "signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))\n"
-        "signal.setitimer(signal.ITIMER_REAL, 2.0)\n"
         "main(sys.argv[1:])\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", program, "search", *arguments(bundle, model_file, *more)],
-        capture_output=True, text=True, check=False, timeout=600,
+        capture_output=True, text=True, check=False, timeout=3000,
     )  # fmt: skip
     assert (result.returncode, result.stdout) == (130, "")
     assert result.stderr.splitlines()[-1] == "kernelcast: interrupted; no file was left half-written"

@@ -27,7 +27,7 @@ def test_arguments_threads_and_every_process(workers: Path) -> None:
         "rank = os.environ['RANK']\n"
         "pathlib.Path(sys.argv[1], rank).write_text(sys.argv[2] + ' ' + os.environ['OMP_NUM_THREADS'])\n"
     )
-    run_workers("says", [str(workers), "hello"], processes=2, threads=3, timeout_s=60)
+    run_workers("says", [str(workers), "hello"], processes=2, threads=3, timeout_s=600)
     assert [(workers / rank).read_text() for rank in "01"] == ["hello 3", "hello 3"]
 
 
@@ -47,7 +47,7 @@ def test_arguments_threads_and_every_process(workers: Path) -> None:
 def test_last_words_are_one_line(workers: Path, program: str, words: str) -> None:
     (workers / "fails.py").write_text(program)
     with pytest.raises(DataError) as caught:
-        run_workers("fails", [], processes=1, threads=1, timeout_s=60)
+        run_workers("fails", [], processes=1, threads=1, timeout_s=600)
     message = str(caught.value)
     assert message == f"fails: exit status 1 on 1 process(es): {words}"
 
@@ -70,7 +70,7 @@ def test_whatever_ends_the_command_ends_the_workers(workers: Path, number: signa
     (workers / "waits.py").write_text(
         "import os, pathlib, sys, time\n"
         "pathlib.Path(sys.argv[1], 'pid').write_text(str(os.getpid()))\n"
-        "time.sleep(100)\n"
+        "time.sleep(1000)\n"
     )
     program = (
         "from kernelcast.collector.launch import show_workers\n"

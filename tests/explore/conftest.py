@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 300
+PATIENCE_S = 1200
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,7 @@ def address() -> Iterator[str]:
     line = process.stdout.readline()
     assert line.startswith(f"{SMALL}: http://127.0.0.1:"), process.communicate()
     url = line.split()[1].rstrip("/")
-    for _ in range(300):
+    for _ in range(3000):
         try:
             urllib.request.urlopen(f"{url}/-/versions.json", timeout=60).close()
             break
@@ -129,37 +129,45 @@ def test_unfinished_heads_keep_nobody_out(address: str) -> None:
     host, port = address.removeprefix("http://").split(":")
     with ExitStack() as opened:
         for _ in range(200):
-            client = opened.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            client = opened.enter_context(socket.create_connection((host, int(port)), timeout=300))
             client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
         assert "kernelcast: small.db" in page(f"{address}/small")
 
 
 def test_slow_queries_keep_no_page_waiting(address: str) -> None:
     sql = (
-        "with recursive n(i) as (select 1 union all select i+1 from n where i < 500000) select max(i) from n"
+        "with recursive n(i) as (select 1 union all select i+1 from n where i < 1500000) select max(i) from n"
     )
     url = f"{address}/small.json?{urllib.parse.urlencode({'sql': sql})}"
-    found: list[int] = []
+    answered: list[int] = []
+    refused: list[str] = []
+    stop = threading.Event()
 
     def ask() -> None:
-        try:
-            with urllib.request.urlopen(url, timeout=300) as response:
-                found.append(response.status)
-        except urllib.error.HTTPError as error:
-            found.append(error.code)
+        while not stop.is_set():
+            try:
+                with urllib.request.urlopen(url, timeout=300) as response:
+                    answered.append(response.status)
+            except urllib.error.HTTPError as error:
+                if error.code == 503:
+                    refused.append(json.load(error)["error"])
+                    stop.wait(0.3)
+                else:  # it takes longer than a query may, on a busy machine
+                    answered.append(error.code)
 
     asking = [threading.Thread(target=ask) for _ in range(14)]
     for one in asking:
         one.start()
-    while found.count(503) < 4:  # more than are answered or wait
+    while len(refused) < 4:  # more ask than are answered or wait
         time.sleep(0.05)
-    begin = time.monotonic()
+    before = len(answered)
     assert "One measurement of an operator at a workload." in page(f"{address}/small/sample")
-    assert time.monotonic() - begin < 5  # it waited for all of them
-    assert len(found) < 14
+    during = len(answered) - before
+    stop.set()
     for one in asking:
         one.join()
-    assert found.count(503) == 4
+    assert during < 10  # it waited for all of them
+    assert set(refused) == {"10 queries are answered or wait"}
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:80", "[::1]:8001"])

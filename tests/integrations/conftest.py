@@ -86,7 +86,10 @@ def gone() -> Callable[[Path], bool]:
     """Whether nothing is left of a program that was started in a process group of its own."""
 
     def check(path: Path) -> bool:
-        group = int(Path(f"{path}.pid").read_text())
+        started = Path(f"{path}.pid")
+        if not (started.exists() and started.read_text()):
+            return True  # on a busy machine it was ended before its first line
+        group = int(started.read_text())
         end = time.monotonic() + 300
         while time.monotonic() < end:
             try:

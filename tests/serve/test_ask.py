@@ -22,8 +22,8 @@ def folder(server: Server) -> Path:
 
 def ask(folder: Path, *words: str, script: str = LINES) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(ASK), *words], input=script, capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, "KERNELCAST_SOCKET": str(folder / "s")},
+        [str(ASK), *words], input=script, capture_output=True, text=True, check=False, timeout=1200,
+        env={**os.environ, "KERNELCAST_SOCKET": str(folder / "s"), "KERNELCAST_TIMEOUT_S": "600"},
     )  # fmt: skip
 
 

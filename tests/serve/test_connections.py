@@ -50,7 +50,7 @@ def limited(bundle: Path, where: Path, limits: str) -> Iterator["subprocess.Pope
 
 def connected(where: Path, sent: bytes = b"") -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
-    client.settimeout(30)
+    client.settimeout(300)  # against hanging only
     client.connect(str(where))
     client.sendall(sent)
     return client
@@ -98,7 +98,7 @@ def test_many_who_ask_nothing_keep_nobody_out(
 
 def test_a_dripping_head_ends(make_bundle: Make, folder: Path) -> None:
     where = folder / "s"
-    with limited(make_bundle(), where, "Limits(head_s=0.5)"), connected(where, b"GET /health") as client:
+    with limited(make_bundle(), where, "Limits(head_s=4)"), connected(where, b"GET /health") as client:
         idle = connected(where)
         stop = threading.Event()
 
@@ -115,23 +115,20 @@ def test_a_dripping_head_ends(make_bundle: Make, folder: Path) -> None:
         stop.set()
         dripping.join()
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert answer.endswith(b'{"error": "head did not come within 0.5 s"}')
+        assert answer.endswith(b'{"error": "head did not come within 4 s"}')
         assert ends(idle) == b""
         idle.close()
 
 
 def test_chunks_of_a_byte_keep_nobody_waiting(server: Server) -> None:
-    where, longest_s = Path(server.where.removeprefix("unix:")), 0.0
+    where, before_s = Path(server.where.removeprefix("unix:")), server.processor_s()
     with connected(where, CHUNKED) as client:
-        sending = threading.Thread(target=lambda: _sent_until_refused(client, b"1\r\n{\r\n" * 1_000_000))
-        sending.start()
-        while sending.is_alive():
-            begin = time.monotonic()
-            assert health(where) == b"HTTP/1.1 200 OK"
-            longest_s = max(longest_s, time.monotonic() - begin)
-        sending.join()
+        _sent_until_refused(client, b"1\r\n{\r\n" * 1_000_000)
+        assert health(where) == b"HTTP/1.1 200 OK"
         assert ends(client).startswith(b"HTTP/1.1 400 ")
-    assert longest_s < 1  # every chunk read took 6.5 s
+    assert (
+        server.processor_s() - before_s < 3
+    )  # every chunk read took 6.5 s, while no other request was answered
     # Chunks of a usual size, the last one small, are answered.
     body = json.dumps(SMALL).encode()
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:40], body[40:-1], body[-1:]))
@@ -165,39 +162,43 @@ def test_a_body_of_two_lengths_ends_the_connection(server: Server, framing: byte
 
 
 def test_a_body_has_its_time_and_a_rate(make_bundle: Make, folder: Path) -> None:
-    where, body = folder / "s", json.dumps({**SMALL, "model": "x" * 100_000}).encode()
+    where, body = folder / "s", json.dumps({**SMALL, "model": "x" * 400_000}).encode()
     head = POST + f"Content-Length: {len(body)}\r\n\r\n".encode()
     with limited(make_bundle(), where, "Limits(body_s=1)"):
         with connected(where, head + body[:100]) as client:
-            begin = time.monotonic()
-            dripping = threading.Thread(target=_drip, args=(client,))
+            dripped: list[bool] = []
+            dripping = threading.Thread(target=_drip, args=(client, dripped))
             dripping.start()
             answer = ends(client)
             dripping.join()
-            assert time.monotonic() - begin < 10
+            assert len(dripped) < MOST_DRIPS
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"body did not come within 1" in answer
-        with connected(where, head) as client:  # slow, not too slow: 1 s, and 6 s more for 100 kB
-            for first in range(0, len(body), 20_000):
-                time.sleep(0.4)
-                client.sendall(body[first : first + 20_000])
+        # Slow, not too slow: 1 s, and 18 s more for the 300 kB that come at once.
+        with connected(where, head + body[:300_000]) as client:
+            time.sleep(2)
+            client.sendall(body[300_000:])
             assert client.recv(12) == b"HTTP/1.1 422"
 
 
-def _drip(client: socket.socket) -> None:
-    for _ in range(200):
+MOST_DRIPS = 4_000  # in 200 s
+
+
+def _drip(client: socket.socket, dripped: list[bool]) -> None:
+    for _ in range(MOST_DRIPS):
         time.sleep(0.05)
         try:
             client.send(b"x")
         except OSError:
             return
+        dripped.append(True)
 
 
 def test_a_request_after_another_has_its_own_time(make_bundle: Make, folder: Path) -> None:
     asked = b"GET /health HTTP/1.1\r\nHost: k\r\n\r\n"
     where = folder / "s"
-    with limited(make_bundle(), where, "Limits(head_s=0.5)"), connected(where, asked) as client:
-        time.sleep(1)  # kept alive for longer than a head may take
+    with limited(make_bundle(), where, "Limits(head_s=4)"), connected(where, asked) as client:
+        time.sleep(5)  # kept alive for longer than a head may take
         client.sendall(asked * 3)
         time.sleep(0.2)
         client.sendall(b"GET /he")
@@ -246,7 +247,7 @@ def test_who_does_not_read_ends_with_the_server_without_a_traceback(make_bundle:
     ):
         assert client.recv(1)  # the answer has arrived
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
     assert where.with_suffix(".log").read_text() == ""
 
 
@@ -257,7 +258,7 @@ def test_bytes_that_end_a_connection_before_its_answer_leave_no_traceback(start:
     with connected(Path(server.where.removeprefix("unix:")), request) as client:
         assert ends(client).startswith(b"HTTP/1.1 400 ")
     server.signal(signal.SIGTERM)
-    assert server.process.wait(30) == 0
+    assert server.process.wait(300) == 0
     assert "Traceback" not in server.log.read_text()
 
 
@@ -265,7 +266,7 @@ def test_answers_that_nobody_reads_are_bounded(make_bundle: Make, folder: Path) 
     body = json.dumps({**LARGE, "pp": 256}).encode()
     head = f"POST /predict HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     where = folder / "s"
-    limits = "Limits(time_s=30, small_chunks=1024, answer_bytes=4_000_000)"
+    limits = "Limits(time_s=300, small_chunks=1024, answer_bytes=4_000_000)"
     with limited(make_bundle(), where, limits), ExitStack() as opened:
         first = b""
         for number in range(3):  # different questions, so that nothing is remembered

@@ -53,7 +53,7 @@ def test_it_stops_when_told_and_leaves_nothing(start: Start, folder: Path) -> No
 
 
 def test_what_is_being_answered_is_answered(start: Start, until: Callable[..., None]) -> None:
-    server = start("--max-search", "100000000", "--time-limit", "20")
+    server = start("--max-search", "100000000", "--time-limit", "600")
     replies: list[Any] = []
     large = {"model": "gpt-20b", "gpus": 256, "global_batch": 256, "gpu_memory_bytes": None}
     asking = threading.Thread(target=lambda: replies.append(server.post("/search", large)))

@@ -1,8 +1,7 @@
 """How much one request may ask for, how many at once, and that /health answers meanwhile."""
 
+import json
 import socket
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +15,9 @@ LARGE = {"model": "gpt3-175b", "gpus": [512, 768, 1024], "global_batch": 1024, "
 
 
 def raw(server: Server, head: bytes, body: bytes = b"") -> bytes:
-    """What comes back for these bytes; the connection stays open until the server closes it, or 5 s."""
+    """What comes back for these bytes; the connection stays open until the server closes it, or 300 s."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(5)
+        client.settimeout(300)
         client.connect(server.where.removeprefix("unix:"))
         client.sendall(head + body)
         return client.recv(65536)
@@ -62,22 +61,19 @@ def test_searches_end_in_time(start: Start) -> None:
     assert "0.2 s" in reply.error
 
 
-def test_too_many_questions_are_turned_away(start: Start) -> None:
-    server = start("--waiting", "0", "--max-search", "100000000", "--time-limit", "5")
-    statuses: list[int] = []
-    first = threading.Thread(target=lambda: statuses.append(server.post("/search", LARGE).status))
-    first.start()
-    try:
-        while server.metric('kernelcast_pending{pool="search"}') == 0:
-            time.sleep(0.01)
+def test_too_many_questions_are_turned_away(start: Start, until: Callable[..., None]) -> None:
+    server = start("--waiting", "0", "--max-search", "100000000", "--time-limit", "3000")
+    with socket.socket(socket.AF_UNIX) as first:  # whose search ends when it leaves
+        first.connect(server.where.removeprefix("unix:"))
+        body = json.dumps(LARGE).encode()
+        head = f"POST /search HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        first.sendall(head.encode() + b"\r\n" + body)
+        until(lambda: server.metric('kernelcast_pending{pool="search"}') == 1)
         reply = server.post("/search", LARGE)
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
         # Predictions have threads of their own, and health needs none.
         assert server.post("/predict", ASKED).status == 200
         assert server.get("/health").status == 200
-    finally:
-        first.join()
-    assert statuses[0] in (200, 422, 503)
 
 
 @pytest.mark.slow
@@ -85,7 +81,7 @@ def test_a_body_that_does_not_come(start: Start, until: Callable[..., None]) -> 
     server = start()
     head = b"POST /predict HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(30)
+        client.settimeout(300)
         client.connect(server.where.removeprefix("unix:"))
         client.sendall(head)
         assert server.get("/health").status == 200

@@ -219,6 +219,6 @@ def test_rows_of_megatron_lm(tmp_path: Path) -> None:
     assert same.dtype == "float32"
     assert found.left_out == [
         "Megatron-LM tests: the number of devices is not published",
-        "Megatron-LM tests: --vocab-size is missing, and the tokenizer words is unknown",
+        "Megatron-LM tests: --vocab-size is missing, and the tokenizer words is unknown: give it or --model",
         "Megatron-LM tests: --perform-rl-step: memory of inference too, expected training alone",
     ]

@@ -53,7 +53,7 @@ def collected(
     command += [str(times), str(last), "collect", "comm", "--device", "cpu", "--db", str(path)]
     done = subprocess.run(
         [*command, "--plan", str(plan_file), *options],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=3000, check=False,
     )  # fmt: skip
     with Database.open(path, read_only=True) as database:
         samples = list(database.samples_in_full())

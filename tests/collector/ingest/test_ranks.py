@@ -125,7 +125,7 @@ def test_real_processes(tmp_path: Path, change: str, kind: str) -> None:
     script.write_text(LOOP)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     subprocess.run([*torchrun, str(script), str(tmp_path), change], check=True, capture_output=True,
-                   env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)  # fmt: skip
+                   env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=3000)  # fmt: skip
     with opened_traces([tmp_path]) as database:
         report = trace_report(database, *traced_runs(database))
         most = database.query("SELECT max(delay_us) / 1e3 AS ms FROM collective_match")[0]["ms"]

@@ -50,9 +50,13 @@ def test_a_companion_computes_as_long_as_it_is_asked_to(companions: Companions) 
             while processor_seconds(pid) < wanted and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert processor_seconds(pid) >= wanted
-    waiting = processor_seconds(pid)
-    time.sleep(0.2)
-    assert processor_seconds(pid) - waiting <= 0.02
+    deadline = time.monotonic() + 300
+    for _ in range(2):  # what it was doing ends first
+        waiting, took_s = processor_seconds(pid), 1.0
+        while took_s > 0.02 and time.monotonic() < deadline:
+            time.sleep(0.5)
+            took_s, waiting = processor_seconds(pid) - waiting, processor_seconds(pid)
+        assert took_s <= 0.02
 
 
 @needs_two_cores
@@ -88,8 +92,9 @@ def test_a_companion_that_is_killed_is_noticed_and_replaced(companions: Companio
         os.kill(companion_pid(), signal.SIGKILL)
     with companions.running(GELU):
         pass
+    (process,) = active_children()
     os.kill(companion_pid(), signal.SIGKILL)  # between two points
-    time.sleep(0.1)
+    process.join()
     with pytest.raises(CompanionError, match="ended, signal 9"), companions.running(GELU):
         pass
     with companions.running(GELU):

@@ -118,7 +118,7 @@ def test_pieces_do_not_overlap_and_fill_the_step() -> None:
     idle = said["idle"]
     total = sum(p.time_us for p in inside) + idle["passes"][0] + idle["between"][0]  # type: ignore[index, operator, call-overload]
     assert total == pytest.approx(step.duration_us, rel=1e-6)
-    assert sum(p.time_us for p in inside if p.owner.known) > 0.5 * sum(p.time_us for p in inside)
+    assert sum(p.owner.known for p in inside) > 0.8 * len(inside)  # by number: times are the machine's
 
 
 def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ class Ingest:
         self.module = module
         self.said = ""
 
-    def __call__(self, jobspec: Mapping[str, Any], *, userid: int, command: Path, timeout: float = 30) -> Any:
+    def __call__(
+        self, jobspec: Mapping[str, Any], *, userid: int, command: Path, timeout: float = 300
+    ) -> Any:
         parser = ArgumentParser()
         plugin = self.module.Frobnicator(parser=parser.add_argument_group("Options provided by plugins"))
         ours = {"command": [str(command), "walltime"], "timeout": timeout}

@@ -17,7 +17,7 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: a\nspec:\n  template:
 
 
 def run(
-    command: Path | str, folder: Path, *arguments: str, stdin: str = "", timeout_s: float = 30
+    command: Path | str, folder: Path, *arguments: str, stdin: str = "", timeout_s: float = 300
 ) -> "subprocess.CompletedProcess[str]":
     variables = {"KERNELCAST_COMMAND": str(command), "KERNELCAST_TIMEOUT_S": str(timeout_s)}
     return subprocess.run(
@@ -27,7 +27,7 @@ def run(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1000,
         check=False,
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ESUB = Path(__file__).parents[3] / "integrations" / "lsf" / "esub.kernelcast"
-PATIENCE_S = 60
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def bsub(tmp_path: Path, folder: Path) -> Callable[..., Submitted]:
         *,
         command: Path,
         options: Mapping[str, str] | None = None,
-        timeout: float = 30,
+        timeout: float = 300,
         **environment: str,
     ) -> Submitted:
         esub = tmp_path / "serverdir" / "esub.kernelcast"

@@ -53,7 +53,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Queued]:
         variables: Mapping[str, str] | None,
         *,
         command: Path,
-        timeout: float = 30,
+        timeout: float = 300,
         **resources: Any,
     ) -> Queued:
         log: list[str] = []

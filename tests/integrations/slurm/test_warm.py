@@ -32,11 +32,11 @@ def server(slurm: Slurm, make_bundle: Callable[..., Path]) -> Iterator["subproce
     )
     assert process.stdout is not None
     assert process.stdout.readline().startswith(f"unix:{socket}: ")
-    slurm.predictor("server", f'shift\nKERNELCAST_SOCKET={socket} exec {ASK} "$@"\n')
+    slurm.predictor("server", f'shift\nKERNELCAST_SOCKET={socket} KERNELCAST_TIMEOUT_S=25 exec {ASK} "$@"\n')
     yield process
     process.send_signal(signal.SIGCONT)
     process.terminate()
-    process.wait(timeout=60)
+    process.wait(timeout=600)
     process.stdout.close()
 
 

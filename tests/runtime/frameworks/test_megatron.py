@@ -378,8 +378,27 @@ def test_arguments_of_other_models_are_refused() -> None:
         UsageError, match=r"hybrid-layer-pattern is 'M-M\*', expected a decoder-only transformer"
     ):
         read_layout_text(text, "model_config.yaml").model()
-    with pytest.raises(UsageError, match="vocabulary_size is missing"):
-        read_layout_text(CONFIG.replace("--vocab-size: 50257", ""), "model_config.yaml").model()
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ("--vocab-file: data/bpe/vocab.json", 50_257),
+        ("--tokenizer-type: GPT2BPETokenizer", 50_257),
+        ("--tokenizer-type: Llama2Tokenizer", 32_000),
+        ("--tokenizer-model: words.model", "and the tokenizer words.model is unknown: give it or --model"),
+        ("", "model_config.yaml: --vocab-size is missing: give it or --model"),
+    ],
+)
+def test_the_vocabulary_of_a_tokenizer(setting: str, found: int | str) -> None:
+    file = read_layout_text(CONFIG.replace("--vocab-size: 50257", setting), "model_config.yaml")
+    if isinstance(found, int):
+        assert file.model().vocabulary_size == found
+        assert not any("tokenizer" in key or "vocab" in key for key in file.unread_keys)
+    else:
+        with pytest.raises(UsageError, match=found):
+            file.model()
+    assert read_layout_text(f"{CONFIG}  {setting}\n", "").model().vocabulary_size == 50_257
 
 
 def test_ends_that_count_as_layers() -> None:

@@ -29,6 +29,7 @@ import sys
 from pathlib import Path
 from kernelcast.store.commons.pull import pull
 from kernelcast.store.commons.sources import Source
+print("ready", flush=True)
 pull(Source(name="a", address=sys.argv[1]), Path(sys.argv[2]))
 """
 _NGINX = """
@@ -76,9 +77,9 @@ def nginx(folder: Path, public: Path, *, bytes_per_s: int = 0) -> Iterator[str]:
     ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            for _ in range(200):
+            for _ in range(6000):
                 with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    if process.poll() is not None or probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.05)
             yield f"https://127.0.0.1:{port}"
@@ -154,10 +155,19 @@ def test_killed_sixty_times_it_continues_and_nothing_is_half_merged(
     with nginx(server_folder, public, bytes_per_s=200_000) as address:
         command = [sys.executable, "-c", _PULL, address, str(into)]
         environment = os.environ | {"SSL_CERT_FILE": str(server_folder / "ca.pem")}
-        while kills < KILLS:
-            until_bytes, until_s = fetched_bytes() + moments.randrange(1, 150_000), moments.uniform(1, 5)
+        while kills < KILLS or min(ended, mid_transfer) < 3:
+            until_bytes, until_s = fetched_bytes() + moments.randrange(1, 150_000), moments.uniform(0, 4)
+            # How fast the machine is decides what a kill meets: some end in the middle of a part, some never.
+            if kills % 10 == 9 and ended <= kills // 10:
+                until_bytes, until_s = 1 << 40, 600
+            elif kills % 3 == 0:
+                until_s = 600
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            assert process.stdout is not None
+            process.stdout.readline()
             began = time.monotonic()
-            process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
             while process.poll() is None and time.monotonic() - began < until_s:
                 if fetched_bytes() >= until_bytes:
                     mid_transfer += 1
@@ -175,8 +185,7 @@ def test_killed_sixty_times_it_continues_and_nothing_is_half_merged(
                     file.unlink()
                 for folder in own:
                     shutil.rmtree(folder)
-        subprocess.run(command, check=True, env=environment)
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     assert digest(into) == whole
     assert seen <= {None, whole}
-    assert min(ended, mid_transfer) > 2, (ended, mid_transfer)
     assert not list(own[0].glob("commons/a/*.xz"))
