@@ -11,6 +11,7 @@ import click
 from kernelcast.cli import completion, option
 from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.fields import (
+    check_effect,
     chosen_bundle,
     field_options,
     given_fields,
@@ -137,6 +138,8 @@ def predict(
         return _compared(asked, {name: estimators[name] for name in names})
     [(name, estimator)] = estimators.items()
     found = asked.answer(name, estimator)
+    if not asked.wish.is_open:
+        check_effect(fields, found.estimate.parallelism)
     if further.suggests:
         from kernelcast.runtime.estimate.fitting_changes import faster_changes
 
