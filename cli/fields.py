@@ -73,9 +73,8 @@ _IDLE_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "expert_dispatcher": ("ep", (1,)),
     "overlap_parameters": ("zero", (0, 3)),
     "recompute_modules": ("recompute", ("none", "full")),
-    **dict.fromkeys(
-        ("recompute_layers", "recompute_together", "recompute_early_stop"), ("recompute", ("none",))
-    ),
+    **dict.fromkeys(("recompute_layers", "recompute_together"), ("recompute", ("none", "selective"))),
+    "recompute_early_stop": ("recompute", ("none",)),
     "fp8_linears": ("fp8_recipe", ("none",)),
     **dict.fromkeys(("lora_linears", "lora_dropout"), ("lora_rank", (0,))),
     "offload_modules": ("offload_activations", (0,)),

@@ -102,6 +102,9 @@ class Parallelism(LayoutFields):
             )
         if self.expert_padding and not self.expert_capacity:
             raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
+        if "per_op" in self.recompute_modules and len(self.recompute_modules) > 1:
+            found = ",".join(self.recompute_modules)
+            raise UsageError(field="recompute_modules", found=found, expected="per_op alone, or modules")
         for name in ("fp8_attention", "fp8_dispatch", "fp8_weights"):
             if getattr(self, name) and self.fp8_recipe == "none":
                 raise UsageError(field=name, found=True, expected="false with fp8_recipe none")
