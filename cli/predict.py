@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from kernelcast.runtime.frameworks.layout_files import Source
     from kernelcast.runtime.memory.breakdown import StageBreakdown
     from kernelcast.runtime.memory.snapshot import Snapshot
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.stack import Stack
 
 
 @click.command("predict")

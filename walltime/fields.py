@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.dataclass import dataclass, field
-from kernelcast.runtime.errors import UsageError, error_context
+from kernelcast.runtime.errors import UsageError, error_context, unknown_field
 from kernelcast.runtime.request.field_types import (
     Field,
     FieldType,
@@ -22,7 +22,6 @@ from kernelcast.runtime.request.field_types import (
     whole,
 )
 from kernelcast.runtime.request.fields import DATA, REQUEST, STEPS
-from kernelcast.runtime.spelling import unknown_field
 from kernelcast.walltime.durations import read_duration
 
 DEFAULT_MARGIN = 0.1

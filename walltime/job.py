@@ -13,8 +13,7 @@ from typing import Any, Self
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown, system_errors
 from kernelcast.runtime.frameworks.slurm import sbatch_options
-from kernelcast.runtime.small_file import open_regular
-from kernelcast.runtime.toml_text import read_toml
+from kernelcast.runtime.small_file import open_regular, read_toml
 from kernelcast.walltime.fields import FIELDS, Given, Settings, give, is_path, merge
 
 MARK = "#KERNELCAST"
