@@ -307,7 +307,8 @@ class Pricing:
                 if part.is_compute and part.overlap in (None, OTHER_MICRO_BATCH)
             }
             host_us = [0.0 if id(one) in ahead else self._host_us(one, layout) for one in parts]
-            totals[:, 0] = np.maximum(totals[:, 0], np.array(host_us)[:, None])
+            waits_us = [0.0 if id(one) in ahead else self._waits_us(one, layout) for one in parts]
+            totals[:, 0] = np.maximum(totals[:, 0] + np.array(waits_us)[:, None], np.array(host_us)[:, None])
         place = {id(calls): index for index, calls in enumerate(parts)}
         return {
             key: (tuple(piece), totals[[place[id(calls)] for calls in piece.values()]])
@@ -334,6 +335,12 @@ class Pricing:
         if not self.has_host or layout.expert_padding or not any(map(_is_grouped, computing)):
             return launches_us
         return max(launches_us, DROPLESS_OPERATOR_US * len(computing))
+
+    def _waits_us(self, calls: Calls, layout: Parallelism) -> float:
+        """What a device waits in µs for the first operator after the host read the experts' numbers of rows."""
+        if not self.has_host or layout.expert_padding or not any(map(_is_grouped, calls)):
+            return 0.0
+        return DROPLESS_OPERATOR_US * sum(one.count for one in calls if one.operator == "permute" and one.direction is Direction.FORWARD)
 
     def _totals(self, parts: Sequence[Calls]) -> Times:
         """Times of sequences of calls, and of the weight gradients among them, float64 [parts, 2, 1 + draws]."""
