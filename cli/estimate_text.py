@@ -9,8 +9,9 @@ from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.attention_kernel import KERNEL
 from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import origins, warning_lines
-from kernelcast.runtime.request.fields import AS_MEASURED, FIT_PROBABILITY
+from kernelcast.runtime.request.fields import AS_MEASURED
 from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
     amount,
@@ -34,18 +35,21 @@ def render(
     at_front: Facts | None = None,
     further: Facts | None = None,
     sections_after: Sequence[str] = (),
+    sections_asked: Sequence[str] = (),
     lists_warnings: bool = False,
 ) -> str:
     """Headline and facts; without --quiet also components, stages, memory, the longest operators and warnings.
 
-    Facts `at_front` follow the step's own, `further` facts come last; `sections_after` follow the facts.
+    Facts `at_front` follow the step's own, `further` facts the layout's; `sections_after` and, with --quiet too,
+    `sections_asked` follow the facts.
     """
     if is_quiet():
-        return headline(estimate, at_front=at_front, is_brief=True)
+        return "\n\n".join((headline(estimate, at_front=at_front, is_brief=True), *sections_asked))
     operators = text_table(*table_texts(operator_rows(estimate)[:TOP_OPERATORS]), indent="  ")
     sections = [
         headline(estimate, at_front=at_front, further=further),
         *sections_after,
+        *sections_asked,
         title("Components", _components(estimate)),
         title("Stages, per micro-batch (forward, backward) and per update", _stages(estimate)),
         title(f"Memory per device, {_room(estimate)}", _memory(estimate)),
@@ -75,39 +79,41 @@ def headline(
     further: Facts | None = None,
     is_brief: bool = False,
 ) -> str:
-    """Step time and rate, memory, hardware, sources, model and layout; unless `is_brief` also layers and timeline."""
+    """Step time, grade, layout, memory, model, hardware and sources; unless `is_brief` also layers and timeline."""
     layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
     used, calibration = source.collectives, source.calibration
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
     rows: Facts = {
         "grade": None if estimate.grade is None else str(estimate.grade),
+        "layout": f"{layout.degrees} = {layout.world_size} device(s); "
+        f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
+        f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
+        f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
         "interval": _interval(estimate),
         "steps": _spread(estimate),
         "compute": _utilisation(estimate),
         "memory": _fullest(estimate),
         **(at_front or {}),
-        "hardware": f"{layout.world_size:,} × {'; '.join(source.compute) or 'not recorded'}, "
-        f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
-        "fabric": ("; ".join(source.fabric) or "not recorded") if used is None else _fabric(used),
-        "known": _known(estimate),
-        "data": () if is_brief else source.data,
-        "bundle": f"{source.bundle} ({STATISTICS[source.statistic]}, {source.dtype}, {measured(source.created_at)})",
-        "stack": None if source.stack is None else str(source.stack),
-        "calibration": None if calibration is None else calibration.summary,
-        "attention": _attention(estimate),
-        "energy": _energy(estimate),
         "model": f"{model.name}: {model.layers} layers, hidden {model.hidden_size}, "
         f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
-        "layout": f"{layout.degrees} = {layout.world_size} device(s); "
-        f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
-        f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
-        f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
     }
     if not is_brief:
         waiting = f"bubble {percent(estimate.bubble_share)} of the pipeline's time"
         rows["layers"] = counts_text(estimate.layer_counts)
         rows["timeline"] = f"{estimate.timeline}, {layout.schedule}; {waiting}"
     rows |= further or {}
+    rows |= {
+        "energy": _energy(estimate),
+        "hardware": f"{layout.world_size:,} × {'; '.join(source.compute) or 'not recorded'}, "
+        f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
+        "fabric": ("; ".join(source.fabric) or "not recorded") if used is None else _fabric(used),
+        "stack": None if source.stack is None else str(source.stack),
+        "calibration": None if calibration is None else calibration.summary,
+        "attention": _attention(estimate),
+        "known": _known(estimate),
+        "bundle": f"{source.bundle} ({STATISTICS[source.statistic]}, {source.dtype}, {measured(source.created_at)})",
+        "data": () if is_brief else source.data,
+    }
     # Fine-tuning counts in sequences, of one sample or of several that are packed.
     per_s = estimate.tokens_per_s / model.sequence_length
     is_tuning = layout.lora_rank or layout.sequences_per_sample > 1
@@ -162,13 +168,14 @@ def _fullest(estimate: Estimate) -> str:
     if device_bytes is None:
         return f"{needed} on the fullest device, whose memory size is not known (--gpu-memory)"
     taken = f" ({taken})" if (taken := sizes_text(memory.taken_bytes)) else ""
-    verdict = "fits" if memory.fits else styled("does NOT fit", RED)
+    verdict = styled(_verdict(memory), RED) if memory.fit_verdict == "does not fit" else _verdict(memory)
     if (probability := memory.fit_probability) is not None:
-        needed_probability = FIT_PROBABILITY.default
-        if 1 - needed_probability < probability < needed_probability:
-            verdict = "may fit"
         verdict += f" (probability {probability:.2f})"
     return f"{needed} of {gibibytes(device_bytes)} on the fullest device{taken}: {verdict}"
+
+
+def _verdict(memory: Memory) -> str:
+    return str(memory.fit_verdict).replace("not", "NOT")
 
 
 def _energy(estimate: Estimate) -> str | None:
@@ -233,9 +240,8 @@ def _room(estimate: Estimate) -> str:
     memory = estimate.memory
     if memory.gpu_memory_bytes is None:
         return "a device's size is not known (--gpu-memory)"
-    verdict = "fits" if memory.fits else "does NOT fit"
     less = f" less {taken}" if (taken := sizes_text(memory.taken_bytes)) else ""
-    return f"{verdict} into {_size(memory.gpu_memory_bytes)} ({memory.source}){less}"
+    return f"{_verdict(memory)} into {_size(memory.gpu_memory_bytes)} ({memory.source}){less}"
 
 
 def _memory(estimate: Estimate) -> str:

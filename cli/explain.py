@@ -256,7 +256,7 @@ def render_changes(changes: Sequence[FittingChange], estimate: Estimate, *, of: 
         )
     rows = [
         (
-            one.fields_text,
+            one.fields_text + (f" ({devices})" if (devices := one.devices_text) else ""),
             seconds(one.step_time_s, like=estimate.step_time_s),
             signed_percent(one.step_time_s / estimate.step_time_s - 1),
             gibibytes(one.memory_bytes),

@@ -17,7 +17,16 @@ from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.goals import RANK_BY, Wish
 from kernelcast.runtime.request.field_types import FLAG, Field, FieldType, choice, number, option_name
-from kernelcast.runtime.request.fields import FIT_PROBABILITY, GPU_MEMORY, MEMORY, REQUEST, WISHES, renamed
+from kernelcast.runtime.request.fields import (
+    FIT_PROBABILITY,
+    GPU_MEMORY,
+    LAYOUT,
+    MEMORY,
+    REQUEST,
+    WISHES,
+    renamed,
+)
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.small_file import read_small_file
 
@@ -55,6 +64,38 @@ def given_words(*names: str) -> list[str]:
         if parameter.name in names and value is not None and value is not False:
             words += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
     return words
+
+
+# Options that change nothing with these values of another field.
+_IDLE_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
+    **dict.fromkeys(("sequence_parallel", "tensor_overlap"), ("tp", (1,))),
+    "context_exchange": ("cp", (1,)),
+    "expert_dispatcher": ("ep", (1,)),
+    "overlap_parameters": ("zero", (0, 3)),
+    "recompute_modules": ("recompute", ("none", "full")),
+    **dict.fromkeys(
+        ("recompute_layers", "recompute_together", "recompute_early_stop"), ("recompute", ("none",))
+    ),
+    "fp8_linears": ("fp8_recipe", ("none",)),
+    **dict.fromkeys(("lora_linears", "lora_dropout"), ("lora_rank", (0,))),
+    "offload_modules": ("offload_activations", (0,)),
+    "host_memory_gb_per_s": ("offload_optimizer", (0,)),
+}
+
+
+def check_effect(options: Mapping[str, Any], layout: Parallelism) -> None:
+    """Refuse options of the command line that change nothing in `layout`; a file may state them.
+
+    Raises:
+        UsageError: one does not.
+    """
+    for name, (other, idle) in _IDLE_WITH.items():
+        value, with_value = options.get(name), getattr(layout, other)
+        if value is not None and value != LAYOUT[name].default and with_value in idle:
+            found = with_value if isinstance(with_value, str) else f"{with_value:g}"
+            raise UsageError(
+                f"{option_name(name)} is given with {other} {found}, expected not: it has no effect"
+            )
 
 
 _METAVARS = {"bundle": "FILE", "hardware": "NAME", "price": "PRICE"}

@@ -64,15 +64,17 @@ def render_answer(found: IntentAnswer, *, lists_warnings: bool = False) -> str:
         from kernelcast.cli.explain import render_changes
 
         sections.append(render_changes(found.changes, found.estimate))
+    asked = []
     if found.faster is not None:
         from kernelcast.cli.explain import render_changes
 
-        sections.append(render_changes(found.faster, found.estimate, of="What would make it faster"))
+        asked.append(render_changes(found.faster, found.estimate, of="What would make it faster"))
     return render(
         found.estimate,
         at_front=at_front,
         further=further,
         sections_after=sections,
+        sections_asked=asked,
         lists_warnings=lists_warnings,
     )
 

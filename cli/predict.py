@@ -11,6 +11,7 @@ import click
 from kernelcast.cli import completion, option
 from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.fields import (
+    check_effect,
     chosen_bundle,
     field_options,
     given_fields,
@@ -150,6 +151,8 @@ def predict(
     [(name, estimator)] = estimators.items()
     found = asked.answer(name, estimator)
     estimate = found.estimate
+    if not asked.wish.is_open:
+        check_effect(fields, estimate.parallelism)
     if suggests:
         from kernelcast.runtime.estimate.fitting_changes import faster_changes
 

@@ -296,5 +296,5 @@ def check_format(recipe: Float8Recipe, bundle: Bundle) -> None:
             raise UsageError(
                 field="fp8_recipe",
                 found=recipe,
-                expected=f"none or another: a {device.title} has no units for {units}; {known} have",
+                expected=f"none or another recipe: {device.title} has no units for {units}; {known} have",
             )

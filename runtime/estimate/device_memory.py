@@ -9,6 +9,7 @@ from kernelcast.runtime.estimate.defaults import has_gpus, usual_gpu_memory_byte
 from kernelcast.runtime.memory.spread import MemorySpread, memory_spread
 from kernelcast.runtime.memory.stages import StageMemory, architecture_of, on_cpu, stage_memory
 from kernelcast.runtime.memory.working import communicator_bytes
+from kernelcast.runtime.request.fields import FIT_PROBABILITY
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layouts import Layouts
@@ -42,6 +43,16 @@ class Memory:
         if self.spread is None or self.usable_bytes is None:
             return None
         return self.spread.fit_probability(self.largest_bytes, self.usable_bytes)
+
+    @property
+    def fit_verdict(self) -> str | None:
+        """`fits`, `may fit` or `does not fit`, by the probability that a search wants; None without a size."""
+        if self.fits is None:
+            return None
+        probability, wanted = self.fit_probability, FIT_PROBABILITY.default
+        if probability is not None and 1 - wanted < probability < wanted:
+            return "may fit"
+        return "fits" if self.fits else "does not fit"
 
     @property
     def largest_bytes(self) -> int:

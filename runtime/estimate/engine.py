@@ -297,21 +297,21 @@ class Engine:
         passes = partial(prices.of, MICRO_BATCH, rows=rows)
         backward = Part(name, What.BACKWARD if reruns else What.KEPT_BACKWARD)
         again = (What.OVERLAPPED_AGAIN,) if reruns else ()
-        forward_us, backward_us = (
-            sum_of(
-                [
-                    passes(exposed),
-                    *(
-                        self._exposed_us(layouts, prices, structure, part, rows, in_pairs)
-                        for part in prices.overlapped(MICRO_BATCH, name, *whats)
-                    ),
-                ]
-            )
-            for exposed, whats in (
-                (Part(name, What.FORWARD), (What.OVERLAPPED_FORWARD,)),
-                (backward, (What.OVERLAPPED_BACKWARD, *again)),
-            )
-        )
+
+        def with_overlapped(alone: Part, *whats: What) -> Times:
+            exposed_us = [
+                self._exposed_us(layouts, prices, structure, part, rows, in_pairs)
+                for part in prices.overlapped(MICRO_BATCH, name, *whats)
+            ]
+            whole_us = passes(alone)
+            if not exposed_us:
+                return whole_us
+            # Exposed collectives run while the device waits for its host.
+            ahead_us = passes(alone._replace(is_compute=True))
+            return np.maximum(whole_us, sum_of([ahead_us, *exposed_us]))
+
+        forward_us = with_overlapped(Part(name, What.FORWARD), What.OVERLAPPED_FORWARD)
+        backward_us = with_overlapped(backward, What.OVERLAPPED_BACKWARD, *again)
         nothing = np.zeros_like(forward_us)
         link_us = [nothing, nothing]
         if spans is not None:
@@ -361,16 +361,9 @@ class Engine:
             return exposed_us(network_us, compute_us, share)
         exposed = exposed_us(network_us, compute_us, share_in_layer(share))
         if overlap.another_micro_batch:
-            # First forward and last backward passes have no partner. What waits for the host hides some of it.
+            # First forward and last backward passes have no partner.
             alone = np.minimum(1.0, layouts["pp"] / layouts["micro_batches"])[rows]
             exposed = exposed + np.repeat(alone, 1 + self.draws) * (network_us - exposed)
-            if part.what is not What.OVERLAPPED_AGAIN:
-                whole = What.FORWARD if part.what is What.OVERLAPPED_FORWARD else What.BACKWARD
-                whole_us, ahead_us = (
-                    prices.of(MICRO_BATCH, Part(part.block, whole, is_compute=is_ahead), rows)
-                    for is_ahead in (False, True)
-                )
-                exposed = np.maximum(0.0, exposed - (whole_us - ahead_us))
         return exposed
 
 

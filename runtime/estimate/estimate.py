@@ -357,7 +357,7 @@ class Estimate:
                 "communicators": dict(memory.communicators),
                 "largest_bytes": memory.largest_bytes,
                 "interval_bytes": None if (interval := memory.interval_bytes) is None else list(interval),
-                **values_of(memory, "margin_bytes", "fits", "fit_probability"),
+                **values_of(memory, "margin_bytes", "fits", "fit_verdict", "fit_probability"),
                 "stages": [
                     {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}
                     for stage in memory.stages

@@ -19,11 +19,15 @@ _LEAST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingChange:
-    """Fields of a layout that fits, where they differ from one that does not; its step time and fullest device."""
+    """Fields of a layout that fits, where they differ from one that does not; its step time and fullest device.
+
+    `more_devices`: how many it has, where they are more.
+    """
 
     fields: dict[str, Any]
     step_time_s: float
     memory_bytes: int
+    more_devices: int | None = None
 
     @property
     def fields_text(self) -> str:
@@ -31,6 +35,11 @@ class FittingChange:
         return ", ".join(
             f"{name} {'even' if value is None else value}" for name, value in self.fields.items()
         )
+
+    @property
+    def devices_text(self) -> str:
+        """The number of devices in words, where they are more."""
+        return "" if self.more_devices is None else f"{self.more_devices:,} devices"
 
 
 def fitting_changes(
@@ -41,9 +50,9 @@ def fitting_changes(
     fit_probability: float | None = None,
 ) -> tuple[FittingChange, ...]:
     """Of every kind of change the least that makes `estimate` fit, the fastest first; none where it fits. Where no
-    single one does, each with full recomputation.
+    single one does without more devices, also each with full recomputation.
 
-    Samples per update stay; one kind has more devices. LoRA trains other weights. What the bundle cannot
+    Samples per update stay; two kinds have more devices. LoRA trains other weights. What the bundle cannot
     answer is left out. With `fit_probability`, what fits fits with this probability.
     """
     if not _is_short(estimate.memory, fit_probability):
@@ -53,7 +62,7 @@ def fitting_changes(
         for kind in _kinds(estimate.parallelism):
             tried = (_changed(estimator, estimate, fields | more, fabric, fit_probability) for fields in kind)
             found += islice(filter(None, tried), 1)
-        if found:
+        if any(one.more_devices is None for one in found):
             break
     return tuple(sorted(found, key=lambda one: one.step_time_s))
 
@@ -119,8 +128,12 @@ def _changed(
         )
     except (UsageError, DataError):
         return None
-    step_s, needed = changed.step_time_s, changed.memory.largest_bytes
-    return FittingChange(fields=fields, step_time_s=step_s, memory_bytes=needed)
+    return FittingChange(
+        fields=fields,
+        step_time_s=changed.step_time_s,
+        memory_bytes=changed.memory.largest_bytes,
+        more_devices=other.world_size if other.world_size > estimate.parallelism.world_size else None,
+    )
 
 
 def _faster_kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
@@ -168,10 +181,11 @@ def _kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
     yield [{"dp": layout.dp * k, "micro_batches": more // k} for k in _FACTORS if more % k == 0]
     batch, count = layout.micro_batch, layout.micro_batches
     yield [{"micro_batch": batch // k, "micro_batches": count * k} for k in _FACTORS if batch % k == 0]
-    for degree in ("tp", "pp"):
+    cut = {"layer_counts": None} if layout.layer_counts else {}
+    yield [{"pp": layout.pp * k} | cut for k in _FACTORS]
+    for degree, also in (("tp", {}), ("pp", cut)):
         yield [
-            {degree: getattr(layout, degree) * k, "dp": layout.dp // k, "micro_batches": count * k}
-            | ({"layer_counts": None} if degree == "pp" and layout.layer_counts else {})
+            {degree: getattr(layout, degree) * k, "dp": layout.dp // k, "micro_batches": count * k} | also
             for k in _FACTORS
             if layout.dp % k == 0
         ]

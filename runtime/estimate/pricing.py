@@ -18,6 +18,7 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.layers.experts import PADDING
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Call, Calls, Overlap
 
@@ -76,18 +77,18 @@ def _passes(parts: Decomposition) -> Parts:
     found: dict[Part, Calls] = {}
     for name, block in parts.blocks.items():
         forward, backward, again = block.passes.forward, block.passes.backward, block.recomputed
-        found[Part(name, What.FORWARD)] = forward.calls
-        found[Part(name, What.BACKWARD)] = backward.calls + again.calls
+        wholes = {What.FORWARD: forward.calls, What.BACKWARD: backward.calls + again.calls}
         if parts.parallelism.recompute_layers:
-            found[Part(name, What.KEPT_BACKWARD)] = backward.calls
-        for what, of_whole, one in (
-            (What.OVERLAPPED_FORWARD, What.FORWARD, forward),
-            (What.OVERLAPPED_BACKWARD, What.BACKWARD, backward),
-            (What.OVERLAPPED_AGAIN, What.BACKWARD, again),
+            wholes[What.KEPT_BACKWARD] = backward.calls
+        for what, calls in wholes.items():
+            found[Part(name, what)] = calls
+            if any(one.overlapped for one in (forward, backward, again)):
+                found[Part(name, what, is_compute=True)] = (*calls,)
+        for what, one in (
+            (What.OVERLAPPED_FORWARD, forward),
+            (What.OVERLAPPED_BACKWARD, backward),
+            (What.OVERLAPPED_AGAIN, again),
         ):
-            if OTHER_MICRO_BATCH in one.overlapped:
-                whole = found[Part(name, of_whole)]
-                found[Part(name, of_whole, is_compute=True)] = (*whole,)
             for overlap, pair in one.overlapped.items():
                 found[Part(name, what, overlap)] = pair.collectives
                 found[Part(name, what, overlap, is_compute=True)] = pair.compute
@@ -320,14 +321,16 @@ class Pricing:
 
         It cannot with experts that drop no token: it waits for their numbers of rows in every layer.
         """
-        # Casts, and dropouts before adapters, belong to the modules of their products.
+        # Casts, paddings, and dropouts before adapters, belong to the modules of their products.
         of_modules = (
             ("float8_cast", "dropout") if layout.lora_dropout and not layout.dropout else ("float8_cast",)
         )
         computing = [
             one
             for one in calls
-            if not OPERATORS[one.operator].is_collective and one.operator not in of_modules
+            if not OPERATORS[one.operator].is_collective
+            and one.operator not in of_modules
+            and one.role != PADDING
         ]
         # Graphs of modules take the launches of all but dropless experts.
         launch_us = layout.host_launch_us if layout.cuda_graphs == "none" else 0.0
@@ -340,7 +343,9 @@ class Pricing:
         """What a device waits in µs for the first operator after the host read the experts' numbers of rows."""
         if not self.has_host or layout.expert_padding or not any(map(_is_grouped, calls)):
             return 0.0
-        return DROPLESS_OPERATOR_US * sum(one.count for one in calls if one.operator == "permute" and one.direction is Direction.FORWARD)
+        return DROPLESS_OPERATOR_US * sum(
+            one.count for one in calls if one.operator == "permute" and one.direction is Direction.FORWARD
+        )
 
     def _totals(self, parts: Sequence[Calls]) -> Times:
         """Times of sequences of calls, and of the weight gradients among them, float64 [parts, 2, 1 + draws]."""

@@ -7,12 +7,14 @@ import numpy as np
 
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.estimator import Estimator
+from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.fields import SEARCHED
 from kernelcast.runtime.search.partial_result import nothing
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import best_of
 from kernelcast.runtime.search.search import answer
 from kernelcast.runtime.search.sweep import Report, sweep
+from kernelcast.runtime.step.layouts import Layouts
 
 LAYOUTS_FORMAT = "kernelcast.layouts/1"
 COLUMNS = (*SEARCHED, "layer_split")
@@ -49,6 +51,14 @@ def compact_search(
         "rows": [[getattr(one, name) for name in COLUMNS] for one in layouts],
         "step_time_s": (ranked.step_us * 1e-6).tolist(),
         "memory_bytes": np.round(ranked.memory_bytes).astype(np.int64).tolist(),
+        "nccl_bytes": _nccl_bytes(question, ranked.layouts) if layouts else [],
         "devices": ranked.layouts.devices.tolist() if layouts else [],
         "front": np.flatnonzero(front).tolist(),
     }
+
+
+def _nccl_bytes(question: Question, layouts: Layouts) -> list[int]:
+    """What NCCL's buffers take on a device of every layout, next to what torch allocates."""
+    found = sum(communicator_bytes(layouts).values(), np.zeros(len(layouts), dtype=np.int64))
+    taken: list[int] = (found * question.has_nccl).tolist()
+    return taken

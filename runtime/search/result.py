@@ -81,10 +81,10 @@ class Smallest:
     @property
     def what_fits(self) -> str:
         """The fastest changes and their step times in words; "" if there are none."""
-        named = [
-            f"{one.fields_text} ({one.step_time_s:{',.0f' if one.step_time_s >= _LONG_S else '.4g'}} s a step)"
-            for one in self.changes[:_SHOWN_CHANGES]
-        ]
+        named = []
+        for one in self.changes[:_SHOWN_CHANGES]:
+            step_text = f"{one.step_time_s:{',.0f' if one.step_time_s >= _LONG_S else '.4g'}} s a step"
+            named.append(f"{one.fields_text} ({', '.join(filter(None, (one.devices_text, step_text)))})")
         return f"; it fits with {' or with '.join(named)}" if named else ""
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _OF_STEP = {
     "optimizer_states", "host_launch_us", "attention_kernel", "exposed_share", "gradient_collective", "shard_group",
     "fp8_weights", "offload_modules",
     "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
-    "expert_padding", "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
+    "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
     "power_limit_w",
 }  # fmt: skip
 _OF_LAYERS = tuple(name for name in LAYOUT if name not in _OF_STEP and name not in _OF_EXPERTS)

@@ -121,7 +121,7 @@ def headline(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     room = "device memory not known"
     if memory.gpu_memory_bytes is not None:
         less = f" less {taken}" if (taken := sizes_text(memory.taken_bytes)) else ""
-        room = f"{'fits' if memory.fits else 'does not fit'} into {gibibytes(memory.gpu_memory_bytes)}{less}"
+        room = f"{memory.fit_verdict} into {gibibytes(memory.gpu_memory_bytes)}{less}"
     yield "fullest device", gibibytes(memory.largest_bytes), room
 
 

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.usefixtures("wide")
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = ("--dp", 2, "--micro-batch", 2, "--micro-batches", 1, "--zero", 0)
-# docs/training_step.py, smaller, with one thing changed in it.
+# docs/training_step.py, smaller, with one thing changed in it: many times longer than what other work on the machine
+# adds to a step.
 DRIVER = """
 import importlib.util, os, subprocess, sys, time
 from pathlib import Path
@@ -32,14 +33,14 @@ script.D, script.LAYERS, script.LENGTH, script.VOCABULARY = 64, 2, 128, 500
 change, rank = sys.argv[3], int(os.environ["RANK"])
 work = lambda: None
 if change == "host":
-    work = lambda: time.sleep(0.3)
+    work = lambda: time.sleep(1)
 if change == "all_reduce":
-    work = lambda: dist.all_reduce(torch.ones(4_000_000))
+    work = lambda: dist.all_reduce(torch.ones(30_000_000))
 if change == "rank" and rank == 1:
     forward = script.Block.forward
     def again(self, x):
         with torch.no_grad():
-            for _ in range(20):
+            for _ in range(150):
                 forward(self, x)
         return forward(self, x)
     script.Block.forward = again
@@ -47,7 +48,9 @@ if change == "attention":
     def unfused(q, k, v, is_causal):
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        return torch.softmax(scores.masked_fill(mask, float("-inf")), -1) @ v
+        for _ in range(100):
+            found = torch.softmax(scores.masked_fill(mask, float("-inf")), -1) @ v
+        return found
     script.functional.scaled_dot_product_attention = unfused
 script.train(Path(sys.argv[2]), work)
 """
@@ -115,7 +118,7 @@ def test_a_cause_that_is_put_into_a_real_run_is_found(
     if change == "all_reduce":
         assert " MiB a step, predicted are " in found[change]["line"]
     if change == "host":
-        assert found[change]["excess_s"] > 0.25
+        assert found[change]["excess_s"] > 0.8
 
 
 @pytest.mark.slow

@@ -147,6 +147,26 @@ def test_what_would_make_it_fit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ("--tensor-overlap products", "--tensor-overlap is given with tp 1"),
+        ("--overlap-parameters true --zero 0", "--overlap-parameters is given with zero 0"),
+        ("--recompute-modules mlp", "--recompute-modules is given with recompute none"),
+        ("--lora-dropout 0.1", "--lora-dropout is given with lora_rank 0"),
+        ("--tensor-overlap products --tp 2", None),
+        ("--sequence-parallel false", None),
+    ],
+)  # fmt: skip
+def test_an_option_without_effect_is_refused(
+    options: str, error: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "predict --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1 -q"
+    assert ended(*command.split(), *options.split()) == (0 if error is None else 2)
+    expected = f"kernelcast: error: {error}, expected not: it has no effect\n"
+    assert capsys.readouterr().err == ("" if error is None else expected)
+
+
+@pytest.mark.parametrize(
     ("size", "heading", "verdict"),
     [
         ("80GB", "fits into 74.5 GiB (asked)", "yes"),

@@ -12,6 +12,7 @@ from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from click.testing import CliRunner
@@ -115,6 +116,27 @@ def test_a_database(explore: Explore) -> None:
     ]  # fmt: skip
     assert explorer.get("/")[0] == 200
     assert explorer.stop() == 0
+
+
+def test_options_open_a_question(explore: Explore, tmp_path: Path) -> None:
+    options = [
+        "--model",
+        "meta-llama/Llama-2-7b",
+        "--gpus",
+        "8",
+        "--global-batch",
+        "16",
+        "--framework",
+        "nemo",
+    ]
+    explorer = explore(*options, SMALL)
+    asked = "gpus=8&batch=16&framework=nemo&model=llama-2-7b"
+    assert explorer.address == f"http://127.0.0.1:{explorer.port}/#{asked}"
+    model = tmp_path / "mine.json"
+    fields = {"name": "mine", "hidden_size": 64, "sequence_length": 32, "attention_heads": 4, "layers": 2}
+    model.write_text(json.dumps(fields | {"vocabulary_size": 100}))
+    fragment = explore("--model", model).address.partition("#")[2]
+    assert json.loads(dict(parse_qsl(fragment))["config"]).items() >= fields.items()
 
 
 def write_trace(path: Path, *, duration: int = 400) -> None:

@@ -21,9 +21,9 @@ K = "kernelcast"
 _SERVED = """
 import re, subprocess, sys, time, urllib.error, urllib.request
 def asked(url):
-    for _ in range(100):  # an address may be printed before it answers
+    for _ in range(2000):  # an address may be printed before it answers
         try:
-            return urllib.request.urlopen(url, timeout=60).read(200)
+            return urllib.request.urlopen(url, timeout=600).read(200)
         except urllib.error.URLError:
             time.sleep(0.3)
     sys.exit("no answer")
@@ -100,7 +100,7 @@ def installed(
     def run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [part.format(programs=programs) if part == "{programs}" else part for part in command],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=3000, check=False,
         )  # fmt: skip
 
     for command in (

@@ -48,7 +48,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> "subprocess.Comple
         env=environment | {"KERNELCAST_SITE": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3000,
         check=False,
     )
 

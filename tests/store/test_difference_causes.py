@@ -112,7 +112,7 @@ def test_a_fault_of_a_real_run_is_named(name: str, kind: str, part: str) -> None
 
     [fault] = [one for one in faults() if one.name == name]
     named: list[tuple[str, str]] = []
-    for _ in range(3):  # other work on the machine can hide it in one recording
+    for _ in range(12):  # other work on the machine can hide it in one recording
         found: tuple[DifferenceCause, ...] = fault.found()[1]
         named += [(one.kind, one.name.rpartition(" / ")[2]) for one in found]
         if (kind, part) in named:

@@ -91,7 +91,7 @@ def test_steps_are_stored_and_found_again(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimator = Estimator.load(make_bundle())
-    options = RunOptions(repetitions=2, steps=4, timeout_s=600)
+    options = RunOptions(repetitions=2, steps=4, timeout_s=3000)
     seen = []
     with Database.open(tmp_path / "bench.db", create=True) as database:
         report = validate_run(

@@ -12,7 +12,8 @@ export function figures(estimate, { tokens, price }) {
     ["Tokens per second", rate(estimate.tokens_per_s), `${rate(estimate.tokens_per_s / devices)} per GPU`],
     ["MFU", percent(estimate.mfu), estimate.peak ? `${Math.round(estimate.tflops_per_device)} of ${Math.round(estimate.peak.flops_per_s / 1e12)} TFLOP/s` : ""],
     ["Memory", gib(memory.largest_bytes), memory.gpu_memory_bytes === null ? "of the fullest GPU"
-      : `${memory.fits ? "fits into" : "does not fit into"} ${gib(memory.largest_bytes + memory.margin_bytes)} of ${gib(memory.gpu_memory_bytes)}`, memory.fits === false],
+      : `of ${gib(memory.gpu_memory_bytes)}: ${memory.fit_verdict}${memory.fit_probability === null ? "" : ` (probability ${memory.fit_probability.toFixed(2)})`}`,
+      memory.fit_verdict === "does not fit"],
     ["Pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends"],
   ];
   if (estimate.energy) found.push(["Energy", `${(estimate.energy.step_kwh).toPrecision(3)} kWh`, `a step; ${whole(estimate.energy.mean_power_w)} W per GPU`]);

@@ -4,6 +4,8 @@ import { h } from "./dom.js";
 import { degrees, gib, schedule, seconds } from "./format.js";
 
 const NEAR_PX = 18;
+// NCCL allocates next to torch, and how much differs by layout: both have to stay below the line.
+const needed = (one) => (one.memory_bytes + one.nccl_bytes) / 2 ** 30;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -26,7 +28,7 @@ export class Pareto {
     this.#make();
   }
 
-  /** The answer that is shown: {step_s, memory_bytes}, also of a layout that is not among the rows. */
+  /** The answer that is shown: {step_s, memory_bytes, nccl_bytes}, also of a layout that is not among the rows. */
   chosen(one) {
     this.#chosen = one;
     this.#plot?.redraw(false, false);
@@ -41,8 +43,8 @@ export class Pareto {
     this.#plot = null;
     if (!this.#rows.length) return this.#place.replaceChildren(this.#tip);
     const rows = this.#rows, front = rows.filter((one) => one.isFront);
-    const points = (some) => [some.map((one) => one.step_s), some.map((one) => one.memory_bytes / 2 ** 30)];
-    const times = rows.map((one) => one.step_s), sizes = rows.map((one) => one.memory_bytes / 2 ** 30);
+    const points = (some) => [some.map((one) => one.step_s), some.map(needed)];
+    const times = rows.map((one) => one.step_s), sizes = rows.map(needed);
     const low = Math.min(...times), high = Math.max(...times);
     const isLog = high / low > 6;
     const limit = this.#limit === null ? null : this.#limit / 2 ** 30;
@@ -58,7 +60,7 @@ export class Pareto {
         x: { time: false, distr: isLog ? 3 : 1, log: 10, range: isLog ? [low * 0.96, high * 1.05] : [low - (high - low) * 0.04, high + (high - low) * 0.04 + low * 1e-3] },
         y: { range: [0, Math.max(...sizes, limit ?? 0) * 1.06] },
       },
-      axes: [x, { ...axis, label: "memory of the fullest GPU in GiB", size: 42 }],
+      axes: [x, { ...axis, label: "memory and NCCL's buffers of the fullest GPU in GiB", size: 42 }],
       series: [{}, { paths: dots(colour("--cloud"), 4) }, { paths: dots(colour("--front"), 7, true) }],
       hooks: { draw: [(plot) => this.#over(plot, limit)] },
     };
@@ -90,7 +92,7 @@ export class Pareto {
 
   #where(one) {
     const plot = this.#plot;
-    return [plot.valToPos(one.step_s, "x"), plot.valToPos(one.memory_bytes / 2 ** 30, "y")];
+    return [plot.valToPos(one.step_s, "x"), plot.valToPos(needed(one), "y")];
   }
 
   #near(event) {
@@ -134,7 +136,7 @@ export class Pareto {
     if (one) {
       const inside = (value, low, high) => Math.min(high, Math.max(low, value));
       const x = inside(plot.valToPos(one.step_s, "x", true), bbox.left, bbox.left + bbox.width);
-      const y = inside(plot.valToPos(one.memory_bytes / 2 ** 30, "y", true), bbox.top, bbox.top + bbox.height);
+      const y = inside(plot.valToPos(needed(one), "y", true), bbox.top, bbox.top + bbox.height);
       ctx.setLineDash([]);
       ctx.strokeStyle = colour("--ink");
       ctx.lineWidth = 2.5 * devicePixelRatio;

@@ -226,7 +226,7 @@ function takeRows(found) {
   const peak = found.peak?.flops_per_s;
   rows = found.rows.map((values, rank) => {
     const step_s = found.step_time_s[rank], devices = found.devices[rank];
-    return { rank, step_s, memory_bytes: found.memory_bytes[rank], isFront: front.has(rank), rate: found.tokens_per_step / step_s / devices,
+    return { rank, step_s, memory_bytes: found.memory_bytes[rank], nccl_bytes: found.nccl_bytes[rank], isFront: front.has(rank), rate: found.tokens_per_step / step_s / devices,
       mfu: peak ? found.model_flops / step_s / devices / peak : null, layout: Object.fromEntries(LAYOUT_FIELDS.map((name) => [name, values[at[name]]])) };
   });
   const asked = found.asked, limit = asked.gpu_memory_bytes === null ? null : asked.gpu_memory_bytes - asked.reserved_memory_bytes;
@@ -235,7 +235,7 @@ function takeRows(found) {
   byId("table-title").textContent = rows.length ? `Best ${whole(rows.length)} layouts` : "No layout fits";
   if (!rows.length && !state.layout) byId("answer").hidden = true;
   if (rows.length && !state.layout) soon(() => guarded(() => showLayout(rows[0].layout, rows[0])));
-  else if (estimate) mark();
+  else if (estimate && (rows.length || state.layout)) mark();
 }
 
 const same = (one, other) => LAYOUT_FIELDS.every((name) => name === "layer_split" || one[name] === other[name]);
@@ -243,7 +243,8 @@ const same = (one, other) => LAYOUT_FIELDS.every((name) => name === "layer_split
 function mark() {
   const row = rows.find((one) => same(one.layout, answered.layout));
   table.chosen(row ? row.rank : null);
-  chart.chosen({ step_s: estimate.step_time_s, memory_bytes: estimate.memory.largest_bytes });
+  chart.chosen({ step_s: estimate.step_time_s, memory_bytes: estimate.memory.largest_bytes,
+    nccl_bytes: Object.values(estimate.memory.communicators).reduce((sum, one) => sum + one, 0) });
   headline();
 }
 

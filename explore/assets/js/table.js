@@ -28,7 +28,7 @@ export class LayoutTable {
     this.#choose = choose;
   }
 
-  /** Rows: {rank, step_s, memory_bytes, mfu, rate, isFront, layout}. */
+  /** Rows: {rank, step_s, memory_bytes, nccl_bytes, mfu, rate, isFront, layout}. */
   show(rows) {
     this.#rows = rows;
     this.#columns = COLUMNS.filter(([, by]) => !["cp", "ep"].includes(by) || rows.some((one) => one.layout[by] > 1));

@@ -35,6 +35,7 @@ _FUSED = frozenset(("experts_activation", "experts_down_input_cast", "experts_ga
 """Ops that a product of the experts in MXFP8 does at its end, and the gradient's at the end of the next one's
 (TransformerEngine's fused grouped MLP, which Megatron-Bridge has with graphs of whole passes; not with biases)."""
 _FORWARD = (Direction.FORWARD,)
+PADDING = "padding"
 SHARED_UP, SHARED_DOWN = "shared_gate_up", "shared_down"
 ACTIVATION_INPUT, ACTIVATION = "experts_activation_input", "experts_activation"
 
@@ -107,7 +108,7 @@ def _routed(s: Sizes) -> Ops:
         *_exchanges(s, "dispatch", s.layout.fp8_dispatch, with_probabilities=True),
         _cut(s, "gather_rows", "all_gather", _sent_entries(s)),
         op("sort", "copy", rows, size, count=sorts),
-        op("pad_rows", "copy", rows, size, count=pads),
+        op("pad_rows", "copy", rows, size, role=PADDING, count=pads),
         *linear(
             s,
             "experts",
@@ -159,7 +160,7 @@ def _routed(s: Sizes) -> Ops:
             count=_BIAS_GRADIENT_PASSES * is_apart,
             directions=(Direction.BACKWARD,),
         ),
-        op("unpad_rows", "copy", rows, size, count=pads),
+        op("unpad_rows", "copy", rows, size, role=PADDING, count=pads),
         op("sort_back", "copy", rows, size, count=sorts),
         _cut(s, "scatter_rows", "reduce_scatter", _sent_entries(s) * s.expert_tp),
         *_exchanges(s, "combine", False, with_probabilities=False),

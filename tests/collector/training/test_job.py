@@ -99,5 +99,5 @@ def test_further_degrees_stand_in_the_label() -> None:
 def test_stages_that_have_something_else_or_another_chunk_are_trained() -> None:
     jobs = [job(3, (0, 4, 0)), job(3, (1, 0, 1, 1, 1, 0)), job(2, (2, 0, 2, 0))]
     effort = TrainingEffort(rounds=1, warm_up_steps=0, steps=1, traced=False)
-    turns = train_jobs(jobs, effort=effort, seed=1, timeout_s=600)
+    turns = train_jobs(jobs, effort=effort, seed=1, timeout_s=3000)
     assert [turn.job for turn in turns] == [0, 1, 2]

@@ -141,7 +141,7 @@ def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.
     cases |= {f"{name} 2-2-1": (model, {"pp": 2, "tp": 2}) for name, model in MODELS.items()}
     request = tmp_path / "request.json"
     request.write_text(json.dumps(cases))
-    run_workers("compares", [str(request), str(tmp_path)], processes=4, threads=1, timeout_s=120)
+    run_workers("compares", [str(request), str(tmp_path)], processes=4, threads=1, timeout_s=3000)
     ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(4)]
     for label, (_, options) in cases.items():
         found = [rank[label] for rank in ranks if rank[label] is not None]

@@ -74,7 +74,7 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
         jobs,
         effort=TrainingEffort(rounds=2, warm_up_steps=1, steps=2),
         seed=7,
-        timeout_s=600,
+        timeout_s=3000,
         on_turn=lambda turn: seen.append((turn.round, turn.job)),
     )
     assert seen == [(turn, job) for turn in range(2) for job in range(4)]
@@ -99,7 +99,7 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
 def test_what_is_computed_again_is_counted_twice() -> None:
     layouts = [replace(ALONE, recompute="full"), replace(ALONE, tp=2, recompute="full")]
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
-    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=600)
+    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=3000)
     for job, measured in zip(jobs, results(jobs, turns), strict=True):
         check_operators(job, measured.operator_times())
 
@@ -114,7 +114,7 @@ def test_experts_and_parts_of_sequences_are_exchanged_as_often_as_predicted() ->
         TrainingJob(model=mixture, parallelism=replace(ALONE, dp=2, ep=2, zero=0)),
         TrainingJob(model=MODEL, parallelism=replace(ALONE, cp=2, context_exchange="all_to_all", zero=0)),
     ]
-    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=600)
+    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=3000)
     for job, measured in zip(jobs, results(jobs, turns), strict=True):
         check_operators(job, measured.operator_times())
         known = {o.operator: o for o in measured.operator_times() if o.known and o.direction == "once"}
@@ -166,7 +166,7 @@ def test_an_exception_is_one_line_and_leaves_nobody() -> None:
     with pytest.raises(UsageError):
         TrainingJob(model=job.model, parallelism=ALONE)
     with pytest.raises(DataError) as caught:
-        train_jobs([job], effort=SHORT, seed=1, timeout_s=600)
+        train_jobs([job], effort=SHORT, seed=1, timeout_s=3000)
     message = str(caught.value)
     assert message.startswith("kernelcast.collector.training.worker: exit status 1 on 2 process(es): ")
     assert "rotary position embedding needs an even number" in message
@@ -189,7 +189,7 @@ def test_a_killed_rank_ends_the_others_and_keeps_what_was_measured() -> None:
             [job],
             effort=TrainingEffort(rounds=10_000, warm_up_steps=0, steps=3),
             seed=1,
-            timeout_s=600,
+            timeout_s=3000,
             on_turn=kill,
         )
     assert kept

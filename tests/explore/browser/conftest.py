@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.docs.headless_explorer import FLAGS
 
-WAIT_MS = 60_000
+WAIT_MS = 300_000
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def browser() -> Iterator[Any]:
         pytest.skip("chromium is not installed (make test-browser)")
     with api.sync_playwright() as playwright:
         # Each launch has a new profile of its own.
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS, timeout=WAIT_MS)
         yield browser
         browser.close()
 

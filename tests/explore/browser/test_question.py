@@ -204,6 +204,7 @@ def test_wrong_numbers_are_said(tab: Tab, explorer: Explorer) -> None:
     tab.settle()
     assert "does not fit" in tab.text("#problem") or "fits into" in tab.text("#problem")
     assert tab.text("#table-title") == "No layout fits"
+    assert not tab.page.is_visible("#answer")  # it answered another question
     tab.page.fill("#sequence", "7")
     tab.page.press("#sequence", "Enter")
     tab.settle()

@@ -29,8 +29,9 @@ def test_single_changes(estimator: Estimator) -> None:
     estimate = asked(estimator)
     assert estimate.memory.fits is False
     found = fitting_changes(estimator, estimate)
-    kinds = [next(iter(one.fields)) for one in found]
-    assert {"recompute", "micro_batch", "tp", "pp", "offload_activations"} <= set(kinds)
+    kinds = [(next(iter(one.fields)), one.more_devices is None) for one in found]
+    names = ("recompute", "micro_batch", "tp", "pp", "offload_activations")
+    assert {("pp", False), *((name, True) for name in names)} <= set(kinds)
     assert len(kinds) == len(set(kinds))
     assert [one.step_time_s for one in found] == sorted(one.step_time_s for one in found)
     for one in found:
@@ -38,17 +39,15 @@ def test_single_changes(estimator: Estimator) -> None:
         assert changed.memory.fits
         assert (changed.step_time_s, changed.memory.largest_bytes) == (one.step_time_s, one.memory_bytes)
         layout = changed.parallelism
-        if set(one.fields) != {"dp", "micro_batches"}:
-            assert layout.world_size == LAYOUT.world_size
+        assert layout.world_size == (one.more_devices or LAYOUT.world_size)
         assert prod(getattr(layout, name) for name in SAMPLES) == prod(
             getattr(LAYOUT, name) for name in SAMPLES
         )
 
 
 def test_a_refusal_of_all_layouts_says_with_what_the_smallest_fits(estimator: Estimator) -> None:
-    with pytest.raises(
-        DataError, match=r"the smallest needs .*; it fits with lora_rank 16 \([0-9.]+ s a step\)$"
-    ) as refused:
+    changes = r"pp 2 \(16 devices, [0-9.]+ s a step\) or with lora_rank 16 \([0-9.]+ s a step\)"
+    with pytest.raises(DataError, match=f"the smallest needs .*; it fits with {changes}$") as refused:
         predict(estimator, "llama-3-70b", gpus=8, global_batch=8)
     assert "\n" not in str(refused.value)
     assert predict(estimator, "llama-3-70b", gpus=8, global_batch=8, lora_rank=16).memory.fits

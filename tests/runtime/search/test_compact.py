@@ -30,6 +30,9 @@ def test_the_layouts_of_a_search(estimator: Estimator) -> None:
     ]
     assert compact["step_time_s"][:20] == pytest.approx([one.step_time_s for one in whole.top])
     assert compact["memory_bytes"][:20] == pytest.approx([one.memory_bytes for one in whole.top])
+    nccl = [sum(one.estimate.memory.communicators.values()) for one in whole.top]
+    assert compact["nccl_bytes"][:20] == nccl
+    assert len(compact["nccl_bytes"]) == len(layouts)
     assert compact["step_time_s"] == sorted(compact["step_time_s"])
     assert [compact["step_time_s"][at] for at in compact["front"]] == pytest.approx(
         [one.step_time_s for one in whole.front]
@@ -55,6 +58,7 @@ def test_the_layouts_of_a_search(estimator: Estimator) -> None:
 def test_nothing_fits(estimator: Estimator) -> None:
     asked = {"gpus": 1, "global_batch": 1, "gpu_memory_bytes": 4 << 30}
     compact = compact_search(estimator, read_question(asked, model=MODEL, bundle=estimator.bundle))
-    assert (compact["rows"], compact["front"], compact["best"], compact["devices"]) == ([], [], None, [])
+    assert (compact["rows"], compact["front"], compact["best"]) == ([], [], None)
+    assert compact["devices"] == compact["nccl_bytes"] == []
     assert "none of" in compact["why_nothing"]
     assert compact["smallest"]["memory_bytes"] > 4 << 30
