@@ -44,7 +44,7 @@ from kernelcast.runtime.request.model import FoundModel
 
 if TYPE_CHECKING:
     from kernelcast.runtime.frameworks.layout_files import Source
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.stack import Stack
 
 
 @click.command("predict")

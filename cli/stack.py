@@ -16,7 +16,7 @@ from kernelcast.runtime.json_text import plain_values
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.field_types import read_decimal
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.stack.stack import NAMES, Stack, shipped_stacks, stack_named, stack_toml
+from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named, stack_toml
 from kernelcast.runtime.views.formatting import percent
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ from kernelcast.cli.tables import print_table, signed_percent, text_table
 from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.runtime.answers.uncertainty import StepErrors
 from kernelcast.runtime.dataclass import asdict
-from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.errors import UsageError, one_line, shown, unknown_field
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind
-from kernelcast.runtime.spelling import unknown_field
-from kernelcast.runtime.stack.stack import find_stack
+from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.own_runs import add_runs, known_runs

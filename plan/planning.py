@@ -15,7 +15,7 @@ from kernelcast.plan.run import Run, expected, with_best_interval
 from kernelcast.plan.simulation import Draws
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import replace
-from kernelcast.runtime.errors import KernelcastError, UsageError
+from kernelcast.runtime.errors import KernelcastError, UsageError, unknown_field
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
@@ -27,7 +27,6 @@ from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import MEMORY, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.spelling import unknown_field
 
 _FIRST_STEP = 0.05
 """What a first step takes longer than others: the median of MLPerf's logs."""

@@ -12,8 +12,7 @@ from kernelcast.runtime import Cluster, Estimate, Estimator, Parallelism, UsageE
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
 from kernelcast.runtime.answers.warnings import Cause
-from kernelcast.runtime.catalogue.composition import SCHEME
-from kernelcast.runtime.catalogue.hardware import hardware_named
+from kernelcast.runtime.catalogue import SCHEME, hardware_named
 from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.frameworks.allocation import Allocation
 from kernelcast.runtime.frameworks.software import choose_software

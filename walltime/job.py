@@ -13,8 +13,7 @@ from typing import Any, Self
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.frameworks.slurm import sbatch_options
-from kernelcast.runtime.small_file import open_regular
-from kernelcast.runtime.toml_text import read_toml
+from kernelcast.runtime.small_file import open_regular, read_toml
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.dataclass import dataclass, field
-from kernelcast.runtime.errors import UsageError, error_context
+from kernelcast.runtime.errors import UsageError, error_context, unknown_field
 from kernelcast.runtime.request.field_types import Value
 from kernelcast.runtime.request.fields import DATA
-from kernelcast.runtime.spelling import unknown_field
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
 # Groups of fields: one determines the others.

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
-from kernelcast.runtime.answers.attention_kernel import KernelChange
+from kernelcast.runtime.answers.asking import KernelChange, OperatorTimes, Question, ask
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
@@ -26,7 +25,7 @@ from kernelcast.runtime.hardware.fabric import node_of
 from kernelcast.runtime.hardware.limits import LAUNCH_FLOOR_US, clock_scale, limits, sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import Float8Recipe
-from kernelcast.runtime.step.recipes import RECIPES
+from kernelcast.runtime.step.modules import RECIPES
 
 _US_PER_S = 1e6
 

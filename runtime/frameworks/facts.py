@@ -5,7 +5,7 @@ from typing import Any
 from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.chunks import layers_of_chunks
 
 Facts = dict[str, Any]
 """Fields of layout and model by name, with `global_batch`, `devices` (of the job), `replicas`, `gpus_per_node`,

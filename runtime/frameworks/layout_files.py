@@ -18,7 +18,7 @@ from kernelcast.runtime.frameworks.yaml_trained import LLM_FOUNDRY, NEMO
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST, STEPS
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.partition import partition
+from kernelcast.runtime.step.chunks import partition
 
 FRAMEWORKS: Mapping[str, Framework] = dict(
     zip(NAMES, (MEGATRON, TORCHTITAN, DEEPSPEED, LLM_FOUNDRY, NEMO), strict=True)

@@ -15,14 +15,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     Tokenizer,
     usual_model,
 )
-from kernelcast.runtime.frameworks.rows import (
-    Found,
-    Framework,
-    OptimizerOffload,
-    Part,
-    Row,
-    Settings,
-)
+from kernelcast.runtime.frameworks.rows import Found, Framework, OptimizerOffload, Part, Row, Settings
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
 from kernelcast.runtime.request.field_types import FLAG
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH

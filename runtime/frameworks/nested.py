@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from kernelcast.runtime import toml_text
+from kernelcast.runtime import small_file
 from kernelcast.runtime.errors import DataError, one_line
 from kernelcast.runtime.frameworks.rows import Settings
 
@@ -19,7 +19,7 @@ def parse_toml(text: str) -> Settings:
         DataError: it is not TOML.
     """
     try:
-        return dict(_leaves(toml_text.parse_toml(text.encode())))
+        return dict(_leaves(small_file.parse_toml(text.encode())))
     except (ValueError, RecursionError) as error:
         raise DataError(f"not valid TOML ({_first_line(error)})") from error
 
@@ -43,7 +43,7 @@ def render_toml(settings: Settings) -> str:
     for key, value in settings.items():
         table, _, name = key.partition(".")
         tables.setdefault(table, {})[name] = value
-    return toml_text.toml_document(tables).rstrip()
+    return small_file.toml_document(tables).rstrip()
 
 
 def render_json(settings: Settings) -> str:

@@ -23,7 +23,7 @@ from kernelcast.runtime.frameworks.shell import parse_shell
 from kernelcast.runtime.request.field_types import FLAG, choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.partition import BLOCKS_AFTER, BLOCKS_BEFORE
+from kernelcast.runtime.step.chunks import BLOCKS_AFTER, BLOCKS_BEFORE
 from kernelcast.runtime.step.recomputation import PER_OP
 
 _DEGREE = LAYOUT["dp"].kind

@@ -63,7 +63,7 @@ class Parallelism(LayoutFields):
       published ratio (docs/hardware.md, Attention's kernel).
     - `kept_by`: modules that keep activations: PyTorch's ("torch"; cut by DTensor "torchtitan"), or Megatron-core's
       with TransformerEngine ("megatron") or without. Times do not depend on it.
-    - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/recipes.py): scaled per tensor by its largest
+    - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/modules.py): scaled per tensor by its largest
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
       scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
       stay in 16 bit, but for attention with `fp8_attention`.
@@ -102,6 +102,9 @@ class Parallelism(LayoutFields):
             )
         if self.expert_padding and not self.expert_capacity:
             raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
+        if "per_op" in self.recompute_modules and len(self.recompute_modules) > 1:
+            found = ",".join(self.recompute_modules)
+            raise UsageError(field="recompute_modules", found=found, expected="per_op alone, or modules")
         for name in ("fp8_attention", "fp8_dispatch", "fp8_weights"):
             if getattr(self, name) and self.fp8_recipe == "none":
                 raise UsageError(field=name, found=True, expected="false with fp8_recipe none")

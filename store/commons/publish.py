@@ -31,7 +31,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.fabric import described_fabric, fabric_toml
 from kernelcast.runtime.output_file import unfinished_beside, write_bytes, write_companion
 from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.stack.stack import find_stack, stack_toml
+from kernelcast.runtime.stack import find_stack, stack_toml
 from kernelcast.store.canonical import utc_now
 from kernelcast.store.commons.index import (
     INDEX_FILE,

@@ -17,8 +17,7 @@ from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, UsageError, either, error_context
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.record import ONE_LINE, WITH_DEFAULT, Check, Record
-from kernelcast.runtime.small_file import NoSuchFile, read_small_file
-from kernelcast.runtime.toml_text import read_toml, toml_document
+from kernelcast.runtime.small_file import NoSuchFile, read_small_file, read_toml, toml_document
 from kernelcast.store.commons.index import INDEX_FILE, MOST_INDEX_BYTES, Index, read_index
 
 _NAME = Check(

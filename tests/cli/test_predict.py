@@ -152,6 +152,7 @@ def test_what_would_make_it_fit() -> None:
         ("--tensor-overlap products", "--tensor-overlap is given with tp 1"),
         ("--overlap-parameters true --zero 0", "--overlap-parameters is given with zero 0"),
         ("--recompute-modules mlp", "--recompute-modules is given with recompute none"),
+        ("--recompute selective --recompute-layers 2", "--recompute-layers is given with recompute selective"),
         ("--lora-dropout 0.1", "--lora-dropout is given with lora_rank 0"),
         ("--tensor-overlap products --tp 2", None),
         ("--sequence-parallel false", None),

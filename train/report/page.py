@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.bundle.regressor_entry import LEVEL
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.output_file import write_pieces

@@ -10,14 +10,12 @@ import pytest
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError, load_model
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
-from kernelcast.runtime.step.layers.embedding import embedding
 from kernelcast.runtime.step.layers.experts import experts
 from kernelcast.runtime.step.layers.linear import linear
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.loss import embedding, loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
-from kernelcast.runtime.step.op import Call, Calls, Ops, computing, saved_bytes
+from kernelcast.runtime.step.op import Call, Calls, Component, Ops, computing, saved_bytes
 from kernelcast.runtime.step.parameters import held_parameters
 from kernelcast.runtime.step.passes import Passes
 from kernelcast.runtime.step.sizes import Sizes
