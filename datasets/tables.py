@@ -68,7 +68,7 @@ class Tables(Record):
         return parsed
 
     def _take_faster(self, parsed: Parsed) -> None:
-        """Replace times of products by those of `faster` that are shorter."""
+        """Replace times of products by shorter ones of `faster`."""
         least: dict[tuple[str, tuple[int, ...]], float] = {}
         for path in self.faster:
             for batch in Tables(paths=(path, *self.casts), dtype=self.dtype).read(least_share=0.5).runs:
