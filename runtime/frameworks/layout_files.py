@@ -244,7 +244,8 @@ def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | No
     with error_context(where):
         settings = framework.parse(text)
         if framework is ACCELERATE and open_file is not None:
-            for path in (settings[key] for key in FILES if key in settings):
+            # `--deepspeed` alone names no file: --deepspeed_config does.
+            for path in (settings[key] for key in FILES if settings.get(key) not in (None, True)):
                 settings = {**flags_of_file(open_file(str(path))), **settings}
     if not settings.keys() & framework.keys:
         titles = " or ".join(one.title for one in FRAMEWORKS.values())
