@@ -138,13 +138,7 @@ def fit(
     )
     if output is not None:
         write_pieces(output, [stack_toml(found.stack)])
-
-    def show() -> None:
-        say(_text(found))
-        if output is not None:
-            say(f"{one_line(str(output))}: written")
-
-    return Shown(_document(found), show)
+    return Shown(_document(found), lambda: say(_text(found)), written=output)
 
 
 def _fixed(text: str) -> tuple[str, float]:

@@ -268,13 +268,7 @@ def errors(output: Path | None) -> Shown:
     found = step_errors()
     if output is not None:
         write_pieces(output, [step_errors_json(found)])
-
-    def show() -> None:
-        _show_errors(found)
-        if output is not None:
-            click.echo(f"\n{one_line(str(output))}: written")
-
-    return Shown({"format": ERRORS_FORMAT, **asdict(found)}, show)
+    return Shown({"format": ERRORS_FORMAT, **asdict(found)}, lambda: _show_errors(found), written=output)
 
 
 def _show_errors(found: StepErrors) -> None:

@@ -158,6 +158,20 @@ def error_context(
 
 
 @contextmanager
+def system_errors(name: str, what: str, *, missing: str = "", expected: str = "") -> Iterator[None]:
+    """Errors of the operating system become DataErrors: what happened to `name`, why, and what was expected.
+
+    `missing` is what is said of a file that does not exist.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_missing = bool(missing) and isinstance(error, FileNotFoundError)
+        text = missing if is_missing else f"{what} ({error.strerror or error})"
+        raise DataError(f"{name}: {text}{f', expected {expected}' if expected else ''}") from error
+
+
+@contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
     """Import packages inside that only an extra brings.
 

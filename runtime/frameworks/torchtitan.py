@@ -7,10 +7,10 @@ from typing import Any
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.cut import weighted_cut
-from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.megatron import Launch
 from kernelcast.runtime.frameworks.nested import parse_toml, render_toml
 from kernelcast.runtime.frameworks.rows import (
+    Facts,
     Found,
     Framework,
     NoPadding,

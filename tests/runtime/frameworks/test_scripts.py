@@ -3,8 +3,8 @@
 import pytest
 
 from kernelcast.runtime import Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
+from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.frameworks.slurm import script_variables
 
 MODEL = load_model("llama-3-8b")
