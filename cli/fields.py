@@ -12,8 +12,7 @@ from kernelcast.cli import completion, option
 from kernelcast.cli.option import F, parse_size
 from kernelcast.cli.terminal import is_quiet, warning
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.catalogue.composition import SCHEME, hardware_bundle
-from kernelcast.runtime.catalogue.hardware import hardware_named
+from kernelcast.runtime.catalogue import SCHEME, hardware_bundle, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.goals import RANK_BY, Wish
 from kernelcast.runtime.request.field_types import FLAG, Field, FieldType, choice, number, option_name

@@ -16,11 +16,10 @@ from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.chunks import StageKind
-from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layers.experts import PADDING
 from kernelcast.runtime.step.layouts import Layouts
-from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Call, Calls, Overlap
+from kernelcast.runtime.step.op import COMPUTED_ONCE, OTHER_MICRO_BATCH, Call, Calls, Component, Overlap
 
 
 class What(StrEnum):

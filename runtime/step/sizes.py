@@ -8,12 +8,11 @@ from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, EagerKern
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.chunks import DENSE, LayerKind
 from kernelcast.runtime.step.expert_load import fullest
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
-from kernelcast.runtime.step.kinds import DENSE, LayerKind
-from kernelcast.runtime.step.modules import MODULES, Modules
+from kernelcast.runtime.step.modules import MODULES, RECIPES, Modules
 from kernelcast.runtime.step.op import Number, flag
-from kernelcast.runtime.step.recipes import RECIPES
 
 FLOAT8_BYTES = 1
 _OF_EXPERTS = ("ep", "expert_tp", "expert_overlap", "fp8_dispatch", "expert_dispatcher", "cuda_graphs")
