@@ -216,12 +216,9 @@ class Recompute(Row):
             return Part({})
         lost = ["recompute_early_stop (all is run again)"] if facts["recompute_early_stop"] else []
         if kind == "selective":
-            own_modules = tuple(name for name in modules if name in _MODULES)
-            if own_modules != modules:
-                lost.append("recompute_modules per_op (torchtitan's choice of ops)")
-            if not own_modules:
-                return Part({}, tuple(lost))
-            own = {} if own_modules == LAYOUT["recompute_modules"].default else {self.modules: own_modules}
+            if modules == ("per_op",):
+                return Part({}, (*lost, "recompute_modules per_op (torchtitan's choice of ops)"))
+            own = {} if modules == LAYOUT["recompute_modules"].default else {self.modules: modules}
             return Part({self.granularity: kind, **own}, tuple(lost))
         method = ("block", layers) if layers else ("uniform", together)
         return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, tuple(lost))

@@ -203,7 +203,6 @@ def test_the_model(changes: dict[str, Any], flags: str, lost: str) -> None:
     ("modules", "flags"),
     [
         (("per_op",), ""),
-        (("mlp", "per_op"), "--recompute-granularity selective --recompute-modules mlp"),
     ],
 )
 def test_what_only_torchtitan_recomputes_is_said(modules: tuple[RecomputeModule, ...], flags: str) -> None:
