@@ -16,7 +16,7 @@ from typing import Any
 
 from kernelcast.docs.markdown import fill
 from kernelcast.runtime.bundle.file import write_bundle
-from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue import hardware_bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

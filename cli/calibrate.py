@@ -81,16 +81,12 @@ def calibrate(
         f"{one_line(str(output))}: not written: the correction does not reduce the cross-validated error "
         f"({found.mean_error_left_out or 0:.1%}, without it {found.mean_error_before:.1%}); --force writes it"
     )
-
-    def show() -> None:
-        say(_render(bundle, steps, found, others))
-        if write:
-            say(f"{one_line(str(output))}: written")
-
+    written = output if write else None
     return Shown(
-        _document(bundle, steps, found, others, output if write else None, digest),
-        show,
+        _document(bundle, steps, found, others, written, digest),
+        lambda: say(_render(bundle, steps, found, others)),
         error=None if write or output is None else refused,
+        written=written,
     )
 
 

@@ -17,7 +17,7 @@ from kernelcast.collector.plans.plan import planned_operators
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue import hardware_bundle
 from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.output_file import check_target, write_pieces
 from kernelcast.runtime.views.formatting import percent

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.cli.terminal import say
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.errors import UsageError, needs_extra
 
 

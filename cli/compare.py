@@ -115,6 +115,8 @@ def compare(
     if (given := sum(one is not None for one in measured)) != 1:
         found = f"{given} of them are" if given else "none is"
         raise UsageError(f"{found} given, expected traces, --log, --step-time, --tokens-per-second or --mfu")
+    if mfu_percent is not None and 0 < mfu_percent <= 1:
+        raise UsageError(f"--mfu is {mfu_percent:g}, expected percent, such as 43")
     if runs_path is not None:
         check_target(runs_path, "--keep")
     estimate = _predicted(

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.hardware.fabric import shipped_fabrics
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.models import built_in_names
@@ -47,7 +47,7 @@ def values(known: Sequence[str]) -> Complete:
 
 
 def _stacks() -> Iterable[str]:
-    from kernelcast.runtime.stack.stack import shipped_stacks
+    from kernelcast.runtime.stack import shipped_stacks
 
     return shipped_stacks()
 

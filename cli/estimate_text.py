@@ -6,13 +6,13 @@ from itertools import groupby
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import RED, Facts, facts, heading, is_quiet, styled, title, warning, wrapped
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.answers.attention_kernel import KERNEL
+from kernelcast.runtime.answers.asking import KERNEL
 from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import origins, warning_lines
 from kernelcast.runtime.request.fields import AS_MEASURED
-from kernelcast.runtime.step.partition import counts_text
+from kernelcast.runtime.step.chunks import counts_text
 from kernelcast.runtime.views.formatting import (
     amount,
     between,

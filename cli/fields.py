@@ -12,8 +12,7 @@ from kernelcast.cli import completion, option
 from kernelcast.cli.option import F, parse_size
 from kernelcast.cli.terminal import is_quiet, warning
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.catalogue.composition import SCHEME, hardware_bundle
-from kernelcast.runtime.catalogue.hardware import hardware_named
+from kernelcast.runtime.catalogue import SCHEME, hardware_bundle, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.goals import RANK_BY, Wish
 from kernelcast.runtime.request.field_types import FLAG, Field, FieldType, choice, number, option_name
@@ -73,9 +72,8 @@ _IDLE_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "expert_dispatcher": ("ep", (1,)),
     "overlap_parameters": ("zero", (0, 3)),
     "recompute_modules": ("recompute", ("none", "full")),
-    **dict.fromkeys(
-        ("recompute_layers", "recompute_together", "recompute_early_stop"), ("recompute", ("none",))
-    ),
+    **dict.fromkeys(("recompute_layers", "recompute_together"), ("recompute", ("none", "selective"))),
+    "recompute_early_stop": ("recompute", ("none",)),
     "fp8_linears": ("fp8_recipe", ("none",)),
     **dict.fromkeys(("lora_linears", "lora_dropout"), ("lora_rank", (0,))),
     "offload_modules": ("offload_activations", (0,)),

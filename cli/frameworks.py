@@ -52,8 +52,8 @@ def check_alone(*others: str) -> None:
 
 def print_layout(framework: str, estimate: Estimate) -> None:
     """Print an estimate's layout; settings that the framework lacks are one line on standard error."""
-    from kernelcast.runtime.frameworks.facts import Job
     from kernelcast.runtime.frameworks.layout_files import write_layout
+    from kernelcast.runtime.frameworks.rows import Job
 
     job = Job(
         model=estimate.model,

@@ -7,12 +7,11 @@ import click
 from kernelcast.cli import completion, option
 from kernelcast.cli.tables import print_table
 from kernelcast.cli.terminal import Facts, Shown, command_line, facts, note, print_next
-from kernelcast.runtime.answers.attention_kernel import answerable_kernels, measured_kernel
+from kernelcast.runtime.answers.asking import answerable_kernels, measured_kernel
 from kernelcast.runtime.answers.known_operators import KnownOperator, known_operators
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
-from kernelcast.runtime.catalogue.composition import hardware_bundle
-from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware, hardware_named
+from kernelcast.runtime.catalogue import Hardware, all_hardware, hardware_bundle, hardware_named
 from kernelcast.runtime.dataclass import asdict
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.attention_kernels import FUSED

@@ -13,8 +13,7 @@ from click.shell_completion import CompletionItem
 
 from kernelcast.cli.terminal import QUIET
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.errors import UsageError, needs_extra, shown
-from kernelcast.runtime.spelling import alternatives
+from kernelcast.runtime.errors import UsageError, alternatives, needs_extra, shown
 
 
 @dataclass(frozen=True, slots=True)

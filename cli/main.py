@@ -10,8 +10,7 @@ import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
 from kernelcast.cli.terminal import printable_streams, remember_typed
-from kernelcast.runtime.errors import KernelcastError, one_line
-from kernelcast.runtime.spelling import nearest_names
+from kernelcast.runtime.errors import KernelcastError, nearest_names, one_line
 
 INTERRUPTED = 130
 READER_GONE = 141

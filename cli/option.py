@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from kernelcast.cli import completion
-from kernelcast.cli.terminal import Shown, print_json
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.cli.terminal import Shown, print_json, say
+from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.request.fields import OPTIONS
 
@@ -136,6 +136,8 @@ def json(command: Callable[..., Shown]) -> Callable[..., int]:
             print_json(found.document() if callable(found.document) else found.document)
         else:
             found.show()
+            if found.written is not None:
+                say(f"{one_line(str(found.written))}: written")
         if found.error is not None:
             raise found.error
         return found.status

@@ -35,16 +35,23 @@ from kernelcast.cli.intent_text import render_answer, render_comparison
 from kernelcast.cli.terminal import Shown, command_line, is_quiet, print_next, say, typed_again, warning
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.dataclass import asdict, dataclass, replace
+from kernelcast.runtime.dataclass import dataclass, replace
+from kernelcast.runtime.dataclass import fields as dataclass_fields
 from kernelcast.runtime.estimate.doubts import other_software, software_warning
 from kernelcast.runtime.intent.answer import IntentAnswer, answer
 from kernelcast.runtime.intent.goals import Wish
+from kernelcast.runtime.json_text import plain
 from kernelcast.runtime.request.fields import REQUEST, SAMPLES
 from kernelcast.runtime.request.model import FoundModel
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from kernelcast.cli.explain import Explained
     from kernelcast.runtime.frameworks.layout_files import Source
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.memory.breakdown import StageBreakdown
+    from kernelcast.runtime.memory.snapshot import Snapshot
+    from kernelcast.runtime.stack import Stack
 
 
 @click.command("predict")
@@ -92,15 +99,6 @@ def predict(
     model_name: str | None,
     layout: str | None,
     no_calibration: bool,
-    explained: str | None,
-    database: str | None,
-    memory_snapshot: str | None,
-    trace: str | None,
-    html: str | None,
-    software: str | None,
-    suggests: bool,
-    printed_as: str | None,
-    lists_warnings: bool,
     **fields: Any,
 ) -> Shown:
     """Predict the time of one training step.
@@ -124,24 +122,14 @@ def predict(
     names = hardware_names(hardware)
     check_alone("as_json", "explained")
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
-    asked = _Asked.read(names, model_name, layout, printed_as, fields)
-    if database is not None and explained is None:
-        raise UsageError("--db is given without --explain, expected both")
-    if database is not None and explained in ("memory", "layout"):
-        raise UsageError(f"--db is given with --explain {explained}, expected an operator's name")
-    if explained == "layout" and layout is None:
-        raise UsageError("--explain layout is given without --layout, expected both")
-    if len(names) > 1 and (trace or html or explained or memory_snapshot or printed_as or suggests):
-        raise UsageError(
-            f"--hardware names {len(names)} devices with --trace, --html, --explain, --memory-snapshot, --suggest or "
-            "--as, expected one"
-        )
-    _check_files(trace, html)
+    further = _Further.take(fields)
+    asked = _Asked.read(names, model_name, layout, further.printed_as, fields)
+    further.check(names, layout)
     snapshot = None
-    if memory_snapshot is not None:
+    if further.memory_snapshot is not None:
         from kernelcast.runtime.memory.snapshot import read_snapshot
 
-        snapshot = read_snapshot(Path(memory_snapshot))
+        snapshot = read_snapshot(Path(further.memory_snapshot))
     estimators = {
         one: Estimator.load(path, calibrated=not no_calibration, stack=asked.stack)
         for one, path in paths.items()
@@ -150,68 +138,136 @@ def predict(
         return _compared(asked, {name: estimators[name] for name in names})
     [(name, estimator)] = estimators.items()
     found = asked.answer(name, estimator)
-    estimate = found.estimate
     if not asked.wish.is_open:
-        check_effect(fields, estimate.parallelism)
-    if suggests:
+        check_effect(fields, found.estimate.parallelism)
+    if further.suggests:
         from kernelcast.runtime.estimate.fitting_changes import faster_changes
 
-        faster = faster_changes(estimator, estimate, framework=found.framework, fabric=asked.fabric)
+        faster = faster_changes(estimator, found.estimate, framework=found.framework, fabric=asked.fabric)
         found = replace(found, faster=faster)
-    _write_files(found, trace, html)
-    explanations = breakdown = None
-    if explained == "memory":
-        from kernelcast.runtime.memory.breakdown import memory_breakdown
+    _write_files(found, further.trace, further.html)
+    explanations, breakdown = further.explain(estimator, found.estimate)
+    software = further.software
+    answered = _Answered(
+        asked=asked,
+        further=further,
+        found=found,
+        layout=layout or "",
+        shared=shared,
+        explanations=explanations,
+        breakdown=breakdown,
+        snapshot=snapshot,
+        others=None if software is None else other_software(software, found.estimate.provenance),
+    )
+    return Shown(answered.document, answered.show)
 
-        breakdown = memory_breakdown(estimate.model, estimate.parallelism, **estimate.memory.options)
-    elif explained is not None and explained != "layout":
-        path = None if database is None else Path(database)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Further:
+    """What is asked for beyond the prediction, by the names of the options."""
+
+    explained: str | None
+    database: str | None
+    memory_snapshot: str | None
+    trace: str | None
+    html: str | None
+    software: str | None
+    suggests: bool
+    printed_as: str | None
+    lists_warnings: bool
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> _Further:
+        """Take these options out of all options of the command."""
+        return cls(**{one.name: options.pop(one.name) for one in dataclass_fields(cls)})
+
+    def check(self, names: Collection[str], layout: str | None) -> None:
+        """Check that options go together, and that files can be written.
+
+        Raises:
+            UsageError: they do not, or one cannot.
+        """
+        if self.database is not None and self.explained is None:
+            raise UsageError("--db is given without --explain, expected both")
+        if self.database is not None and self.explained in ("memory", "layout"):
+            raise UsageError(f"--db is given with --explain {self.explained}, expected an operator's name")
+        if self.explained == "layout" and layout is None:
+            raise UsageError("--explain layout is given without --layout, expected both")
+        of_one = (self.trace, self.html, self.explained, self.memory_snapshot, self.printed_as, self.suggests)
+        if len(names) > 1 and any(of_one):
+            raise UsageError(
+                f"--hardware names {len(names)} devices with --trace, --html, --explain, --memory-snapshot, "
+                "--suggest or --as, expected one"
+            )
+        _check_files(self.trace, self.html)
+
+    def explain(
+        self, estimator: Estimator, estimate: Estimate
+    ) -> tuple[tuple[Explained, ...] | None, tuple[StageBreakdown, ...] | None]:
+        """Explanations of an operator or a role, or memory by op; None of what is not asked for."""
+        if self.explained == "memory":
+            from kernelcast.runtime.memory.breakdown import memory_breakdown
+
+            options = estimate.memory.options
+            return None, memory_breakdown(estimate.model, estimate.parallelism, **options)
+        if self.explained is None or self.explained == "layout":
+            return None, None
         from kernelcast.cli.explain import explain
 
-        explanations = explain(estimate, estimator.bundle, explained, path)
-    others = None if software is None else other_software(software, estimate.provenance)
+        path = None if self.database is None else Path(self.database)
+        return explain(estimate, estimator.bundle, self.explained, path), None
 
-    def document() -> dict[str, Any]:
-        values = asked.model.with_notes(found.to_dict())
-        if others is not None:
-            values["other_software"] = list(others)
-        if asked.sources:
-            values["layout_sources"] = [one._asdict() for one in asked.sources]
-        if shared:
-            values["commons"] = shared
-        if explanations is not None:
-            values["explanations"] = [one.to_dict() for one in explanations]
-        if breakdown is not None:
-            values["memory_breakdown"] = list(map(asdict, breakdown))
-        if snapshot is not None:
-            values["memory_snapshot"] = asdict(snapshot)
-        return values
 
-    def show() -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answered:
+    """The answer for one device, with what is asked for beyond it."""
+
+    asked: _Asked
+    further: _Further
+    found: IntentAnswer
+    layout: str
+    shared: list[str]
+    explanations: tuple[Explained, ...] | None
+    breakdown: tuple[StageBreakdown, ...] | None
+    snapshot: Snapshot | None
+    others: tuple[str, ...] | None
+
+    def document(self) -> dict[str, Any]:
+        values = self.asked.model.with_notes(self.found.to_dict())
+        more = {
+            "other_software": self.others,
+            "layout_sources": [one._asdict() for one in self.asked.sources] or None,
+            "commons": self.shared or None,
+            "explanations": self.explanations,
+            "memory_breakdown": self.breakdown,
+            "memory_snapshot": self.snapshot,
+        }
+        return values | {name: plain(one) for name, one in more.items() if one is not None}
+
+    def show(self) -> None:
+        estimate, printed_as = self.found.estimate, self.further.printed_as
         if printed_as is not None:
             print_layout(printed_as, estimate)
-        elif explained == "layout":
-            click.echo(f"{headline(estimate)}\n\n{render_sources(asked.sources, layout or '')}")
-        elif breakdown is not None or snapshot is not None:
+        elif self.further.explained == "layout":
+            click.echo(f"{headline(estimate)}\n\n{render_sources(self.asked.sources, self.layout)}")
+        elif self.breakdown is not None or self.snapshot is not None:
             from kernelcast.cli.explain import render_breakdown, render_snapshot
 
             parts = [headline(estimate)]
-            parts += [] if breakdown is None else [render_breakdown(breakdown, estimate.memory)]
-            parts += [] if snapshot is None else [render_snapshot(snapshot, estimate.memory)]
+            parts += [] if self.breakdown is None else [render_breakdown(self.breakdown, estimate.memory)]
+            parts += [] if self.snapshot is None else [render_snapshot(self.snapshot, estimate.memory)]
             click.echo("\n\n".join(parts))
-        elif explanations is not None:
+        elif self.explanations is not None:
             from kernelcast.cli.explain import render_explanations
 
-            click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
+            click.echo(headline(estimate) + "\n\n" + render_explanations(self.explanations))
         else:
-            click.echo(render_answer(found, lists_warnings=lists_warnings))
-            for line in shared:
+            click.echo(render_answer(self.found, lists_warnings=self.further.lists_warnings))
+            for line in self.shared:
                 say(f"from the commons: {line}")
-            if (line := software_warning(others or (), estimate.provenance)) and not is_quiet():
+            if (line := software_warning(self.others or (), estimate.provenance)) and not is_quiet():
                 click.echo(warning(line))
-            _print_next(estimate, has_page=html is not None)
-
-    return Shown(document, show)
+            _print_next(estimate, has_page=self.further.html is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, r
 from kernelcast.runtime.search.result import Answer, SearchResult
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.step.partition import counts_text
+from kernelcast.runtime.step.chunks import counts_text
 from kernelcast.runtime.views.formatting import gibibytes, in_days, percent, rate, seconds, three_digits
 
 _LONG_S = 3.0

@@ -17,7 +17,7 @@ from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.result import SearchResult
 from kernelcast.runtime.search.search import answer
 from kernelcast.runtime.search.sweep import Report, sweep
-from kernelcast.runtime.stack.stack import Stack
+from kernelcast.runtime.stack import Stack
 
 SHARDS_PER_WORKER = 4
 """More parts than workers: they take unequally long."""

@@ -16,7 +16,7 @@ from kernelcast.runtime.json_text import plain_values
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.field_types import read_decimal
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.stack.stack import NAMES, Stack, shipped_stacks, stack_named, stack_toml
+from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named, stack_toml
 from kernelcast.runtime.views.formatting import percent
 
 if TYPE_CHECKING:
@@ -138,13 +138,7 @@ def fit(
     )
     if output is not None:
         write_pieces(output, [stack_toml(found.stack)])
-
-    def show() -> None:
-        say(_text(found))
-        if output is not None:
-            say(f"{one_line(str(output))}: written")
-
-    return Shown(_document(found), show)
+    return Shown(_document(found), lambda: say(_text(found)), written=output)
 
 
 def _fixed(text: str) -> tuple[str, float]:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from os import environ
+from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
@@ -155,12 +156,16 @@ def note(text: str, *, err: bool = False) -> None:
 
 
 class Shown(NamedTuple):
-    """The answer of a command: a document for programs or what makes it, what prints it for people, status or error."""
+    """The answer of a command: a document for programs or what makes it, what prints it for people, status or error.
+
+    `written` is a file whose name is printed last.
+    """
 
     document: object
     show: Callable[[], object]
     status: int = 0
     error: KernelcastError | None = None
+    written: Path | None = None
 
 
 def print_json(document: object) -> None:

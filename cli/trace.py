@@ -78,14 +78,8 @@ def report(traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_
         reports = [trace_report(database, run, top=top) for run in runs]
         if page_path is not None:
             write_trace_page(database, reports[0], page_path)
-
-    def show() -> None:
-        for one in reports:
-            _show(one)
-        if page_path is not None:
-            say(f"{page_path}: page written")
-
-    return Shown({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}, show)
+    document = {"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}
+    return Shown(document, lambda: list(map(_show, reports)), written=page_path)
 
 
 @trace.command(short_help="Compare two traced runs.")
@@ -112,13 +106,7 @@ def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, page_path: Path | N
         )
     if page_path is not None:
         write_difference_page(compared, a.name, b.name, page_path)
-
-    def show() -> None:
-        _show_difference(compared, top)
-        if page_path is not None:
-            say(f"{page_path}: page written")
-
-    return Shown(_difference(compared), show)
+    return Shown(_difference(compared), lambda: _show_difference(compared, top), written=page_path)
 
 
 @trace.command(short_help="Export a stored trace as a Chrome trace.")

@@ -14,8 +14,7 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import print_table, text_table
 from kernelcast.cli.terminal import Shown, command_line, is_quiet, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.bundle.interval import HeldOut
-from kernelcast.runtime.bundle.regressor_entry import STATISTICS
+from kernelcast.runtime.bundle.regressor_entry import STATISTICS, HeldOut
 from kernelcast.runtime.views.formatting import amount, percent, table_texts
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle

@@ -13,11 +13,10 @@ from kernelcast.cli.tables import print_table, signed_percent, text_table
 from kernelcast.cli.terminal import Shown, is_quiet, say
 from kernelcast.runtime.answers.uncertainty import StepErrors
 from kernelcast.runtime.dataclass import asdict
-from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.errors import UsageError, one_line, shown, unknown_field
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind
-from kernelcast.runtime.spelling import unknown_field
-from kernelcast.runtime.stack.stack import find_stack
+from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import percent, seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.own_runs import add_runs, known_runs
@@ -269,13 +268,7 @@ def errors(output: Path | None) -> Shown:
     found = step_errors()
     if output is not None:
         write_pieces(output, [step_errors_json(found)])
-
-    def show() -> None:
-        _show_errors(found)
-        if output is not None:
-            click.echo(f"\n{one_line(str(output))}: written")
-
-    return Shown({"format": ERRORS_FORMAT, **asdict(found)}, show)
+    return Shown({"format": ERRORS_FORMAT, **asdict(found)}, lambda: _show_errors(found), written=output)
 
 
 def _show_errors(found: StepErrors) -> None:

@@ -21,7 +21,7 @@ import onnx
 from kernelcast.datasets.tables import ROOT, database_of, tables_for
 from kernelcast.runtime.bundle.file import Bundle, read_bundle, write_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
+from kernelcast.runtime.catalogue import Hardware, hardware_named
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import FABRICS, SUMS
 from kernelcast.train.fit import train_bundle

@@ -40,7 +40,8 @@ class Tables(Record):
     `variants` by operator, or by operator and direction ("gemm weight_gradient"); all of those not named. `data` says
     whose rows they are where the hardware's own line (hardware.toml) does not. `called` are operators that count as
     another one. Of more than `most_rows` of an operator, random ones count, whose first feature is at least
-    `FEWEST_ROWS_OF_A_PRODUCT`.
+    `FEWEST_ROWS_OF_A_PRODUCT`. `faster` are tables of other kernels on the same chip: products of the same shape that
+    took less time there, each table without its casts (`casts`), take the place of these.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
@@ -50,16 +51,38 @@ class Tables(Record):
     data: str | None = None
     called: Mapping[str, str] = field(default_factory=dict)
     most_rows: int = 0
+    faster: tuple[str, ...] = ()
+    casts: tuple[str, ...] = ()
 
-    def read(self) -> Parsed:
+    def read(self, *, least_share: float = 0.25) -> Parsed:
+        """The samples that count; of a product's time at least `least_share` stays when its cast is taken off."""
         repository = self.paths[0].partition("/")[0]
         commit = {"commit": COMMITS[repository]} if repository in COMMITS else {}
         parsed = _READERS[repository]([ROOT / path for path in self.paths], **commit)
         if repository == "aiconfigurator":
-            without_casts(parsed)
+            without_casts(parsed, in_sglang="/sglang/" in self.paths[0], least_share=least_share)
+        if self.faster:
+            self._take_faster(parsed)
         parsed.runs = [replace(batch, samples=self._chosen(batch.samples)) for batch in parsed.runs]
         parsed.runs = [batch for batch in parsed.runs if batch.samples]
         return parsed
+
+    def _take_faster(self, parsed: Parsed) -> None:
+        """Replace times of products by shorter ones of `faster`."""
+        least: dict[tuple[str, tuple[int, ...]], float] = {}
+        for path in self.faster:
+            for batch in Tables(paths=(path, *self.casts), dtype=self.dtype).read(least_share=0.5).runs:
+                for one in batch.samples:
+                    if one.time_us is not None:
+                        key = one.operator, one.vector
+                        least[key] = min(one.time_us, least.get(key, one.time_us))
+
+        def fastest(one: Sample) -> Sample:
+            other_us = least.get((one.operator, one.vector), np.inf)
+            is_slower = one.dtype == self.dtype and one.time_us is not None and other_us < one.time_us
+            return replace(one, time_us=other_us) if is_slower else one
+
+        parsed.runs = [replace(batch, samples=list(map(fastest, batch.samples))) for batch in parsed.runs]
 
     def _chosen(self, samples: Sequence[Sample]) -> list[Sample]:
         found = [
@@ -121,10 +144,11 @@ _PASSES = {
 }
 """Passes over the activations inside the time of a product in 8 or 4 bit, as multiples of `compute_scale` and of
 `scale_matrix`. NVFP4's: the part of its times that does not grow with n, over `scale_matrix`, in the median."""
-_LEAST_SHARE = 0.25
+_SGLANG_NVFP4_PASSES = 0.0, 1.0
+"""The same of SGLang's, whose cast is FlashInfer's."""
 
 
-def without_casts(parsed: Parsed) -> None:
+def without_casts(parsed: Parsed, *, in_sglang: bool, least_share: float) -> None:
     """Take the cast of the activations, as it was measured by itself, off the times of products in 8 and 4 bit."""
     samples = [one for batch in parsed.runs for one in batch.samples]
     casts: list[Callable[[float], float]] = []
@@ -137,9 +161,11 @@ def without_casts(parsed: Parsed) -> None:
 
     def alone(one: Sample) -> Sample:
         passes = _PASSES.get(one.operator)
+        if in_sglang and one.operator == "gemm_float4_block":
+            passes = _SGLANG_NVFP4_PASSES
         if passes is None or one.time_us is None:
             return one
         cast_us = sum(times * cast(prod(one.vector[:2])) for times, cast in zip(passes, casts, strict=True))
-        return replace(one, time_us=max(one.time_us - cast_us, _LEAST_SHARE * one.time_us))
+        return replace(one, time_us=max(one.time_us - cast_us, least_share * one.time_us))
 
     parsed.runs = [replace(batch, samples=[alone(one) for one in batch.samples]) for batch in parsed.runs]

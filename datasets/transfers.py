@@ -20,7 +20,7 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import doublings_beyond, source_of
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
-from kernelcast.runtime.catalogue.hardware import measured_hardware
+from kernelcast.runtime.catalogue import measured_hardware
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device, device_named
 from kernelcast.runtime.hardware.limits import Rates
 from kernelcast.runtime.operators import OPERATORS, Direction, Key

@@ -9,7 +9,7 @@ from kernelcast.collector.plans.plan_file import load_plan
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.record import Record, between, read_record
-from kernelcast.runtime.toml_text import read_toml
+from kernelcast.runtime.small_file import read_toml
 from kernelcast.validate.run_config import RunConfig
 
 

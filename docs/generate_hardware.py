@@ -9,8 +9,13 @@ from pathlib import Path
 
 from kernelcast.docs.markdown import filled
 from kernelcast.runtime.answers.known_operators import known_operators
-from kernelcast.runtime.catalogue.composition import TransferError, hardware_bundle, transfer_errors
-from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
+from kernelcast.runtime.catalogue import (
+    TransferError,
+    all_hardware,
+    hardware_bundle,
+    measured_hardware,
+    transfer_errors,
+)
 from kernelcast.runtime.hardware.attention_kernels import time_ratio
 from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.hardware.limits import sustained, sustained_origin

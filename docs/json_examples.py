@@ -28,7 +28,7 @@ from kernelcast.runtime.hardware.devices import Load
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.shipped import BUNDLES, FABRICS
-from kernelcast.runtime.stack.stack import stack_named
+from kernelcast.runtime.stack import stack_named
 from kernelcast.runtime.views.pictures import pictures
 from kernelcast.serve.answering import catalogue, model_fields
 from kernelcast.serve.limits import Limits

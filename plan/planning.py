@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from kernelcast.plan.answer import Plan, Restart
-from kernelcast.plan.checkpoint import checkpoint_of
+from kernelcast.plan.checkpoint import Checkpoint, checkpoint_of
 from kernelcast.plan.failures import FailureRate, people_detection, rate_of, stated_rate
 from kernelcast.plan.fields import DETECTION_S, PLAN, REPAIR_S, REPLACEMENT_S
 from kernelcast.plan.run import Run, expected, with_best_interval
 from kernelcast.plan.simulation import Draws
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import replace
-from kernelcast.runtime.errors import KernelcastError, UsageError
+from kernelcast.runtime.errors import KernelcastError, UsageError, unknown_field
 from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
@@ -27,7 +27,6 @@ from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import MEMORY, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.spelling import unknown_field
 
 _FIRST_STEP = 0.05
 """What a first step takes longer than others: the median of MLPerf's logs."""
@@ -156,31 +155,17 @@ def plan_of(
     )
     failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
     short, short_s, ratio = _shortage(estimator, estimate, own, failures_per_s, restart, fabric)
-    run = Run(
+    run = _run(
+        own,
+        checkpoint,
+        restart,
         steps=steps,
         step_s=step_s,
-        interval_steps=own.get("checkpoint_every", 1),
-        stall_s=checkpoint.stall_s,
-        write_s=checkpoint.write_s,
-        start_s=restart.startup_s + restart.first_steps_s,
-        evaluation_share=own.get("evaluation", 0.0),
         failures_per_s=failures_per_s,
         shape=used.shape,
-        detection_s=restart.detection_s,
-        restart_s=restart.total_s,
         short_probability=short,
         short_s=short_s,
-        maintenance_every_s=own.get("maintenance_every", math.inf),
-        maintenance_s=own.get("maintenance", 8 * 3600.0) if "maintenance_every" in own else 0.0,
-        walltime_limit_s=own.get("walltime_limit", math.inf),
-        queue_s=own.get("queue", 0.0),
     )
-    if "checkpoint_every" not in own:
-        run = with_best_interval(run)
-    if (failures := expected(run).failures) > _MOST_FAILURES:
-        raise UsageError(
-            f"the run fails {failures:,.0f} times, expected at most {_MOST_FAILURES:,}: fewer tokens or failures"
-        )
     count = own.get("simulations", PLAN["simulations"].default)
     seed = own.get("seed", 0)
     device = None if estimate.peak is None else device_named(estimate.peak.device)
@@ -202,6 +187,31 @@ def plan_of(
         node_month_price=own.get("node_month_price"),
         most_power_w=None if device is None else device.power_w,
     )
+
+
+def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **others: Any) -> Run:
+    """The run, with the best interval between checkpoints where none is given."""
+    run = Run(
+        interval_steps=own.get("checkpoint_every", 1),
+        stall_s=checkpoint.stall_s,
+        write_s=checkpoint.write_s,
+        start_s=restart.startup_s + restart.first_steps_s,
+        evaluation_share=own.get("evaluation", 0.0),
+        detection_s=restart.detection_s,
+        restart_s=restart.total_s,
+        maintenance_every_s=own.get("maintenance_every", math.inf),
+        maintenance_s=own.get("maintenance", 8 * 3600.0) if "maintenance_every" in own else 0.0,
+        walltime_limit_s=own.get("walltime_limit", math.inf),
+        queue_s=own.get("queue", 0.0),
+        **others,
+    )
+    if "checkpoint_every" not in own:
+        run = with_best_interval(run)
+    if (failures := expected(run).failures) > _MOST_FAILURES:
+        raise UsageError(
+            f"the run fails {failures:,.0f} times, expected at most {_MOST_FAILURES:,}: fewer tokens or failures"
+        )
+    return run
 
 
 def _rate(estimate: Estimate, own: Mapping[str, Any], without: Collection[str]) -> FailureRate:

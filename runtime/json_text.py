@@ -43,10 +43,11 @@ def _at(one: Any, path: str) -> Any:
 
 def plain_values(one: object, *names: str, **renamed: str) -> dict[str, Any]:
     """`values_of` as JSON has them: dataclasses and mappings are tables, tuples are lists."""
-    return {name: _plain(value) for name, value in values_of(one, *names, **renamed).items()}
+    return {name: plain(value) for name, value in values_of(one, *names, **renamed).items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if hasattr(value, "__dataclass_fields__"):
@@ -54,5 +55,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value

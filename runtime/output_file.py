@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line
+from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line, system_errors
 from kernelcast.runtime.terminations import terminations_interrupt
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
@@ -48,16 +48,11 @@ def check_writable(path: Path, name: str) -> None:
     Raises:
         DataError: it cannot; the message begins with `name`.
     """
-    try:
+    with system_errors(name, "cannot be written"), error_context(name):
         target = _target(path)
         if target is not None:
             with unfinished_beside(target) as unfinished:
                 unfinished.touch(exist_ok=False)
-    except OSError as error:
-        raise DataError(f"{name}: cannot be written ({error.strerror})") from error
-    except DataError as error:
-        error.within(name)
-        raise
 
 
 def write_pieces(path: Path, pieces: Iterable[str]) -> None:
@@ -82,7 +77,7 @@ def write_companion(path: Path, content: bytes, name: str, *, begins: bytes) -> 
     Raises:
         DataError: as `write_bytes`, or something else has its name.
     """
-    try:
+    with system_errors(name, "cannot be written"):
         if os.path.lexists(path):
             if path.is_symlink() or not path.is_file():
                 raise DataError(f"{name}: is a link or no file, expected a regular file or none")
@@ -92,22 +87,15 @@ def write_companion(path: Path, content: bytes, name: str, *, begins: bytes) -> 
                         f"{name}: is another file, expected one that begins with {begins.decode()}"
                     )
         _replace(path, [content])
-    except OSError as error:
-        raise DataError(f"{name}: cannot be written ({error.strerror or error})") from error
 
 
 def _write(path: Path, pieces: Iterable[bytes], name: str) -> None:
-    try:
+    with system_errors(name, "cannot be written"), error_context(name):
         target = _target(path)
         if target is None:
             _write_through(path, pieces)
         else:
             _replace(target, pieces)
-    except OSError as error:
-        raise DataError(f"{name}: cannot be written ({error.strerror or error})") from error
-    except DataError as error:
-        error.within(name)
-        raise
 
 
 def _target(path: Path) -> Path | None:

@@ -27,8 +27,7 @@ from typing import (
 )
 
 from kernelcast.runtime.dataclass import MISSING, dataclass, fields
-from kernelcast.runtime.errors import DataError, KernelcastError, either
-from kernelcast.runtime.spelling import unknown_field
+from kernelcast.runtime.errors import DataError, KernelcastError, either, unknown_field
 
 WITH_DEFAULT = ("*",)
 """In place of the names of `OPTIONAL`: every field that has a default."""

@@ -12,8 +12,7 @@ from typing import Any
 from kernelcast.runtime import Estimator, ModelConfig
 from kernelcast.runtime.answers import fabric_choice
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, measured_fabric_names
-from kernelcast.runtime.catalogue.composition import shipped_names
-from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware
+from kernelcast.runtime.catalogue import Hardware, all_hardware, shipped_names
 from kernelcast.runtime.errors import UsageError, error_context
 from kernelcast.runtime.frameworks.software import choose_software, frameworks
 from kernelcast.runtime.hardware.attention_kernels import all_kernels, kernels_on
@@ -23,7 +22,7 @@ from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.request.models import built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
-from kernelcast.runtime.stack.stack import shipped_stacks, stack_named
+from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 from kernelcast.serve.messages import known_fields, require_field
 from kernelcast.serve.warm import Warm

@@ -16,10 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.errors import UsageError, one_line, shown, unknown_field
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import REQUEST, renamed
-from kernelcast.runtime.spelling import unknown_field
 from kernelcast.serve.limits import Busy, Limits
 
 JSON, TEXT, HTML = "application/json", "text/plain", "text/html"

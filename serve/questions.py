@@ -13,8 +13,8 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
 from kernelcast.runtime.estimate.fitting_changes import fitting_changes
 from kernelcast.runtime.frameworks import NAMES
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import write_layout
+from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.request.field_types import require_integer
 from kernelcast.runtime.request.layout import read_request

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.plan.fields import PLAN
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.frameworks.slurm import OPTIONS
 from kernelcast.runtime.request.field_types import Field
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, MODEL, REQUEST, SEARCH, SHARED

@@ -24,8 +24,8 @@ from kernelcast.walltime import (
     script_job,
     slurm_allocation,
 )
+from kernelcast.walltime.fields import Given, give, is_path
 from kernelcast.walltime.job import MAX_HEAD_BYTES, SITE_VARIABLE
-from kernelcast.walltime.settings import Given, give, is_path
 
 _REQUEST = "request"
 _NO_SITE_FILE = {SITE_VARIABLE: ""}

@@ -13,13 +13,12 @@ from typing import Self
 
 from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.catalogue.composition import SCHEME, hardware_bundle, load_bundle
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import SCHEME, all_hardware, hardware_bundle, load_bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.request.models import built_in_names, load_model
+from kernelcast.walltime.fields import Given, is_path
 from kernelcast.walltime.job import read_site
-from kernelcast.walltime.settings import Given, is_path
 
 REMEMBERED_BYTES = 8 << 20
 """Memory for estimates and regressors' answers, per bundle: a bound for a long-lived server."""

@@ -13,7 +13,6 @@ from kernelcast.store.database_file import (
     check_size,
     check_version,
 )
-from kernelcast.store.rollback_journal import check_journal
 from kernelcast.store.schema import (
     FROZEN,
     SCHEMA_VERSION,
@@ -25,7 +24,7 @@ from kernelcast.store.schema import (
 )
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, peaks_are_current, write_operators, write_peaks
-from kernelcast.store.write_ahead_log import check_log
+from kernelcast.store.write_ahead_log import check_journal, check_log
 
 _BUSY_TIMEOUT_S = 60.0
 

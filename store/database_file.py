@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, system_errors
 from kernelcast.runtime.output_file import check_writable as check_file_can_be_written
 from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.runtime.small_file import open_regular
@@ -35,12 +35,8 @@ class Header:
 
 def check_writable(path: Path) -> None:
     """Check before long work that a database and its folder can be written (DataError); the file stays unchanged."""
-    try:
+    with system_errors(str(path), "cannot be written", expected="a database to add to"):
         path.open("r+b").close()
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror}), expected a database to add to"
-        ) from error
     check_file_can_be_written(path, str(path))
 
 
@@ -146,8 +142,6 @@ def publish(unfinished: Path, path: Path) -> bool:
         # File systems without hard links: a rename may replace a file created after this check.
         if path.exists():
             return False
-        try:
+        with system_errors(str(path), "cannot be created"):
             unfinished.rename(path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be created ({error.strerror or error})") from error
     return True

@@ -11,8 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 LEAST_SHARE = 0.03
 """A cause below this share of the longer step is not named."""
 _ALIKE = 0.25  # of the kernels' time may have changed less than what counts as common to all
@@ -26,6 +30,9 @@ _SCATTER = 0.5  # of the common change, by which kernels differ from it
 _INSTANCE = re.compile(r"_\d+$")
 _INSIDE = " / "
 _MOST_NAMED = 3
+_NO_STEPS: Floats = np.zeros((2, 1))
+_QUANTILE = 2.6  # of the normal distribution, for 0.5 % in either direction
+_DEVIATIONS = 1.48  # standard deviations of normal values in their median distance from the median
 
 
 class Work(NamedTuple):
@@ -41,6 +48,8 @@ class Work(NamedTuple):
 
 Sums = Mapping[Work, tuple[float, float]]
 """Launches, and ms that nothing overlaps with the short gaps before them, per step and rank."""
+IDLE, LOADER = Work("idle", *[""] * 5), Work("data loader", *[""] * 5)
+"""Gaps between modules of at least 0.1 ms, others belong to what ends them; the data loader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,10 @@ class DifferenceCause:
     line: str
 
 
+_Told = tuple[DifferenceCause, bool]
+"""A cause, and whether the scatter between steps explains it."""
+
+
 class _Row(NamedTuple):
     """The same work in both runs; `path` are its modules, outermost first."""
 
@@ -66,16 +79,29 @@ class _Row(NamedTuple):
     one_ms: float
     two_launches: float
     two_ms: float
+    by_steps: Floats
 
 
 def difference_causes(
-    one: Sums, two: Sums, *, idle_ms: Sequence[float], loader_ms: Sequence[float]
-) -> tuple[DifferenceCause, ...]:
-    """The causes of a difference. `idle_ms`: of longer gaps in either run; `loader_ms`: of its data loader."""
-    if not all(any(work.shapes for work in run) for run in (one, two)):
-        one, two = _without_shapes(one), _without_shapes(two)  # only one run recorded them
+    one: Sums, two: Sums, *, idle_ms: Sequence[float], loader_ms: Sequence[float],
+    by_steps: Mapping[Work, Floats] | None = None,
+) -> tuple[DifferenceCause, ...]:  # fmt: skip
+    """The causes of a difference that the scatter between steps does not explain.
+
+    `idle_ms`: of longer gaps in either run; `loader_ms`: of its data loader; `by_steps`: ms of each of several steps
+    [2 runs, steps], NaN where a run has fewer.
+    """
+    by_steps = by_steps or {}
+    if not all(any(work.shapes for work in run) for run in (one, two)):  # only one run recorded them
+        one, two, by_steps = (_without_shapes(values) for values in (one, two, by_steps))
     rows = [
-        _Row(work, _path(work), *one.get(work, (0.0, 0.0)), *two.get(work, (0.0, 0.0)))
+        _Row(
+            work,
+            _path(work),
+            *one.get(work, (0.0, 0.0)),
+            *two.get(work, (0.0, 0.0)),
+            by_steps.get(work, _NO_STEPS),
+        )
         for work in one.keys() | two.keys()
     ]
     least_ms = LEAST_SHARE * max(_one_ms(rows) + idle_ms[0], _two_ms(rows) + idle_ms[1])
@@ -85,7 +111,7 @@ def difference_causes(
     loading = [row for row in by_class["compute"] if any("DataLoader" in part for part in row.path)]
     compute = [row for row in by_class["compute"] if row not in loading]
     found = [
-        *_host(loading, idle_ms, loader_ms),
+        *_host(loading, idle_ms, loader_ms, [by_steps.get(work, _NO_STEPS) for work in (IDLE, LOADER)]),
         _cause("communication", "", by_class["communication"], "collectives that no kernel overlaps"),
         _cause("copies", "", by_class["memory"], "copies and fills that no kernel overlaps"),
         _cause("recomputation", "", by_class["recomputation"],
@@ -98,22 +124,24 @@ def difference_causes(
         factor, common = _factors(compute)
         if abs(common - 1) >= _LEAST_FACTOR:
             text = f"all kernels take {factor:.2f} × as long: clocks, power, or other work on the device"
-            found.append(_told("device", "", (factor - 1) * _one_ms(compute), text))
+            found.append(_told("device", "", (factor - 1) * _one_ms(compute), text, _is_chance(compute)))
         for path, part in _changed(compute, (), factor, least_ms):
             kind, text = _reason(part)
             if kind == "slow_kernels" and len(path) == 1 and _one_ms(part) >= _MOST * _one_ms(compute):
                 kind = "device"
             found.append(_cause(kind, _INSIDE.join(path), part, text))
-    named = [one for one in found if one.change_ms and abs(one.change_ms) >= least_ms]
+    named = [
+        one for one, is_chance in found if not is_chance and one.change_ms and abs(one.change_ms) >= least_ms
+    ]
     # Equal ones by their text: sums in another order differ in their last digits.
     return tuple(sorted(named, key=lambda one: (-abs(round(one.change_ms, 6)), one.line)))
 
 
-def _without_shapes(sums: Sums) -> Sums:
-    found = defaultdict[Work, tuple[float, float]](lambda: (0.0, 0.0))
-    for work, (launches, time_ms) in sums.items():
-        before = found[work._replace(shapes="")]
-        found[work._replace(shapes="")] = before[0] + launches, before[1] + time_ms
+def _without_shapes(values: Mapping[Work, Any]) -> dict[Work, Any]:
+    found = dict[Work, Any]()
+    for work, value in values.items():
+        bare = work._replace(shapes="")
+        found[bare] = np.add(value, found.get(bare, 0.0))
     return found
 
 
@@ -132,27 +160,55 @@ def _two_ms(rows: Sequence[_Row]) -> float:
     return sum(row.two_ms for row in rows)
 
 
-def _told(kind: str, name: str, change_ms: float, text: str) -> DifferenceCause:
-    return DifferenceCause(kind=kind, name=name, change_ms=change_ms,
-                           line=f"{change_ms:+,.2f} ms: {f'{name}: ' if name else ''}{text}")  # fmt: skip
+def _is_chance(rows: Sequence[_Row], factor: float = 1.0) -> bool:
+    return _is_scatter(sum((row.by_steps for row in rows), _NO_STEPS), factor)
 
 
-def _cause(kind: str, name: str, rows: Sequence[_Row], text: str) -> DifferenceCause:
-    return _told(kind, name, _two_ms(rows) - _one_ms(rows), text)
+def _is_scatter(by_steps: Floats, factor: float = 1.0) -> bool:
+    """Whether the scatter between steps explains that the second run's time is not `factor` times the first's.
+
+    Other work on a machine slows a few steps by much, so two tests by ranks must both deny it, at 0.5 % in either
+    direction: pairs of steps (Mann and Whitney; all of few steps must differ), and medians against their standard error
+    (of normal times 1.25 of a mean's), by about the quantile of Student's t.
+    """
+    one, two = (run[~np.isnan(run)] for run in by_steps)
+    one, count, freedom = one * factor, len(one) * len(two), len(one) + len(two) - 2
+    if freedom < 1:
+        return False
+    longer = float(np.sign(two[:, None] - one).mean())  # 1: all steps of the second run
+    if abs(longer) < min(2 * _QUANTILE * math.sqrt((freedom + 3) / 12 / count), 1.0):
+        return True
+    middles = np.median(one), np.median(two)
+    deviation = _DEVIATIONS * np.median(np.abs(np.concatenate([one - middles[0], two - middles[1]])))
+    error = 1.25 * deviation * math.sqrt(1 / len(one) + 1 / len(two))
+    return bool(abs(middles[1] - middles[0]) < (_QUANTILE + 6 / freedom + 16 / freedom**2) * error)
+
+
+def _told(kind: str, name: str, change_ms: float, text: str, is_chance: bool) -> _Told:
+    line = f"{change_ms:+,.2f} ms: {f'{name}: ' if name else ''}{text}"
+    return DifferenceCause(kind=kind, name=name, change_ms=change_ms, line=line), is_chance
+
+
+def _cause(kind: str, name: str, rows: Sequence[_Row], text: str) -> _Told:
+    return _told(kind, name, _two_ms(rows) - _one_ms(rows), text, _is_chance(rows))
 
 
 def _host(
-    loading: Sequence[_Row], idle_ms: Sequence[float], loader_ms: Sequence[float]
-) -> Iterator[DifferenceCause]:
+    loading: Sequence[_Row],
+    idle_ms: Sequence[float],
+    loader_ms: Sequence[float],
+    by_steps: Sequence[Floats],
+) -> Iterator[_Told]:
     """The device waits for its host. What a loader computes is part of its time, the rest leaves the device idle."""
     loaded_ms, waited_ms = loader_ms[1] - loader_ms[0], idle_ms[1] - idle_ms[0]
     computed_ms = _two_ms(loading) - _one_ms(loading)
+    is_idle_chance, is_loader_chance = map(_is_scatter, by_steps)
     if (waited_ms + computed_ms) * loaded_ms >= loaded_ms**2 / 2 > 0:
-        yield _told("data_loader", "", loaded_ms, "the data loader, for which the device waits")
+        text = "the data loader, for which the device waits"
+        yield _told("data_loader", "", loaded_ms, text, is_loader_chance)
         waited_ms -= loaded_ms - computed_ms
-    yield _told(
-        "host", "", waited_ms, "the device has nothing to do: Python, synchronisation, or a dependency"
-    )
+    text = "the device has nothing to do: Python, synchronisation, or a dependency"
+    yield _told("host", "", waited_ms, text, is_idle_chance)
 
 
 def _same_shapes(rows: Sequence[_Row]) -> float:
@@ -196,7 +252,8 @@ def _changed(
     if not path:
         return found
     # Kernels do not all change by the common factor.
-    if abs(_excess_ms(own, factor)) >= max(least_ms, _SCATTER * abs(factor - 1) * _one_ms(own)):
+    beyond_ms = max(least_ms, _SCATTER * abs(factor - 1) * _one_ms(own))
+    if abs(_excess_ms(own, factor)) >= beyond_ms and not _is_chance(own, factor):
         found, own = [*found, (path, own)], []
     return [(path, list(rows))] if _is_whole(own, [part for _, part in found], factor) else found
 
@@ -222,7 +279,7 @@ def _reason(rows: Sequence[_Row]) -> tuple[str, str]:
     """Whether other kernels run, the same more often, or the same for longer."""
     sums = defaultdict[str, list[float]](lambda: [0.0] * 4)
     for row in rows:
-        for place, value in enumerate(row[2:]):
+        for place, value in enumerate(row[2:6]):
             sums[row.work.kernel][place] += value
     change_ms = _two_ms(rows) - _one_ms(rows)
     new = {name: one[3] for name, one in sums.items() if not one[0]}

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import DataError, UsageError, alternatives
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.spelling import alternatives
 from kernelcast.store.canonical import utc_moment
 from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.copying import Condition, Selection, copy_content

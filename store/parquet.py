@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, system_errors
 from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.copying import Condition
@@ -106,15 +106,12 @@ def export_parquet(
         raise DataError(f"{target}: exists already, expected the name of a new folder")
     if not target.parent.is_dir():
         raise DataError(f"{target}: its folder does not exist")
-    try:
-        with unfinished_beside(target) as unfinished:
-            with reading(source), foreign_database(source, max_size_bytes=max_size_bytes) as connection:
-                check_operators(connection, subset)
-                unfinished.mkdir()
-                rows = _write_all(connection, unfinished, subset)
-            unfinished.rename(target)
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written ({error.strerror or error})") from error
+    with system_errors(str(target), "cannot be written"), unfinished_beside(target) as unfinished:
+        with reading(source), foreign_database(source, max_size_bytes=max_size_bytes) as connection:
+            check_operators(connection, subset)
+            unfinished.mkdir()
+            rows = _write_all(connection, unfinished, subset)
+        unfinished.rename(target)
     return rows
 
 

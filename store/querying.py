@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.spelling import nearest_names
+from kernelcast.runtime.errors import DataError, nearest_names
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.sqlite_errors import reported

@@ -1,41 +1,52 @@
 """Two traced runs, per step and rank: parts, kernels, operators and modules that are slower, faster, new or gone."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from kernelcast.store.database import Database
-from kernelcast.store.difference_causes import DifferenceCause, Work, difference_causes
+from kernelcast.store.difference_causes import (
+    IDLE,
+    LOADER,
+    DifferenceCause,
+    Floats,
+    Work,
+    difference_causes,
+)
 from kernelcast.store.runs import CUT
 from kernelcast.store.trace_report import PARTS
 
-_PARTS = (
-    f"SELECT {', '.join(f'sum({part}) AS {part}' for part in PARTS)} FROM step_time WHERE run_id = ? AND {{}}"
-)
+_PARTS = f"SELECT {', '.join(f'sum({part}) AS {part}' for part in PARTS)} FROM step_time WHERE run_id = ? AND {{where}}"
 # A gap that is short, or inside a module, belongs to what ends it.
 _SUMS = """
-    SELECT class, name, host_operator, direction, coalesce(scope, ''), shapes, count(*), sum(duration_us) / 1e3,
-        sum(exposed_us + own_us) / 1e3, sum(idle_us - own_us) / 1e3
+    SELECT class, name, host_operator, direction, coalesce(scope, ''), shapes, {group}, count(*),
+        sum(duration_us) / 1e3, sum(exposed_us + own_us) / 1e3, sum(idle_us - own_us) / 1e3
     FROM (
         SELECT *, iif(idle_us < 100 OR scope = lag(scope) OVER (PARTITION BY trace_id, device ORDER BY sequence),
             idle_us, 0) AS own_us
         FROM trace_event WHERE run_id = ?
-    ) WHERE {} GROUP BY class, name, host_operator, direction, scope, shapes
+    ) WHERE {where} GROUP BY class, name, host_operator, direction, scope, shapes, {group}
 """
 _LOADER = """
-    SELECT coalesce(sum(total_ns), 0) / 1e6 AS loader_ms FROM (
+    SELECT {group}, sum(total_ns) / 1e6 FROM (
         SELECT host_time.step AS step_index, traced_step.name AS step, total_ns
         FROM host_time JOIN timeline ON number = host_time.timeline_number JOIN trace ON trace.id = trace_id
         LEFT JOIN traced_step
             ON traced_step.timeline_number = host_time.timeline_number AND traced_step.step = host_time.step
         WHERE run_id = ? AND kind <> 'runtime' AND host_time.name LIKE '%DataLoader%'
-    ) WHERE {}
+    ) WHERE {where} GROUP BY {group}
 """
 _WHOLE = f"step NOT LIKE '%{CUT}'"
 _COUNTED = f"step_index > 0 AND {_WHOLE}", _WHOLE, "step_index IS NOT NULL", "1"
 """Steps that count: not the first, before which nothing was recorded, nor the last if it is cut, if there are others;
 without marks the trace."""
+_GROUPS = 16
+_GROUP = f"coalesce(step_index, 0) % {_GROUPS}"
+"""Steps are summed in groups, whose scatter tells chance from a cause."""
+_STEPS = "SELECT {group}, count(*) FROM step_time WHERE run_id = ? AND {where} GROUP BY {group}"
 _INSIDE = " / "
 
 _Sums = Mapping[tuple[str, str], tuple[float, float]]
@@ -85,13 +96,12 @@ class TraceComparison:
 
 
 class _PerStep(NamedTuple):
-    """Number of steps of all ranks, and the rest per step."""
+    """Sums over the steps of all ranks, by groups of steps, and the rest per step."""
 
-    steps: int
+    steps: Floats  # [groups], how many
+    totals_ms: Mapping[Work, Floats]  # [groups]
+    launches: Mapping[Work, float]
     parts_ms: Mapping[str, float]
-    work: Mapping[Work, tuple[float, float]]
-    idle_ms: float  # in gaps between modules of at least 0.1 ms; others belong to what ends them
-    loader_ms: float
     kernels: _Sums
     operators: _Sums
     modules: _Sums
@@ -101,8 +111,8 @@ def compare_traces(one: Database, one_run: str, two: Database, two_run: str) -> 
     """Compare two runs with timelines; if a run has marked steps, its other events are left out."""
     first, second = _per_step(one, one_run), _per_step(two, two_run)
     return TraceComparison(
-        one_steps=first.steps,
-        two_steps=second.steps,
+        one_steps=int(first.steps.sum()),
+        two_steps=int(second.steps.sum()),
         parts=tuple(
             Change(name=part, class_="", one_ms=first.parts_ms[part], two_ms=second.parts_ms[part])
             for part in PARTS
@@ -110,13 +120,28 @@ def compare_traces(one: Database, one_run: str, two: Database, two_run: str) -> 
         kernels=_changes(first.kernels, second.kernels),
         operators=_changes(first.operators, second.operators),
         modules=_changes(first.modules, second.modules),
-        causes=difference_causes(
-            first.work,
-            second.work,
-            idle_ms=(first.idle_ms, second.idle_ms),
-            loader_ms=(first.loader_ms, second.loader_ms),
-        ),
+        causes=_causes(first, second),
     )
+
+
+def _causes(*runs: _PerStep) -> tuple[DifferenceCause, ...]:
+    means_ms = [
+        {work: float(ms.sum() / run.steps.sum()) for work, ms in run.totals_ms.items()} for run in runs
+    ]
+    one, two = (
+        {work: (count, ms[work]) for work, count in run.launches.items()}
+        for run, ms in zip(runs, means_ms, strict=True)
+    )
+    idle_ms, loader_ms = ([ms.get(work, 0.0) for ms in means_ms] for work in (IDLE, LOADER))
+    by_steps = dict[Work, Floats]()
+    for number, run in enumerate(runs):
+        for work, ms in run.totals_ms.items():
+            if work not in by_steps:
+                by_steps[work] = np.full((2, _GROUPS), np.nan)
+                for row, other in zip(by_steps[work], runs, strict=True):
+                    row[: len(other.steps)] = 0.0
+            by_steps[work][number, : len(ms)] = ms / run.steps
+    return difference_causes(one, two, idle_ms=idle_ms, loader_ms=loader_ms, by_steps=by_steps)
 
 
 def _changes(one: _Sums, two: _Sums) -> tuple[Change, ...]:
@@ -133,22 +158,24 @@ def _changes(one: _Sums, two: _Sums) -> tuple[Change, ...]:
 
 
 def _per_step(database: Database, run_id: str) -> _PerStep:
+    def asked(query: str, counted: str) -> Iterator[Any]:
+        return iter(database.connection.execute(query.format(where=counted, group=_GROUP), (run_id,)))
+
     for counted in _COUNTED:
-        [row] = database.query(
-            f"SELECT count(*) AS steps FROM step_time WHERE run_id = ? AND {counted}", [run_id]
-        )
-        if steps := int(row["steps"]):
+        if groups := dict(asked(_STEPS, counted)):
             break
-    [parts] = database.query(_PARTS.format(counted), [run_id])
+    steps, places = sum(groups.values()), {group: place for place, group in enumerate(groups)}
+    [parts] = asked(_PARTS, counted)
     sums = [defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0]) for _ in range(3)]
-    [loader] = database.query(_LOADER.format(counted), [run_id])
-    work, idle_ms = dict[Work, tuple[float, float]](), 0.0
-    for *about, launches, time_ms, own_ms, waited_ms in database.connection.execute(
-        _SUMS.format(counted), (run_id,)
-    ):
+    totals_ms = defaultdict[Work, Floats](lambda: np.zeros(len(groups)))
+    count_of = defaultdict[Work, float](float)
+    for group, loader_ms in asked(_LOADER, counted):
+        totals_ms[LOADER][places.get(group, 0)] += loader_ms
+    for *about, group, launches, time_ms, own_ms, waited_ms in asked(_SUMS, counted):
         class_, name, operator, direction, scope, _ = about
-        work[Work(*about)] = launches / steps, own_ms / steps
-        idle_ms += waited_ms / steps
+        count_of[Work(*about)] += launches / steps
+        totals_ms[Work(*about)][places[group]] += own_ms
+        totals_ms[IDLE][places[group]] += waited_ms
         inside = scope.split(_INSIDE) if scope else []
         modules = {_INSIDE.join(inside[: level + 1]) for level in range(len(inside))}
         operators = {f"{operator} ({direction})" if direction else operator} if operator else set[str]()
@@ -158,10 +185,9 @@ def _per_step(database: Database, run_id: str) -> _PerStep:
                 known[key][0] += launches / steps
                 known[key][1] += time_ms / steps
     return _PerStep(
-        steps,
-        {part: (total_ms or 0.0) / steps for part, total_ms in parts.items()},
-        work,
-        idle_ms,
-        loader["loader_ms"] / steps,
+        np.array(list(groups.values()), dtype=float),
+        totals_ms,
+        count_of,
+        {part: (total_ms or 0.0) / steps for part, total_ms in zip(PARTS, parts, strict=True)},
         *({key: (launches, time_ms) for key, (launches, time_ms) in known.items()} for known in sums),
     )

@@ -1,5 +1,8 @@
-"""The -wal file of a database: transactions in it that SQLite drops without a word because a page of it is damaged."""
+"""Two files of a database: -wal, whose transactions SQLite drops without a word where a page is damaged, and -journal,
+an interrupted transaction, which SQLite undoes when the database is written.
+"""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,3 +106,37 @@ def _sums(words: npt.NDArray[Any], before: Words) -> Words:
     for number, row in enumerate(rows):
         before = found[number] = powers[pairs] @ before + row
     return found
+
+
+# https://sqlite.org/fileformat2.html, section 3: a super-journal's name stands at the end, before the same eight bytes.
+_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+
+def check_journal(path: Path, target: Path, *, read_only: bool) -> None:
+    """Refuse a database whose journal cannot be undone, or not safely: for reading, or since it names another file.
+
+    SQLite deletes a super-journal that a journal names, whatever that file is. kernelcast never writes such a name.
+    `path` is the database's name in messages, `target` where links lead.
+
+    Raises:
+        DataError: names the journal. Both files stay as they are.
+    """
+    journal = target.with_name(target.name + "-journal")
+    try:
+        with journal.open("rb") as file:
+            is_finished = file.read(1) in (b"", b"\0")
+            file.seek(-min(len(_ROLLBACK_MAGIC), file.seek(0, os.SEEK_END)), os.SEEK_END)
+            names_another = file.read() == _ROLLBACK_MAGIC
+    except FileNotFoundError:
+        return
+    if is_finished:  # and kept
+        return
+    if names_another:
+        raise DataError(
+            f"{path}: its journal {journal.name} names another file, which SQLite would delete, "
+            "expected a transaction of this database alone"
+        )
+    if read_only:
+        raise DataError(
+            f"{path}: a transaction was interrupted ({journal.name}), expected none; opening it for writing undoes it"
+        )

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from kernelcast.runtime.bundle.file import Manifest, RegressorEntry, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
-from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.regressor_entry import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime.answers.sources import doublings_beyond, layout_doublings
-from kernelcast.runtime.bundle.interval import LEVEL, PRIOR, HeldOut, Interval, Widening
+from kernelcast.runtime.bundle.regressor_entry import LEVEL, PRIOR, HeldOut, Interval, Widening
 from kernelcast.train.dataset import Array, MeasuredRange, Table
 from kernelcast.train.intervals import log_errors, log_half_widths
 from kernelcast.train.regressor import Regressor

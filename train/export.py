@@ -22,7 +22,7 @@ from xgboost import XGBRegressor
 from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
 from kernelcast.runtime.answers.predictor import INPUT_NAME, OUTPUT_NAMES
 from kernelcast.runtime.bundle.graph import check_graph
-from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.regressor_entry import Interval
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.train.dataset import Array, Table

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS, canonical_json, content_digest
-from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.manifest import RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import Interval
 from kernelcast.train.dataset import MeasuredRange, Table
 from kernelcast.train.distances import widening_of
 from kernelcast.train.export import check_parity, to_onnx

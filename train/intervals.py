@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import KFold
 
-from kernelcast.runtime.bundle.interval import LEVEL, Interval
+from kernelcast.runtime.bundle.regressor_entry import LEVEL, Interval
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.formula import Column, flat, product
 

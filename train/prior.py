@@ -20,11 +20,10 @@ import numpy as np
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, content_digest
-from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import Peak
-from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import LEVEL, RegressorEntry
 from kernelcast.runtime.bundle.transfer import LIKENESS, Correction, Transfer, centred, positions
-from kernelcast.runtime.catalogue.composition import transfer_log_half_width
+from kernelcast.runtime.catalogue import transfer_log_half_width
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device_named
 from kernelcast.runtime.hardware.limits import Rates
 from kernelcast.runtime.operators import OPERATORS, Key, Operator

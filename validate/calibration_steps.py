@@ -13,7 +13,7 @@ from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.errors import error_context
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, LAYOUT
-from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.chunks import layers_of_chunks
 from kernelcast.store import Database, MeasuredStep, Run, Status
 from kernelcast.validate.runs import MeasuredRun
 

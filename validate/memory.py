@@ -12,8 +12,8 @@ import numpy as np
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.defaults import RESERVED_BYTES
+from kernelcast.runtime.estimate.device_memory import MemorySpread
 from kernelcast.runtime.json_text import plain_values, values_of
-from kernelcast.runtime.memory.spread import MemorySpread
 from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.step.layouts import Layouts

@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime import UsageError
+from kernelcast.runtime.errors import shown, shown_path, system_errors
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
@@ -69,10 +69,8 @@ def add_runs(path: Path, *, replace: bool = False) -> AddedRuns:
             f"{where}: {shown_path(target)} holds other steps, expected another name, or --replace"
         )
     if is_new:
-        try:
+        with system_errors(shown_path(target), "cannot be written"):
             target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{shown_path(target)}: cannot be written ({error.strerror})") from error
         write_bytes(target, path.read_bytes(), shown_path(target))
     return AddedRuns(path=target, is_new=is_new, scored=scored)
 

@@ -10,7 +10,7 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import error_context, shown, shown_path
 from kernelcast.runtime.request.field_types import require_integer
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.toml_text import read_toml
+from kernelcast.runtime.small_file import read_toml
 from kernelcast.validate.runs import RunModels, only_known, request_of, runs_and_defaults
 
 _NUMBERS = {"rounds": (2, 1), "warm_up_steps": (2, 0), "seed": (0, 0)}

@@ -8,17 +8,15 @@ from typing import Annotated, Any, ClassVar, Self
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError, load_model
 from kernelcast.runtime.answers.uncertainty import LONG_TOKENS
-from kernelcast.runtime.errors import error_context, shown, shown_path
+from kernelcast.runtime.errors import error_context, shown, shown_path, unknown_field
 from kernelcast.runtime.estimate.estimate import Components
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.record import WITH_DEFAULT, Check, Record, read_fields
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, LAYOUT, renamed
 from kernelcast.runtime.request.layout import read_request
 from kernelcast.runtime.request.models import built_in_name, built_in_names, unknown_model
-from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.spelling import unknown_field
-from kernelcast.runtime.step.partition import layers_of_chunks
-from kernelcast.runtime.toml_text import toml_fields
+from kernelcast.runtime.small_file import read_small_file, toml_fields
+from kernelcast.runtime.step.chunks import layers_of_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

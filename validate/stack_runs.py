@@ -19,7 +19,7 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.stack.stack import (
+from kernelcast.runtime.stack import (
     DEFAULT_SHARE,
     LARGEST_FACTOR,
     NAMES,

@@ -17,7 +17,7 @@ from kernelcast.runtime.answers.uncertainty import (
     step_kind,
 )
 from kernelcast.runtime.request.fields import TimelineKind
-from kernelcast.runtime.stack.stack import shipped_stacks, stack_named
+from kernelcast.runtime.stack import shipped_stacks, stack_named
 from kernelcast.validate.steps import TODAY, AskedFile, ScoredStep, asked_files, shipped_runs
 
 MOST_VALUES = 20

@@ -10,11 +10,11 @@ from typing import Any
 
 from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.catalogue.composition import SCHEME
+from kernelcast.runtime.catalogue import SCHEME
 from kernelcast.runtime.errors import error_context, shown_path
 from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.request.fields import TimelineKind
-from kernelcast.runtime.stack.stack import Stack
+from kernelcast.runtime.stack import Stack
 from kernelcast.validate.comparison import mean_absolute
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 

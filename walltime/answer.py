@@ -12,10 +12,9 @@ from kernelcast.runtime import Cluster, Estimate, Estimator, Parallelism, UsageE
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
 from kernelcast.runtime.answers.warnings import Cause
-from kernelcast.runtime.catalogue.composition import SCHEME
-from kernelcast.runtime.catalogue.hardware import hardware_named
+from kernelcast.runtime.catalogue import SCHEME, hardware_named
 from kernelcast.runtime.dataclass import asdict, dataclass
-from kernelcast.runtime.frameworks.allocation import Allocation
+from kernelcast.runtime.frameworks.slurm import Allocation
 from kernelcast.runtime.frameworks.software import choose_software
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.json_text import values_of
@@ -26,9 +25,8 @@ from kernelcast.runtime.request.models import built_in_name, built_in_names, fin
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
-from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS
+from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS, Settings, is_path, merge
 from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
-from kernelcast.walltime.settings import Settings, is_path, merge
 
 if TYPE_CHECKING:
     from kernelcast.walltime.script_layout import ScriptLayout

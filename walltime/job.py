@@ -11,12 +11,10 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.errors import UsageError, shown, system_errors
 from kernelcast.runtime.frameworks.slurm import sbatch_options
-from kernelcast.runtime.small_file import open_regular
-from kernelcast.runtime.toml_text import read_toml
-from kernelcast.walltime.fields import FIELDS
-from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
+from kernelcast.runtime.small_file import open_regular, read_toml
+from kernelcast.walltime.fields import FIELDS, Given, Settings, give, is_path, merge
 
 MARK = "#KERNELCAST"
 MAX_HEAD_BYTES = 1 << 20
@@ -86,13 +84,9 @@ class BatchScript:
             DataError: the file is missing or unreadable.
             UsageError: as in `parse`.
         """
-        try:
-            with open_regular(path) as stream:
-                content = stream.read(MAX_HEAD_BYTES)
-        except FileNotFoundError:
-            raise DataError(f"batch script {path}: no such file") from None
-        except OSError as error:
-            raise DataError(f"batch script {path}: cannot be read ({error.strerror})") from error
+        refused = system_errors(f"batch script {path}", "cannot be read", missing="no such file")
+        with refused, open_regular(path) as stream:
+            content = stream.read(MAX_HEAD_BYTES)
         return cls.parse(decoded(content), name=str(path), folder=path.absolute().parent)
 
 

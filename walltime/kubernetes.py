@@ -12,8 +12,8 @@ from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.frameworks.allocation import Allocation
-from kernelcast.walltime.settings import Given, give
+from kernelcast.runtime.frameworks.slurm import Allocation
+from kernelcast.walltime.fields import Given, give
 
 PREFIX = "kernelcast/"
 """Of the annotations that describe a Job: `kernelcast/model: llama-2-7b`."""

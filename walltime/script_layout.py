@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.frameworks.accelerate import MODEL_NAME
-from kernelcast.runtime.frameworks.layout_files import read_layout_text
-from kernelcast.runtime.frameworks.lines import line_of
+from kernelcast.runtime.frameworks.layout_files import line_of, read_layout_text
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.small_file import read_small_file
-from kernelcast.walltime.fields import FIELDS
-from kernelcast.walltime.settings import Given, Settings, merge
+from kernelcast.walltime.fields import FIELDS, Given, Settings, merge
 
 _MOST = 1 << 18
 

@@ -11,11 +11,9 @@ from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import ContextExchange
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.chunks import StageKind, kinds_of
 from kernelcast.runtime.step.groups import Group
-from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.embedding import embedding
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.loss import embedding, loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Call, Calls, computing
 from kernelcast.runtime.step.parameters import PartParameters

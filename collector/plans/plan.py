@@ -17,9 +17,8 @@ from kernelcast.collector.plans.workloads import (
     every_workload,
     workloads,
 )
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, alternatives
 from kernelcast.runtime.operators import OPERATORS, Operator, Vector
-from kernelcast.runtime.spelling import alternatives
 
 # A column with fewer distinct vectors than requested ends its search after this many draws per vector,
 _DRAWS_PER_SHAPE = 200

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.plans.plan_ranges import Plan
-from kernelcast.runtime.errors import UsageError, error_context, shown_path
+from kernelcast.runtime.errors import UsageError, alternatives, error_context, shown_path
 from kernelcast.runtime.record import check_names
 from kernelcast.runtime.request.fields import MODEL, renamed
 from kernelcast.runtime.request.models import load_model
-from kernelcast.runtime.small_file import NoSuchFile
-from kernelcast.runtime.spelling import alternatives
-from kernelcast.runtime.toml_text import read_toml
+from kernelcast.runtime.small_file import NoSuchFile, read_toml
 
 _MOST_VALUES = 100_000
 

@@ -13,10 +13,8 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import Activation, Attention, ContextExchange, Norm
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.chunks import StageKind
-from kernelcast.runtime.step.kinds import LayerKind
-from kernelcast.runtime.step.layers.embedding import embedding
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.chunks import LayerKind, StageKind
+from kernelcast.runtime.step.layers.loss import embedding, loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Calls, computing
 from kernelcast.runtime.step.parameters import PartParameters

@@ -8,7 +8,7 @@ from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, either, shown
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.chunks import layers_of_chunks
 from kernelcast.runtime.step.sizes import padded_vocabulary
 
 

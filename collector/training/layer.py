@@ -110,10 +110,14 @@ class Layer(nn.Module):
                 self._build(one, whole[one.name], weights)
         ordered = self._with_sums_first(ops) if shard.group is not None else ops
         self._in_layer = any(one.in_layer for one in ops)
-        modules = with_parts(recomputed)
+        # Modules inside others run again with them, as one.
+        parts = {name: with_parts([name]) for name in recomputed}
+        outer = {
+            part: name for name in sorted(parts, key=lambda name: len(parts[name])) for part in parts[name]
+        }
         self._segments = [
             (bool(module), [(one, runs[one.name]) for one in segment])
-            for module, segment in groupby(ordered, lambda one: one.module if one.module in modules else "")
+            for module, segment in groupby(ordered, lambda one: outer.get(one.module, ""))
         ]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -16,12 +16,10 @@ from kernelcast.collector.training.groups import Shard
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.layer import Layer, Tables, checkpointed, random_weight
 from kernelcast.collector.training.marks import operator_mark
-from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.embedding import embedding
-from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, loss
+from kernelcast.runtime.step.chunks import kept_layers, kinds_of
+from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, embedding, loss
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Ops
-from kernelcast.runtime.step.recomputation import kept_layers
 from kernelcast.runtime.step.sizes import Sizes
 
 

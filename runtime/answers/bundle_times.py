@@ -5,13 +5,13 @@ Where a fabric is known, collectives are answered by measured rows or by a descr
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
-from kernelcast.runtime.answers.attention_kernel import KernelChange
+from kernelcast.runtime.answers.asking import KernelChange, OperatorTimes, Question, ask
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
@@ -24,9 +24,9 @@ from kernelcast.runtime.hardware.collectives import Setting, least_us
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, device_named, devices
 from kernelcast.runtime.hardware.fabric import node_of
 from kernelcast.runtime.hardware.limits import LAUNCH_FLOOR_US, clock_scale, limits, sustained_flops_per_s
-from kernelcast.runtime.operators import OPERATORS, Key
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 from kernelcast.runtime.request.fields import Float8Recipe
-from kernelcast.runtime.step.recipes import RECIPES
+from kernelcast.runtime.step.modules import RECIPES
 
 _US_PER_S = 1e6
 
@@ -52,20 +52,38 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0
             continue
         dtype = row.dtype_in(trained_in)
         held = held_in[dtype]
-        known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
-        least_us = max((limit.least_us for limit in known), default=0.0)
+        least_us, flops, is_computing = _least(name, operator, direction, vector, dtype)
         source = found.sources.get(one, (operator, direction))
         if source[0] != operator:
             least_us = max(least_us, row.kernels.get(direction, 1) * LAUNCH_FLOOR_US)
         entry = bundle.entries.get(source)
         own = entry is not None and entry.load.is_sustained and not power_limit_w
         if held is not None and not own:
-            flops = sum(limit.amount for limit in known if limit.unit == "FLOP")
             least_us = max(least_us, flops / held * _US_PER_S)
-        if slower != 1 and known and max(known, key=lambda limit: limit.least_us).unit == "FLOP":
+        if slower != 1 and is_computing:
             time_us, low_us, high_us = answer
             answer = (slower * time_us, slower * low_us, slower * high_us)
         found.answers[one] = at_least(answer, least_us)
+
+
+@lru_cache(maxsize=1 << 13)  # steps of similar layouts ask for the same workloads
+def _least(
+    device_name: str, operator: str, direction: Direction, vector: Vector, dtype: str
+) -> tuple[float, float, bool]:
+    """The least time of a workload in µs, its FLOPs where their rate is known, and whether they are what limits it."""
+    known = limits(
+        OPERATORS[operator],
+        direction,
+        vector,
+        dtype=dtype,
+        element_bytes=ELEMENT_BYTES[dtype],
+        device=device_named(device_name),
+    )
+    if not known:
+        return 0.0, 0.0, False
+    slowest = max(known, key=lambda limit: limit.least_us)
+    flops = sum(limit.amount for limit in known if limit.unit == "FLOP")
+    return slowest.least_us, flops, slowest.unit == "FLOP"
 
 
 def cap_by_links(bundle: Bundle, found: OperatorTimes) -> None:

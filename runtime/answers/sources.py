@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from kernelcast.runtime.bundle.interval import PRIOR
-from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import PRIOR, Layout, RegressorEntry
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector

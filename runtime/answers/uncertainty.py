@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.operators import Direction, Key
@@ -32,7 +32,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.shipped import STEP_ERRORS
 
 if TYPE_CHECKING:
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.stack import Stack
 
 OTHER_KINDS = 0.2
 """Weight of a source of another kind of step than the one that is asked."""

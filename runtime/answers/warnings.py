@@ -20,10 +20,10 @@ from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.dataclass import dataclass, field
 from kernelcast.runtime.operators import Key
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.step.optimizers import MEASURED, moved_share
+from kernelcast.runtime.step.update import MEASURED, moved_share
 
 if TYPE_CHECKING:
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.stack import Stack
 
 LARGE_ERROR = 0.25
 """A mean error on held-out rows above this makes an answer doubtful, as a fraction."""
@@ -114,12 +114,7 @@ def feature_warning(key: Key, one: Exceeded) -> AnswerWarning:
         message=f"{operator} ({direction}): {one.feature} = {asked:g} is outside the training range, {low:g} to "
         f"{high:g}",
         brief=f"{operator} up to {times}× {side} measured {one.feature}",
-        values={
-            **_of_key(key),
-            "feature": one.feature,
-            "asked": asked,
-            "range": [low, high],
-        },
+        values={**_of_key(key), "feature": one.feature, "asked": asked, "range": [low, high]},
     )
 
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 from kernelcast.runtime.dataclass import dataclass, field, replace
-from kernelcast.runtime.errors import DataError, UsageError, error_context
+from kernelcast.runtime.errors import DataError, UsageError, error_context, system_errors
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.small_file import open_regular
 
@@ -195,12 +195,9 @@ def _model(source: Path, position: int, entry: RegressorEntry) -> bytes:
 
 def _part(source: Path, position: int, size: int) -> bytes:
     """Bytes of a file from a position on; fewer where the file ends."""
-    try:
-        with source.open("rb") as stream:
-            stream.seek(position)
-            return stream.read(size)
-    except OSError as error:
-        raise DataError(f"bundle {source}: cannot be read ({error.strerror})") from error
+    with system_errors(f"bundle {source}", "cannot be read"), source.open("rb") as stream:
+        stream.seek(position)
+        return stream.read(size)
 
 
 def _serialise(target: Path, manifest: Manifest, models: Mapping[str, bytes]) -> bytes:
@@ -247,13 +244,9 @@ def read_content(source: Path) -> bytes:
     Raises:
         DataError: the file is missing, cannot be read or is larger than a bundle may be.
     """
-    try:
-        with open_regular(source) as stream:
-            content = stream.read(MAX_BUNDLE_BYTES + MAX_MANIFEST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise DataError(f"bundle {source}: no such file") from error
-    except OSError as error:
-        raise DataError(f"bundle {source}: cannot be read ({error.strerror})") from error
+    refused = system_errors(f"bundle {source}", "cannot be read", missing="no such file")
+    with refused, open_regular(source) as stream:
+        content = stream.read(MAX_BUNDLE_BYTES + MAX_MANIFEST_BYTES + 1)
     if len(content) > MAX_BUNDLE_BYTES + MAX_MANIFEST_BYTES:
         raise DataError(f"bundle {source}: larger than a bundle may be ({MAX_BUNDLE_BYTES} bytes)")
     return content

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Self
 
-from kernelcast.runtime.answers.attention_kernel import kernel_change
+from kernelcast.runtime.answers.asking import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice

@@ -7,9 +7,8 @@ from kernelcast.runtime.estimate.estimate import Components, StageEstimate
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, SAVED, Durations
 from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.step.chunks import StageKind
-from kernelcast.runtime.step.component import COMPUTED_ONCE
 from kernelcast.runtime.step.decomposition import Decomposition
-from kernelcast.runtime.step.op import Call
+from kernelcast.runtime.step.op import COMPUTED_ONCE, Call
 
 _US_PER_S = 1e6
 HOST = "host"

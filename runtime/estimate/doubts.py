@@ -19,7 +19,7 @@ from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.record import Record
 
 if TYPE_CHECKING:
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.predictor import Answer
-from kernelcast.runtime.catalogue.hardware import PowerLaw
+from kernelcast.runtime.catalogue import PowerLaw
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES, Device
 from kernelcast.runtime.json_text import values_of

@@ -30,14 +30,11 @@ from kernelcast.runtime.estimate.pricing import (
 from kernelcast.runtime.pipeline.durations import Durations, Overlap
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, share_in_layer, sum_of
-from kernelcast.runtime.step.chunks import StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.chunks import AS_SPLIT, StageKind, chunks_of, kinds_of, partition, stage_kinds
 from kernelcast.runtime.step.decomposition import FIRST, LAST, Decomposition, layer_name
 from kernelcast.runtime.step.groups import shards_span_nodes
-from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
-from kernelcast.runtime.step.partition import partition
 
 # Elements of one array [layouts, chunks]: a bound on a group's memory, whatever the number of stages.
 _MAX_ELEMENTS = 1 << 17

@@ -9,7 +9,7 @@ from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.manifest import Peak
-from kernelcast.runtime.catalogue.hardware import power_laws
+from kernelcast.runtime.catalogue import power_laws
 from kernelcast.runtime.dataclass import asdict, dataclass, field
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import (
@@ -31,8 +31,8 @@ from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.component import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.op import ONCE_PER_UPDATE, Component
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -35,33 +35,26 @@ from kernelcast.runtime.answers.warnings import (
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.byte_cache import Remembered
-from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
+from kernelcast.runtime.catalogue import load_bundle, source_meant
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.asked_step import AskedStep
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
-from kernelcast.runtime.estimate.defaults import (
-    host_link_bytes_per_s,
-)
+from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.doubts import provenance_of
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory.stages import on_cpu
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.request.fields import (
-    DEFAULT_BUCKET_ENTRIES,
-    MEMORY,
-    OPTIONS,
-    TimelineKind,
-)
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, MEMORY, OPTIONS, TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.op import Call
 
 if TYPE_CHECKING:
-    from kernelcast.runtime.stack.stack import Stack
+    from kernelcast.runtime.stack import Stack
 
 _US_PER_S = 1e6
 REMEMBERED_BYTES = 128 << 20
@@ -122,7 +115,7 @@ class Estimator:
             DataError: the file is missing, damaged, or of another version.
         """
         if isinstance(stack, str):
-            from kernelcast.runtime.stack.stack import find_stack
+            from kernelcast.runtime.stack import find_stack
 
             stack = find_stack(stack)
         return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=stack)

@@ -2,18 +2,16 @@
 
 from typing import Any
 
-from kernelcast.runtime.answers.asking import Question
-from kernelcast.runtime.answers.attention_kernel import KERNEL
+from kernelcast.runtime.answers.asking import KERNEL, Question
 from kernelcast.runtime.answers.sources import ELEMENTS, exceeded, source_of
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.errors import UsageError, shown_name
+from kernelcast.runtime.errors import UsageError, alternatives, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.operators import OPERATORS, Direction, role_name
-from kernelcast.runtime.spelling import alternatives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Parallelism
-from kernelcast.runtime.stack.stack import NAMES, Stack
+from kernelcast.runtime.stack import NAMES, Stack
 from kernelcast.runtime.step.layouts import Layouts
 
 _LOG_STEP = 0.1

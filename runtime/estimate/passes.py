@@ -11,12 +11,11 @@ from kernelcast.runtime.estimate.configurations import Rows, Structure, Times
 from kernelcast.runtime.memory.stages import offloaded_by_layers
 from kernelcast.runtime.pipeline.durations import Overlap, gathered_together_us, gathered_us, slowed_us
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.balance import AS_SPLIT, balanced_ends
 from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, exposed_us, sum_of
-from kernelcast.runtime.step.chunks import Chunk, StageKind
+from kernelcast.runtime.step.chunks import AS_SPLIT, Chunk, StageKind, balanced_ends
 from kernelcast.runtime.step.decomposition import Decomposition
-from kernelcast.runtime.step.host import Host
 from kernelcast.runtime.step.layouts import OF_STAGES, Layouts
+from kernelcast.runtime.step.update import Host
 
 _TYPES = {2: "bfloat16", 4: "float32", 8: "float64"}
 """A type with this number of bytes per element: the size of activations depends only on it."""

@@ -16,10 +16,10 @@ from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.chunks import StageKind
-from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.layers.experts import PADDING
 from kernelcast.runtime.step.layouts import Layouts
-from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Call, Calls, Overlap
+from kernelcast.runtime.step.op import COMPUTED_ONCE, OTHER_MICRO_BATCH, Call, Calls, Component, Overlap
 
 
 class What(StrEnum):
@@ -307,7 +307,8 @@ class Pricing:
                 if part.is_compute and part.overlap in (None, OTHER_MICRO_BATCH)
             }
             host_us = [0.0 if id(one) in ahead else self._host_us(one, layout) for one in parts]
-            totals[:, 0] = np.maximum(totals[:, 0], np.array(host_us)[:, None])
+            waits_us = [0.0 if id(one) in ahead else self._waits_us(one, layout) for one in parts]
+            totals[:, 0] = np.maximum(totals[:, 0] + np.array(waits_us)[:, None], np.array(host_us)[:, None])
         place = {id(calls): index for index, calls in enumerate(parts)}
         return {
             key: (tuple(piece), totals[[place[id(calls)] for calls in piece.values()]])
@@ -319,14 +320,16 @@ class Pricing:
 
         It cannot with experts that drop no token: it waits for their numbers of rows in every layer.
         """
-        # Casts, and dropouts before adapters, belong to the modules of their products.
+        # Casts, paddings, and dropouts before adapters, belong to the modules of their products.
         of_modules = (
             ("float8_cast", "dropout") if layout.lora_dropout and not layout.dropout else ("float8_cast",)
         )
         computing = [
             one
             for one in calls
-            if not OPERATORS[one.operator].is_collective and one.operator not in of_modules
+            if not OPERATORS[one.operator].is_collective
+            and one.operator not in of_modules
+            and one.role != PADDING
         ]
         # Graphs of modules take the launches of all but dropless experts.
         launch_us = layout.host_launch_us if layout.cuda_graphs == "none" else 0.0
@@ -334,6 +337,14 @@ class Pricing:
         if not self.has_host or layout.expert_padding or not any(map(_is_grouped, computing)):
             return launches_us
         return max(launches_us, DROPLESS_OPERATOR_US * len(computing))
+
+    def _waits_us(self, calls: Calls, layout: Parallelism) -> float:
+        """What a device waits in µs for the first operator after the host read the experts' numbers of rows."""
+        if not self.has_host or layout.expert_padding or not any(map(_is_grouped, calls)):
+            return 0.0
+        return DROPLESS_OPERATOR_US * sum(
+            one.count for one in calls if one.operator == "permute" and one.direction is Direction.FORWARD
+        )
 
     def _totals(self, parts: Sequence[Calls]) -> Times:
         """Times of sequences of calls, and of the weight gradients among them, float64 [parts, 2, 1 + draws]."""

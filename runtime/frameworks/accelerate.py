@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.flat import parse_flat
-from kernelcast.runtime.frameworks.nested import parse_json
-from kernelcast.runtime.frameworks.rows import Found, Framework, NoPadding, Row, Settings
+from kernelcast.runtime.frameworks.nested import parse_flat, parse_json
+from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, NoPadding, Row, Settings
 from kernelcast.runtime.frameworks.shell import WORLD_SIZE, parse_shell, render_shell
 from kernelcast.runtime.request.field_types import FLAG, whole
 from kernelcast.runtime.request.fields import SEARCH

@@ -1,9 +1,9 @@
 """DeepSpeed: its JSON configuration (docs/frameworks.md)."""
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.nested import parse_json, render_json
 from kernelcast.runtime.frameworks.rows import (
+    Facts,
     Found,
     Framework,
     OptimizerOffload,

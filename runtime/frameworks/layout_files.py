@@ -1,5 +1,6 @@
 """Layouts as texts of a framework: every row of its table writes its settings, and reads what it decides."""
 
+import re
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
@@ -9,16 +10,45 @@ from kernelcast.runtime.errors import DataError, UsageError, error_context
 from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.frameworks.accelerate import ACCELERATE, FILES, MODEL_NAME, flags_of_file
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
-from kernelcast.runtime.frameworks.facts import Facts, Job
-from kernelcast.runtime.frameworks.lines import line_of
 from kernelcast.runtime.frameworks.megatron import MEGATRON
-from kernelcast.runtime.frameworks.rows import Framework, Settings
+from kernelcast.runtime.frameworks.rows import Facts, Framework, Job, Settings
 from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
 from kernelcast.runtime.frameworks.yaml_trained import LLM_FOUNDRY, NEMO
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST, STEPS
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.partition import partition
+from kernelcast.runtime.step.chunks import partition
+
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_OF_SLURM = re.compile(r"^#SBATCH\b.*(?:nodes|gpus|gres|ntasks|-[NGn])", re.MULTILINE)
+
+
+def line_of(key: str, text: str) -> int | None:
+    """The line of a setting, from 1; None where it stands nowhere: a default, or what a variable holds.
+
+    Of a flag that is given twice the last one counts, as in argparse. `WORLD_SIZE` may follow from `#SBATCH` lines.
+    """
+    code = _COMMENT.sub(lambda match: " " * len(match[0]), text)
+    dashed = re.escape(key.lstrip("-")).replace(r"\-", "[-_]")
+    flags = re.compile(rf"(?<![\w.-])(?:--)?{dashed}(?![\w.-])(?=[\s=:\"'\\])")
+    places = [match.start() for match in flags.finditer(code)]
+    if places:
+        return _line(text, places[-1])
+    if key == "WORLD_SIZE":
+        found = _OF_SLURM.search(text)
+        return None if found is None else _line(text, found.start())
+    place = 0
+    for part in key.split("."):
+        name = re.compile(rf"(?<![\w-]){re.escape(part)}(?![\w-])").search(code, place)
+        if name is None:
+            return None
+        place = name.end()
+    return _line(text, place - 1) if "." in key else None
+
+
+def _line(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
+
 
 FRAMEWORKS: Mapping[str, Framework] = dict(
     zip(NAMES, (MEGATRON, TORCHTITAN, DEEPSPEED, LLM_FOUNDRY, NEMO), strict=True)
@@ -214,7 +244,8 @@ def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | No
     with error_context(where):
         settings = framework.parse(text)
         if framework is ACCELERATE and open_file is not None:
-            for path in (settings[key] for key in FILES if key in settings):
+            # `--deepspeed` alone names no file: --deepspeed_config does.
+            for path in (settings[key] for key in FILES if settings.get(key) not in (None, True)):
                 settings = {**flags_of_file(open_file(str(path))), **settings}
     if not settings.keys() & framework.keys:
         titles = " or ".join(one.title for one in FRAMEWORKS.values())

@@ -4,7 +4,6 @@ from math import gcd
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
-from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.megatron_kinds import (
     ActivationOffload,
     ContextExchangeType,
@@ -15,14 +14,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     Tokenizer,
     usual_model,
 )
-from kernelcast.runtime.frameworks.rows import (
-    Found,
-    Framework,
-    OptimizerOffload,
-    Part,
-    Row,
-    Settings,
-)
+from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, OptimizerOffload, Part, Row, Settings
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
 from kernelcast.runtime.request.field_types import FLAG
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH

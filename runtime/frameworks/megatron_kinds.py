@@ -4,8 +4,7 @@ import ast
 from typing import get_args
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.rows import Found, Part, Row, Settings
+from kernelcast.runtime.frameworks.rows import Facts, Found, Part, Row, Settings
 from kernelcast.runtime.request.field_types import FLAG, choice
 from kernelcast.runtime.request.field_types import whole as whole_number
 from kernelcast.runtime.request.fields import (

@@ -1,11 +1,36 @@
-"""Slurm's options for nodes and GPUs: of sbatch, its environment, its plugins and a script's `#SBATCH` lines."""
+"""Nodes and GPUs of a job, by Slurm's options: of sbatch, its environment, its plugins and `#SBATCH` lines."""
 
 import re
 import shlex
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
-from kernelcast.runtime.frameworks.allocation import Allocation
+from kernelcast.runtime.dataclass import dataclass
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.layout import Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Nodes and GPUs of a job; None where unknown. `origin` describes where the numbers come from."""
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    gpus: int | None = None
+    origin: str = ""
+
+    def check(self, layout: Parallelism) -> None:
+        """Check that layout and job have the same number of GPUs, if the job's is known.
+
+        Raises:
+            UsageError: it has more or fewer.
+        """
+        if self.gpus is not None and self.gpus != layout.world_size:
+            raise UsageError(
+                f"layout {layout.degrees} has {layout.world_size} GPU(s), "
+                f"expected {self.gpus}, as the job asks for ({self.origin})"
+            )
+
 
 _SHORT: Mapping[str, str] = {
     "nodes": "-N",

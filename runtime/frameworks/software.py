@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, unknown
 from kernelcast.runtime.request.field_types import NumberSet
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, LAYOUT, SEARCHED
-from kernelcast.runtime.spelling import unknown
-from kernelcast.runtime.stack.stack import Stack, find_stack, stack_named
+from kernelcast.runtime.stack import Stack, find_stack, stack_named
 
 _FIXED = (*DEGREES, *EXPERT_DEGREES)
 _CLOSED_FORM = "closed-form"

@@ -7,10 +7,10 @@ from typing import Any
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.cut import weighted_cut
-from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.megatron import Launch
 from kernelcast.runtime.frameworks.nested import parse_toml, render_toml
 from kernelcast.runtime.frameworks.rows import (
+    Facts,
     Found,
     Framework,
     NoPadding,
@@ -23,7 +23,7 @@ from kernelcast.runtime.frameworks.shell import parse_shell
 from kernelcast.runtime.request.field_types import FLAG, choice, whole
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.partition import BLOCKS_AFTER, BLOCKS_BEFORE
+from kernelcast.runtime.step.chunks import BLOCKS_AFTER, BLOCKS_BEFORE
 from kernelcast.runtime.step.recomputation import PER_OP
 
 _DEGREE = LAYOUT["dp"].kind

@@ -3,10 +3,10 @@
 import re
 
 from kernelcast.runtime.frameworks.cut import even_cut
-from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.frameworks.flat import parse_flat, render_yaml
 from kernelcast.runtime.frameworks.megatron import Chunks, Launch
+from kernelcast.runtime.frameworks.nested import parse_flat, render_yaml
 from kernelcast.runtime.frameworks.rows import (
+    Facts,
     Found,
     Framework,
     NoPadding,

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass, field
+from kernelcast.runtime.errors import unknown
 from kernelcast.runtime.shipped import DEVICES
-from kernelcast.runtime.spelling import unknown
 
 _MAKERS = re.compile(r"^(nvidia|amd|tesla|instinct)+")
 _TF32 = "tf32"

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.errors import DataError, error_context, shown_path
+from kernelcast.runtime.errors import DataError, error_context, shown_path, unknown
 from kernelcast.runtime.hardware.devices import Link, device_named
 from kernelcast.runtime.record import WITH_DEFAULT, Check, Record, between, one_of, read_record
 from kernelcast.runtime.shipped import FABRICS
-from kernelcast.runtime.spelling import unknown
-from kernelcast.runtime.toml_text import read_toml, toml_document, toml_fields, toml_lines
+from kernelcast.runtime.small_file import read_toml, toml_document, toml_fields, toml_lines
 
 SWITCH, MESH, BUS = "switch", "mesh", "bus"
 INSIDE_KINDS: Mapping[str, str] = {"NVSwitch": SWITCH, "NVLink mesh": MESH, "xGMI mesh": MESH, "PCIe": BUS}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.collective_times import collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
-from kernelcast.runtime.catalogue.composition import shipped_names
+from kernelcast.runtime.catalogue import shipped_names
 from kernelcast.runtime.dataclass import asdict, dataclass, replace
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.estimate.defaults import chosen_gpus_per_node, usual_gpus_per_node

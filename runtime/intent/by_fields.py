@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, unknown_field
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.frameworks.software import choose_software
@@ -17,7 +17,6 @@ from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.search.read_question import LIMITS, read_question
 from kernelcast.runtime.search.result import SearchResult
 from kernelcast.runtime.search.search import search
-from kernelcast.runtime.spelling import unknown_field
 
 _OF_QUESTION = (
     "framework",

@@ -9,13 +9,20 @@ from numpy.typing import NDArray
 from kernelcast.runtime.request.fields import OffloadModule
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.chunks import kinds_of
 from kernelcast.runtime.step.expert_load import fullest_in_memory
-from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layers.attention import OUTPUT as ATTENTION_OUTPUT
 from kernelcast.runtime.step.layers.attention_core import buffer_bytes
-from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
 from kernelcast.runtime.step.layers.experts import ACTIVATION, ACTIVATION_INPUT
-from kernelcast.runtime.step.layers.loss import CROSS_ENTROPY, FURTHER, LOGITS, logit_entries, loss
+from kernelcast.runtime.step.layers.loss import (
+    CROSS_ENTROPY,
+    FURTHER,
+    LOGITS,
+    embedding,
+    logit_entries,
+    loss,
+    vocabulary_matrix,
+)
 from kernelcast.runtime.step.layers.transformer_layer import (
     ATTENTION_RESIDUAL,
     INPUT,

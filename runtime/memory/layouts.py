@@ -8,18 +8,15 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.byte_cache import remembered
 from kernelcast.runtime.memory.contents import Contents
-from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
-from kernelcast.runtime.memory.rows import Floats, Rows
+from kernelcast.runtime.memory.in_flight import FULL_AFTER, Floats, Load, Rows, loads
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.memory.working import workspace_bytes
 from kernelcast.runtime.request.fields import LayerSplit, Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
-from kernelcast.runtime.step.kinds import LayerKinds, kinds_of
+from kernelcast.runtime.step.chunks import AS_SPLIT, LayerKinds, kinds_of, partition, with_ends
 from kernelcast.runtime.step.layouts import SCHEDULES, Layouts
-from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 

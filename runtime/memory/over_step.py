@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.memory.in_flight import Load
-from kernelcast.runtime.memory.rows import Floats
+from kernelcast.runtime.memory.in_flight import Floats, Load
 from kernelcast.runtime.memory.stages import bytes_of_loads, stages_at_their_fullest
 from kernelcast.runtime.pipeline.schedules import Kind, Pass
 from kernelcast.runtime.request.layout import Parallelism

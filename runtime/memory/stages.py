@@ -9,8 +9,7 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.memory.contents import Contents, Kept
-from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
+from kernelcast.runtime.memory.in_flight import FULL, SELECTIVE, Floats, Load, Rows, loads
 from kernelcast.runtime.memory.states import (
     Precision,
     as_masters,
@@ -22,8 +21,7 @@ from kernelcast.runtime.memory.states import (
 from kernelcast.runtime.memory.working import copies_bytes, largest_of, working_bytes, workspace_bytes
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.chunks import chunks_of
-from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.chunks import chunks_of, kinds_of
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import Number
 

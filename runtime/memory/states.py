@@ -4,11 +4,10 @@ import numpy as np
 
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.memory.rows import Floats
+from kernelcast.runtime.memory.in_flight import Floats
 from kernelcast.runtime.request.fields import OptimizerKind, ReduceDtype, StateType
 from kernelcast.runtime.step.op import Number
-from kernelcast.runtime.step.optimizers import state_bytes
-from kernelcast.runtime.step.update import gradient_bytes
+from kernelcast.runtime.step.update import gradient_bytes, state_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.memory.contents import Contents, LayerContents
-from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
+from kernelcast.runtime.memory.in_flight import FULL, SELECTIVE, Floats, Rows
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layouts import Layouts
-from kernelcast.runtime.step.modules import MODULES
+from kernelcast.runtime.step.modules import FROZEN_BYTES, MODULES, RECIPES
 from kernelcast.runtime.step.op import Number
-from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES
 
 _TOKEN_ID_BYTES = 8
 

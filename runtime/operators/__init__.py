@@ -8,14 +8,8 @@ What is measured, fitted and asked therefore cannot drift apart. CONTRIBUTING.md
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kernelcast.runtime.operators import (
-    attention,
-    collective,
-    elementwise,
-    gemm,
-    optimizer,
-    recurrent,
-)
+from kernelcast.runtime.errors import unknown
+from kernelcast.runtime.operators import attention, collective, elementwise, gemm, optimizer
 from kernelcast.runtime.operators.operator import (
     Cost,
     Direction,
@@ -27,7 +21,6 @@ from kernelcast.runtime.operators.operator import (
     Term,
     Vector,
 )
-from kernelcast.runtime.spelling import unknown
 
 __all__ = [
     "OPERATORS",
@@ -47,7 +40,7 @@ __all__ = [
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         value.name: value
-        for module in (elementwise, gemm, attention, recurrent, collective, optimizer)
+        for module in (elementwise, gemm, attention, collective, optimizer)
         for value in vars(module).values()
         if isinstance(value, Operator)
     }

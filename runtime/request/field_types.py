@@ -240,6 +240,29 @@ def names(values: Sequence[str], expected: str) -> FieldType:
     )
 
 
+_TARGET_MODULES = {
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+}
+
+
+def adapted(values: Sequence[str]) -> FieldType:
+    """Linears that have adapters; as text also by PEFT's names of all of them."""
+    listed = (f"{name} ({','.join(_TARGET_MODULES[name])})" for name in values)
+    kind = names(values, f"{', '.join(listed)} or both")
+
+    def read(value: object) -> Any:
+        if isinstance(value, str):
+            parts = [part.strip() for part in value.split(",")]
+            for name, modules in _TARGET_MODULES.items():
+                if set(modules) <= set(parts):
+                    parts = [part for part in parts if part not in modules] + [name]
+            value = ",".join(parts)
+        return kind.read(value)
+
+    return replace(kind, read=read)
+
+
 def number(low: float, high: float, expected: str, *, above: bool = False) -> FieldType:
     """Numbers from `low` to `high`, with `above` only those above `low`."""
 

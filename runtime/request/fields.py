@@ -12,6 +12,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.field_types import (
     FLAG,
     Field,
+    adapted,
     choice,
     counted,
     counts,
@@ -283,8 +284,8 @@ class LayoutFields:
         unit="W", old=("power_limit",), of_stack=True)
     lora_rank: int = stated(_SIZE_OR_NONE, "Rank of LoRA adapters on frozen weights; 0 to train all weights.", 0,
         of_stack=True)
-    lora_linears: tuple[AdaptedKind, ...] = stated(names(get_args(AdaptedKind), "one or more of attention, mlp"),
-        "Linears with adapters; routed experts never have them.", get_args(AdaptedKind), of_stack=True)
+    lora_linears: tuple[AdaptedKind, ...] = stated(adapted(get_args(AdaptedKind)),
+        "Linears with adapters (target_modules); routed experts never have them.", get_args(AdaptedKind), of_stack=True)
     lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of the adapters' input.", 0.0,
         of_stack=True)
     frozen_weights: FrozenWeights = stated(choice(get_args(FrozenWeights)),

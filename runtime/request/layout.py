@@ -63,7 +63,7 @@ class Parallelism(LayoutFields):
       published ratio (docs/hardware.md, Attention's kernel).
     - `kept_by`: modules that keep activations: PyTorch's ("torch"; cut by DTensor "torchtitan"), or Megatron-core's
       with TransformerEngine ("megatron") or without. Times do not depend on it.
-    - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/recipes.py): scaled per tensor by its largest
+    - `fp8_recipe`: GEMMs of `fp8_linears` in 8 or 4 bit (runtime/step/modules.py): scaled per tensor by its largest
       entry ("tensorwise") or by earlier steps' ("delayed"), per row, per block of 128 ("blockwise"), of 32 with 8-bit
       scales ("mxfp8"), or in 4 bit of 16 ("nvfp4"); routers, logits and everything between queries and attention output
       stay in 16 bit, but for attention with `fp8_attention`.
@@ -102,6 +102,9 @@ class Parallelism(LayoutFields):
             )
         if self.expert_padding and not self.expert_capacity:
             raise UsageError(field="expert_padding", found=True, expected="false without expert_capacity")
+        if "per_op" in self.recompute_modules and len(self.recompute_modules) > 1:
+            found = ",".join(self.recompute_modules)
+            raise UsageError(field="recompute_modules", found=found, expected="per_op alone, or modules")
         for name in ("fp8_attention", "fp8_dispatch", "fp8_weights"):
             if getattr(self, name) and self.fp8_recipe == "none":
                 raise UsageError(field=name, found=True, expected="false with fp8_recipe none")
@@ -254,6 +257,17 @@ class Parallelism(LayoutFields):
                 to the layers; `cp` without fused attention, `ep` without experts, experts with `tp` but without
                 sequence parallelism; a kernel of fused attention without one.
         """
+        self._check_cuts(model)
+        self._check_kinds(model)
+        self._check_expert_tokens(model)
+        if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
+            raise UsageError(
+                f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "
+                f"the layers of model {model.name}",
+                field="layer_counts",
+            )
+
+    def _check_cuts(self, model: ModelConfig) -> None:
         cuts = [("tp", "tp", self.tp, name) for name in ("attention_heads", "kv_heads", "mlp_size")]
         if self.sequence_parallel:
             cuts.append(("tp", "tp", self.tp, "sequence_length"))
@@ -277,39 +291,27 @@ class Parallelism(LayoutFields):
             if size % parts:
                 divisor = f"a divisor of {of} ({size}) of model {model.name}"
                 raise UsageError(field=name, subject=product, found=parts, expected=divisor)
-        if self.cp > 1 and model.attention != "flash":
-            raise UsageError(
-                field="cp",
-                found=self.cp,
-                expected=f"1 with attention {model.attention!r} of model {model.name}: "
-                "sequences are cut for attention 'flash' only",
-            )
-        if self.attention_kernel != AS_MEASURED and model.attention != "flash":
-            raise UsageError(
-                field="attention_kernel",
-                found=self.attention_kernel,
-                expected=f"{AS_MEASURED} with attention {model.attention!r} of model {model.name}: "
-                "it is no fused kernel",
-            )
-        if model.experts and self.tp > 1 and not self.sequence_parallel:
-            raise UsageError(
-                field="sequence_parallel",
-                found=False,
-                expected=f"true with tp {self.tp}: each device routes its own tokens "
-                f"to the experts of model {model.name}",
-            )
+
+    def _check_kinds(self, model: ModelConfig) -> None:
+        unfused = f"with attention {model.attention!r} of model {model.name}"
+        is_fused, is_measured = model.attention == "flash", self.attention_kernel == AS_MEASURED
+        routes = f"each device routes its own tokens to the experts of model {model.name}"
+        for holds, name, expected in (
+            (is_fused or self.cp == 1, "cp", f"1 {unfused}: sequences are cut for attention 'flash' only"),
+            (is_fused or is_measured, "attention_kernel", f"{AS_MEASURED} {unfused}: it is no fused kernel"),
+            (
+                self.sequence_parallel or self.tp == 1 or not model.experts,
+                "sequence_parallel",
+                f"true with tp {self.tp}: {routes}",
+            ),
+        ):
+            if not holds:
+                raise UsageError(field=name, found=getattr(self, name), expected=expected)
         if not model.experts:
             for name in _OF_EXPERTS:
                 if (value := getattr(self, name)) != (usual := LAYOUT[name].default):
                     without = f"{str(usual).lower()}: model {model.name} has no experts"
                     raise UsageError(field=name, found=value, expected=without)
-        self._check_expert_tokens(model)
-        if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
-            raise UsageError(
-                f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "
-                f"the layers of model {model.name}",
-                field="layer_counts",
-            )
 
 
 def _default(name: str) -> Any:

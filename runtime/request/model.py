@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.errors import DataError, UsageError, error_context, one_line, shown_name, shown_path
-from kernelcast.runtime.request.fields import (
-    MODEL,
-    Activation,
-    Biases,
-    ModelFields,
-    Norm,
-    renamed,
+from kernelcast.runtime.errors import (
+    DataError,
+    UsageError,
+    error_context,
+    one_line,
+    shown_name,
+    shown_path,
+    unknown_field,
 )
-from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.spelling import unknown_field
-from kernelcast.runtime.toml_text import toml_fields
+from kernelcast.runtime.request.fields import MODEL, Activation, Biases, ModelFields, Norm, renamed
+from kernelcast.runtime.small_file import read_small_file, toml_fields
 
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)

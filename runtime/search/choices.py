@@ -17,8 +17,8 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_simulated
 from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.space import divisors
+from kernelcast.runtime.step.chunks import partition
 from kernelcast.runtime.step.layouts import Layouts
-from kernelcast.runtime.step.partition import partition
 
 CHOSEN = ("tp", "pp", "dp", "cp", *EXPERT_DEGREES, "micro_batch")
 _REST = {"tp": "dp", "pp": "dp", "cp": "dp", "dp": "pp"}

@@ -7,8 +7,8 @@ from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.pricing import MICRO_BATCH, SHARDS, Kind, Part, Prices, What
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import sum_of
+from kernelcast.runtime.step.chunks import kinds_of
 from kernelcast.runtime.step.decomposition import FIRST, LAST, layer_name
-from kernelcast.runtime.step.kinds import kinds_of
 from kernelcast.runtime.step.layouts import SCHEDULES, Layouts
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.memory.spread import MemorySpread
+from kernelcast.runtime.estimate.device_memory import MemorySpread
 from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,

@@ -13,16 +13,11 @@ from kernelcast.runtime.estimate.defaults import (
     usual_gpus_per_node,
     usual_reserved_bytes,
 )
+from kernelcast.runtime.estimate.device_memory import memory_spread
 from kernelcast.runtime.frameworks.software import Software, framework_named
-from kernelcast.runtime.memory.spread import memory_spread
 from kernelcast.runtime.memory.stages import on_cpu
 from kernelcast.runtime.request.field_types import Field, NumberSet
-from kernelcast.runtime.request.fields import (
-    LAYOUT,
-    SEARCH,
-    SEARCHED,
-    STACK,
-)
+from kernelcast.runtime.request.fields import LAYOUT, SEARCH, SEARCHED, STACK
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import USUAL_SCHEDULES
 from kernelcast.runtime.search.question import Question

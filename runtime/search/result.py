@@ -17,8 +17,8 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.partial_result import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.refusals import Refusals
+from kernelcast.runtime.step.chunks import counts_text
 from kernelcast.runtime.step.layouts import Layouts
-from kernelcast.runtime.step.partition import counts_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -38,9 +38,8 @@ from kernelcast.runtime.request.schedule import (
     check_simulated,
 )
 from kernelcast.runtime.search.refusals import Refusals, refusal_of
-from kernelcast.runtime.step.balance import AS_SPLIT
+from kernelcast.runtime.step.chunks import AS_SPLIT, partition
 from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
-from kernelcast.runtime.step.partition import partition
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are searched by default."""

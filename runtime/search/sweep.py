@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.attention_kernel import kernel_change
+from kernelcast.runtime.answers.asking import kernel_change
 from kernelcast.runtime.answers.bundle_times import BundleTimes, check_format
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
 from kernelcast.runtime.answers.predictor import Predictor
@@ -19,7 +19,7 @@ from kernelcast.runtime.search.needed_memory import look_for_fitting, needed_byt
 from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
-from kernelcast.runtime.step.balance import AS_SPLIT
+from kernelcast.runtime.step.chunks import AS_SPLIT
 from kernelcast.runtime.step.layouts import Layouts
 
 _PRICED_AT_ONCE = 1 << 14

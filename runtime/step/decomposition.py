@@ -1,7 +1,4 @@
-"""A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step).
-
-What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
-"""
+"""A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,22 +11,26 @@ from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.chunks import Chunk, StageKind, chunks_of, stage_kinds
-from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.chunks import (
+    DENSE,
+    Chunk,
+    LayerKinds,
+    StageKind,
+    chunks_of,
+    kinds_of,
+    stage_kinds,
+)
 from kernelcast.runtime.step.groups import pipeline_pair
-from kernelcast.runtime.step.host import Host
-from kernelcast.runtime.step.kinds import DENSE, LayerKinds, kinds_of
-from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
 from kernelcast.runtime.step.layers.linear import cast_rows
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.loss import embedding, loss, vocabulary_matrix
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
-from kernelcast.runtime.step.op import Call, Calls, Number, Op, Ops, Overlap, call, op
+from kernelcast.runtime.step.modules import FROZEN_BYTES, RECIPES
+from kernelcast.runtime.step.op import Call, Calls, Component, Number, Op, Ops, Overlap, call, op
 from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_parameters
 from kernelcast.runtime.step.passes import Pass, Passes, passes_of, remembered_ops
-from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.recomputation import recomputed
 from kernelcast.runtime.step.sizes import Sizes
-from kernelcast.runtime.step.update import DataParallel, update_ops
+from kernelcast.runtime.step.update import DataParallel, Host, update_ops
 
 FIRST, LAST = "first", "last"
 
@@ -365,8 +366,7 @@ def part_parameters(s: Sizes) -> PartParameters:
 
 def _before(ops: Ops, name: Component, added: Ops) -> Ops:
     """The ops with others before the first of a name, or after all."""
-    names = [one.name for one in ops]
-    place = names.index(name) if name in names else len(ops)
+    place = next((at for at, one in enumerate(ops) if one.name == name), len(ops))
     return (*ops[:place], *added, *ops[place:])
 
 

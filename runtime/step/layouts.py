@@ -17,7 +17,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
+from kernelcast.runtime.step.chunks import AS_SPLIT, with_ends
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
-from kernelcast.runtime.step.layers.loss import LOGITS, loss
+from kernelcast.runtime.step.chunks import kinds_of
+from kernelcast.runtime.step.layers.loss import LOGITS, embedding, loss, vocabulary_matrix
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Number, Ops
 from kernelcast.runtime.step.sizes import Sizes

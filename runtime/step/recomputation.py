@@ -1,4 +1,4 @@
-"""What activation checkpointing runs again in a backward pass of a layer, and in how many layers."""
+"""What activation checkpointing runs again in a backward pass of a layer."""
 
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -16,12 +16,6 @@ FUSED_ATTENTION, PER_OP = "attention", "per_op"
 def with_parts(modules: Iterable[str]) -> frozenset[str]:
     """Modules, and those inside them."""
     return frozenset(part for name in modules for part in (name, *_PARTS.get(name, ())))
-
-
-def kept_layers(layout: Parallelism, layers: int) -> int:
-    """How many of a chunk's layers are not run again: its last ones. Selective checkpointing leaves none out."""
-    some = layout.recompute_layers
-    return max(0, layers - some) if layout.recompute == "full" and some else 0
 
 
 def _listed(ops: Iterable[Op]) -> Iterator[tuple[Op, tuple[Number, ...], tuple[Number, ...]]]:

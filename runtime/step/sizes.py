@@ -8,12 +8,11 @@ from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, EagerKern
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.chunks import DENSE, LayerKind
 from kernelcast.runtime.step.expert_load import fullest
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
-from kernelcast.runtime.step.kinds import DENSE, LayerKind
-from kernelcast.runtime.step.modules import MODULES, Modules
+from kernelcast.runtime.step.modules import MODULES, RECIPES, Modules
 from kernelcast.runtime.step.op import Number, flag
-from kernelcast.runtime.step.recipes import RECIPES
 
 FLOAT8_BYTES = 1
 _OF_EXPERTS = ("ep", "expert_tp", "expert_overlap", "fp8_dispatch", "expert_dispatcher", "cuda_graphs")
@@ -24,7 +23,7 @@ _OF_STEP = {
     "optimizer_states", "host_launch_us", "attention_kernel", "exposed_share", "gradient_collective", "shard_group",
     "fp8_weights", "offload_modules",
     "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
-    "expert_padding", "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
+    "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
     "power_limit_w",
 }  # fmt: skip
 _OF_LAYERS = tuple(name for name in LAYOUT if name not in _OF_STEP and name not in _OF_EXPERTS)

@@ -1,15 +1,116 @@
-"""What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
+"""What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3.
+
+With what optimizers keep per parameter and what their updates move, and what a host does whose memory holds states or
+activations: rates, not measurements (docs/method.md).
+"""
 
 from collections.abc import Iterable, Sequence
 from math import ceil
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.request.fields import ReduceDtype
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.fields import OptimizerKind, ReduceDtype, StateType
 from kernelcast.runtime.request.layout import Cluster, Parallelism
-from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.groups import ALONE, Group, data_group, expert_data_group, shard_groups
-from kernelcast.runtime.step.op import Call, Calls, Op, Ops, call, op
-from kernelcast.runtime.step.optimizers import moved_share
+from kernelcast.runtime.step.op import Call, Calls, Component, Op, Ops, call, op
+
+STATE_BYTES: dict[StateType, int] = {"float32": 4, "bfloat16": 2, "8bit": 1}
+"""Of one entry of a state; the scales of 8-bit blocks, 4 bytes for 256 entries, are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moved:
+    """States of a kind, and how often an update reads or writes an entry of one, and of what is in float32 anyway."""
+
+    states: int
+    of_states: int
+    others: int
+
+
+# Weights are read and written and the gradient is read once by a kernel that does it all. torch's multi-tensor Adam
+# (`_multi_tensor_adam`, with decoupled weight decay) has a kernel for each of: decay (weights), lerp (first moment,
+# gradient), mul and addcmul (second moment, gradient), sqrt, div, add (a tensor of their own), addcdiv (weights).
+_MOVED: dict[OptimizerKind, _Moved] = {
+    "adam_fused": _Moved(states=2, of_states=4, others=3),
+    "adam_foreach": _Moved(states=2, of_states=8, others=12),
+    "adam_loop": _Moved(states=2, of_states=8, others=12),
+    "sgd": _Moved(states=1, of_states=2, others=3),
+    "lion": _Moved(states=1, of_states=2, others=3),
+}
+MEASURED: tuple[OptimizerKind, StateType] = ("adam_fused", "float32")
+"""What the operator `adam` is, whoever measured it (docs/method.md, A step)."""
+
+
+def state_bytes(kind: OptimizerKind, states: StateType, usual: int) -> int:
+    """Bytes of a parameter's states; one in "float32" takes `usual` ones."""
+    return _MOVED[kind].states * (usual if states == "float32" else STATE_BYTES[states])
+
+
+def moved_bytes(kind: OptimizerKind, states: StateType) -> int:
+    """Bytes that an update of one float32 parameter reads and writes.
+
+    >>> moved_bytes("adam_fused", "float32"), moved_bytes("adam_foreach", "float32")
+    (28, 80)
+    """
+    moved = _MOVED[kind]
+    return STATE_BYTES[states] * moved.of_states + 4 * moved.others
+
+
+def moved_share(kind: OptimizerKind, states: StateType) -> float:
+    """`moved_bytes` as a multiple of the measured optimizer's."""
+    return moved_bytes(kind, states) / moved_bytes(*MEASURED)
+
+
+_BYTES_PER_US = 1e3
+"""Of 1 GB/s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Rates of a device's host in bytes per µs: of the link in each direction, of its memory (0: not needed)."""
+
+    link: float
+    memory: float
+
+    @classmethod
+    def of(cls, layout: Parallelism, link_bytes_per_s: float | None) -> "Host | None":
+        """The host of a layout that offloads; the link's rate is the layout's, else `link_bytes_per_s`.
+
+        Raises:
+            UsageError: a rate that is needed is not known.
+        """
+        if not (layout.offload_optimizer or layout.offload_activations):
+            return None
+        stated = layout.host_link_gb_per_s * _BYTES_PER_US
+        link = stated or (link_bytes_per_s or 0.0) / 1e6
+        if not link:
+            raise UsageError(
+                field="host_link_gb_per_s",
+                found=0,
+                expected="the rate between device and host in GB/s: "
+                "the device table has none for the bundle's device",
+            )
+        if layout.offload_optimizer and not layout.host_memory_gb_per_s:
+            raise UsageError(
+                field="host_memory_gb_per_s",
+                found=0,
+                expected="the GB/s that the host's optimizer reads and writes for a device, "
+                "as offload_optimizer is above 0",
+            )
+        return cls(link=link, memory=layout.host_memory_gb_per_s * _BYTES_PER_US)
+
+    def update_us(
+        self, layout: Parallelism, parameters: int, *, gradient_bytes: int, weight_bytes: int
+    ) -> float:
+        """Time in µs of the part of an update in which the host updates `parameters`.
+
+        Their gradients come over the link, the optimizer reads and writes its states, weights and gradients in the
+        host's memory with a copy of the weights in the training's type, and that copy goes back: one after the other.
+        """
+        moved = moved_bytes(layout.optimizer, layout.optimizer_states) + weight_bytes
+        sent = gradient_bytes + weight_bytes
+        return parameters * (sent / self.link + moved / self.memory)
+
 
 _FLOAT32_BYTES = 4
 _MEGATRON_BUCKET, _MEGATRON_BUCKET_PER_REPLICA = 40_000_000, 1_000_000

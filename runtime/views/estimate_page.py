@@ -11,8 +11,8 @@ from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline.pass_times import StepTimeline
 from kernelcast.runtime.request.field_types import with_unit
 from kernelcast.runtime.request.fields import AS_MEASURED
+from kernelcast.runtime.step.chunks import counts_text
 from kernelcast.runtime.step.parameters import total_parameters
-from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
     amount,
     counted,

@@ -11,7 +11,7 @@ from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline, step_timeline
 from kernelcast.runtime.pipeline.schedules import Kind
-from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.op import Component
 from kernelcast.runtime.views.step_breakdown import NAMES, style_of
 
 _COMPONENTS = {Component.LAYER_FORWARD: Kind.FORWARD, Component.LAYER_BACKWARD: Kind.BACKWARD}

@@ -14,7 +14,7 @@ from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.pipeline.schedules import Kind, Pass, saved_in_pairs_us, units
 from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.schedule import chunks_on
-from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.op import Component
 
 if TYPE_CHECKING:
     from kernelcast.runtime.pipeline.pass_times import StageTimeline, StepTimeline

@@ -27,11 +27,11 @@ from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED
 from kernelcast.runtime.bundle.signature import SIGNATURE_BEGINS, signature_of, signature_path
 from kernelcast.runtime.dataclass import dataclass, field, replace
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, system_errors
 from kernelcast.runtime.hardware.fabric import described_fabric, fabric_toml
 from kernelcast.runtime.output_file import unfinished_beside, write_bytes, write_companion
 from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.stack.stack import find_stack, stack_toml
+from kernelcast.runtime.stack import find_stack, stack_toml
 from kernelcast.store.canonical import utc_now
 from kernelcast.store.commons.index import (
     INDEX_FILE,
@@ -160,10 +160,8 @@ def _commons(folder: Path) -> Index | None:
     """The index of a folder that is a commons; None for an empty folder, or none."""
     if not folder.exists():
         return None
-    try:
+    with system_errors(str(folder), "cannot be read", expected="a folder"):
         names = set(os.listdir(folder))
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read ({error.strerror}), expected a folder") from error
     if INDEX_FILE in names:
         path = folder / INDEX_FILE
         return read_index(read_small_file(path, where=str(path), most_bytes=MOST_INDEX_BYTES), str(path))

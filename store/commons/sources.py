@@ -14,11 +14,10 @@ from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.errors import DataError, UsageError, either, error_context
+from kernelcast.runtime.errors import DataError, UsageError, either, error_context, system_errors
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.record import ONE_LINE, WITH_DEFAULT, Check, Record
-from kernelcast.runtime.small_file import NoSuchFile, read_small_file
-from kernelcast.runtime.toml_text import read_toml, toml_document
+from kernelcast.runtime.small_file import NoSuchFile, read_small_file, read_toml, toml_document
 from kernelcast.store.commons.index import INDEX_FILE, MOST_INDEX_BYTES, Index, read_index
 
 _NAME = Check(
@@ -136,11 +135,9 @@ def write_sources(sources: list[Source]) -> None:
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
     """Make a folder of the user's own for the block; DataError where the file system fails, also in the block."""
-    try:
+    with system_errors(str(folder), "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

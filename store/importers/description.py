@@ -15,7 +15,7 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.errors import DataError, UsageError, either, error_context
 from kernelcast.runtime.hardware import devices
 from kernelcast.runtime.record import Record, read_fields
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.small_file import parse_toml
 from kernelcast.store.importers.tables import SourceFile, read_text_file
 from kernelcast.store.runs import MeasuredRun, Run, Source
 

@@ -13,8 +13,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.groups import Group
 from kernelcast.runtime.step.layers.attention import attention
-from kernelcast.runtime.step.layers.embedding import embedding
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.loss import embedding, loss
 from kernelcast.runtime.step.layers.mlp import mlp
 from kernelcast.runtime.step.layers.norm import norm
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import DataError, UsageError, system_errors
 from kernelcast.runtime.small_file import open_regular
 
 MAX_FILE_BYTES = 32 * 2**20
@@ -113,15 +113,13 @@ def read_text_file(path: Path, *, limit: int = MAX_FILE_BYTES) -> TextFile:
 
 
 def _read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    try:
+    with system_errors(str(path), "cannot be read"):
         if not path.exists():
             raise DataError(f"{path}: no such file")
         if not path.is_file():  # a pipe or a device may never end
             raise DataError(f"{path}: is not a file")
         with open_regular(path) as stream:
             content = stream.read(limit + 1)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if len(content) > limit:
         raise DataError(f"{path}: is larger than {limit / _MIB:g} MiB, the limit for one file; split it")
     return content

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime import read_bundle
 from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.regressor_entry import Interval
 from kernelcast.runtime.operators import Direction
 from tests.cli.printed import ended
 

@@ -12,7 +12,7 @@ import pytest
 
 from kernelcast.store import Database, IngestedTrace, MeasuredStep, Prediction
 from kernelcast.validate.runs import RunsFile
-from tests.cli.printed import printed
+from tests.cli.printed import ended, printed
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -331,3 +331,9 @@ def test_a_wrong_speed_is_one_line(
 ) -> None:
     [line] = run(capsys, *speed, *STATED, status=2).splitlines()
     assert words in line
+
+
+def test_a_utilization_is_percent(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "compare --mfu 0.55 --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1"
+    assert ended(*command.split()) == 2
+    assert capsys.readouterr().err == "kernelcast: error: --mfu is 0.55, expected percent, such as 43\n"

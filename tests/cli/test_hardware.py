@@ -11,8 +11,7 @@ from kernelcast.cli.hardware import hardware
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.catalogue.composition import hardware_bundle
-from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
+from kernelcast.runtime.catalogue import all_hardware, hardware_bundle, measured_hardware
 from kernelcast.runtime.hardware.devices import devices
 from kernelcast.runtime.operators import OPERATORS, Direction
 

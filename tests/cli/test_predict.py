@@ -147,11 +147,32 @@ def test_what_would_make_it_fit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("modules", "found"),
+    [
+        ("q_proj,k_proj,v_proj,o_proj", ["attention"]),
+        ("up_proj,gate_proj,down_proj,attention", ["attention", "mlp"]),
+        ("q_proj,v_proj", None),
+    ],
+)
+def test_linears_of_adapters_by_names_of_peft(
+    modules: str, found: list[str] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "predict --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1 --lora-rank 8 --json"
+    assert ended(*command.split(), "--lora-linears", modules) == (2 if found is None else 0)
+    shown = capsys.readouterr()
+    if found is None:
+        assert "expected attention (q_proj,k_proj,v_proj,o_proj), mlp (" in shown.err
+    else:
+        assert json.loads(shown.out)["parallelism"]["lora_linears"] == found
+
+
+@pytest.mark.parametrize(
     ("options", "error"),
     [
         ("--tensor-overlap products", "--tensor-overlap is given with tp 1"),
         ("--overlap-parameters true --zero 0", "--overlap-parameters is given with zero 0"),
         ("--recompute-modules mlp", "--recompute-modules is given with recompute none"),
+        ("--recompute selective --recompute-layers 2", "--recompute-layers is given with recompute selective"),
         ("--lora-dropout 0.1", "--lora-dropout is given with lora_rank 0"),
         ("--tensor-overlap products --tp 2", None),
         ("--sequence-parallel false", None),

@@ -18,7 +18,7 @@ from kernelcast.cli.main import kernelcast
 from kernelcast.cli.progress import progress
 from kernelcast.cli.terminal import printable_streams
 from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.toml_text import toml_document
+from kernelcast.runtime.small_file import toml_document
 from tests.cli.printed import ended
 from tests.cli.test_terminal import on_a_terminal
 

@@ -12,7 +12,7 @@ from kernelcast.cli.search import search_
 from kernelcast.cli.stack import list_
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.stack.stack import shipped_stacks
+from kernelcast.runtime.stack import shipped_stacks
 from kernelcast.serve.answering import of_request
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime import script_job

@@ -77,7 +77,7 @@ def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.C
     page = tmp_path / "report.html"
     lines = printed(capsys, "trace", "report", ranks, "--html", page).splitlines()
     assert any(line.split()[:2] == ["exposed", "communication"] for line in lines)
-    assert lines[-1] == f"{page}: page written"
+    assert lines[-1] == f"{page}: written"
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     assert "rank 1, stream 20" in text

@@ -6,7 +6,7 @@ from hashlib import sha256
 from textwrap import wrap
 from typing import Any
 
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.models import built_in_name
 

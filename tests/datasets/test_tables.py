@@ -6,7 +6,7 @@ import pytest
 
 from kernelcast.datasets import build
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.catalogue.hardware import measured_hardware
+from kernelcast.runtime.catalogue import measured_hardware
 
 ROOT = Path(__file__).parent.parent.parent
 DATASETS = ROOT / "datasets"

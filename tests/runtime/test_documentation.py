@@ -12,7 +12,7 @@ import kernelcast.runtime
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 MODULES = (
     "kernelcast.runtime",
-    "kernelcast.runtime.catalogue.composition",
+    "kernelcast.runtime.catalogue",
     "kernelcast.runtime.estimate.estimator",
     "kernelcast.runtime.intent.by_fields",
     "kernelcast.runtime.request.layout",

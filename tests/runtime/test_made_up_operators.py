@@ -19,7 +19,7 @@ from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step import decomposition, passes, update
-from kernelcast.runtime.step.layers import attention, embedding, linear, loss, mlp, norm, transformer_layer
+from kernelcast.runtime.step.layers import attention, linear, loss, mlp, norm, transformer_layer
 from kernelcast.runtime.step.op import Op, Ops, op
 from kernelcast.runtime.step.passes import remembered_ops
 from kernelcast.runtime.step.sizes import Sizes
@@ -118,7 +118,7 @@ def test_roles_that_the_table_does_not_list(monkeypatch: pytest.MonkeyPatch, mak
     def renamed(name: str, operator: str, *shape: Any, role: str = "", **others: Any) -> Op:
         return op(name, operator, *shape, role=f"made up {role}", **others)
 
-    for module in (attention, embedding, linear, loss, mlp, norm, transformer_layer, update, decomposition):
+    for module in (attention, linear, loss, mlp, norm, transformer_layer, update, decomposition):
         monkeypatch.setattr(module, "op", renamed)
     _forget_passes()
     other = predicted(path)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.request.models import load_model
-from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.stack.stack import find_stack
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.small_file import parse_toml, read_small_file
+from kernelcast.runtime.stack import find_stack
 from kernelcast.walltime.job import BatchScript, read_site
 
 _READERS: dict[str, Callable[[Path], object]] = {

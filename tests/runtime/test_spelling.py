@@ -2,8 +2,8 @@
 
 import pytest
 
+from kernelcast.runtime.errors import nearest_names
 from kernelcast.runtime.request.fields import DEGREES, REQUEST
-from kernelcast.runtime.spelling import nearest_names
 
 OPTIONS = [field.option for field in REQUEST.values()]
 

@@ -9,7 +9,7 @@ import pytest
 
 from kernelcast.plan import plan
 from kernelcast.runtime import Estimator
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.models import built_in_names, load_model
 

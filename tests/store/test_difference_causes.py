@@ -1,5 +1,6 @@
 """Causes of the difference between two traced runs: sums whose cause is known, and two real runs."""
 
+import numpy as np
 import pytest
 
 from kernelcast.store.difference_causes import DifferenceCause, Work, difference_causes
@@ -100,6 +101,25 @@ def test_what_is_no_computing() -> None:
 
 def test_a_loader_that_no_device_waits_for_is_no_cause() -> None:
     assert causes(model(), loader_ms=20) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [
+        ([20, 21, 19, 20, 200, 20], False),  # one step that something else on the machine delays
+        ([20, 34, 22, 45, 20, 25], False),
+        ([50, 51, 49, 50, 200, 50], True),
+        ([40, 20, 38, 40, 20, 40], False),
+    ],
+)
+def test_the_scatter_between_steps_is_no_cause(steps: list[float], named: bool) -> None:
+    flash = work("flash", "Model_0 / Attention_0")
+    one = [20.0] * 6 if steps[1] == 20 else [20, 21, 20, 19, 20, 33]
+    found = difference_causes(
+        {flash: (1.0, sum(one) / 6)}, {flash: (1.0, sum(steps) / 6)}, idle_ms=(0, 0), loader_ms=(0, 0),
+        by_steps={flash: np.array([one, steps])},
+    )  # fmt: skip
+    assert bool(found) is named
 
 
 @pytest.mark.slow

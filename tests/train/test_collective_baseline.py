@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.regressor_entry import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.collective_baseline import FADE, LatencyBandwidth, fit_latency_bandwidth, passes
 from kernelcast.train.dataset import Array, Table

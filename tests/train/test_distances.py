@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kernelcast.runtime.bundle.interval import PRIOR, Interval
+from kernelcast.runtime.bundle.regressor_entry import PRIOR, Interval
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.distances import HeldOutPart, held_out_parts, widening_of

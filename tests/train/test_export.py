@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from sklearn.ensemble import RandomForestRegressor
 
 from kernelcast.runtime import DataError
-from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.regressor_entry import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train import export
 from kernelcast.train.baseline import Roofline

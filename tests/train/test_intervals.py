@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.bundle.interval import LEVEL, Interval
+from kernelcast.runtime.bundle.regressor_entry import LEVEL, Interval
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.export import PARITY_TOLERANCE, check_parity, to_onnx

@@ -13,7 +13,7 @@ from kernelcast.runtime.answers.bundle_check import check_bundle
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
-from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue import hardware_bundle
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train.dataset import Table

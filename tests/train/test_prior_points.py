@@ -3,7 +3,7 @@
 import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
-from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue import hardware_bundle
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.prior import Prior, most_telling
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelcast.runtime.bundle.interval import LEVEL
+from kernelcast.runtime.bundle.regressor_entry import LEVEL
 from kernelcast.store.importers import read_estimate_train_time
 from kernelcast.train import selection
 from kernelcast.train.dataset import Row, tables

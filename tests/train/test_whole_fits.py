@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.dummy import DummyRegressor
 
-from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.regressor_entry import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.baseline import fit_baseline
 from kernelcast.train.dataset import Array, Table

@@ -12,7 +12,7 @@ from kernelcast.cli.option import whole_numbers
 from kernelcast.cli.validate_data import prior
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue import hardware_bundle
 from kernelcast.store import Database
 from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.validate.prior import PriorValidation, validate_prior

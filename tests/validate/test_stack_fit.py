@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from kernelcast.cli.stack import fit as fit_command
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.stack.stack import read_stack, stack_named
+from kernelcast.runtime.stack import read_stack, stack_named
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.stack_runs import FittedStack, StackScore, _students_factor, fit_stack
 from kernelcast.validate.steps import Score, score_steps

@@ -10,7 +10,7 @@ import pytest
 
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.answers.uncertainty import StepErrors
-from kernelcast.runtime.stack.stack import stack_named
+from kernelcast.runtime.stack import stack_named
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.step_errors import _carried, _machines, _sources, step_errors_json
 from kernelcast.validate.steps import asked_files

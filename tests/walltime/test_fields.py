@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
 from kernelcast.walltime import FIELDS
-from kernelcast.walltime.fields import SITE_ONLY
-from kernelcast.walltime.settings import give
+from kernelcast.walltime.fields import SITE_ONLY, give
 
 HERE = Path("/folder")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kernelcast.walltime import read_time_limit
+from kernelcast.walltime.fields import give
 from kernelcast.walltime.job import BatchScript
-from kernelcast.walltime.settings import give
 
 
 @pytest.mark.parametrize("path", ["~/secret.toml", "~root/secret.toml"])

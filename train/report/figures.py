@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelcast.runtime.bundle.interval import KINDS, HeldOut
-from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import KINDS, HeldOut, RegressorEntry
 from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.runtime.views.formatting import value_range, value_ranges

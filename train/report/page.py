@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.bundle.regressor_entry import LEVEL
+from kernelcast.runtime.errors import DataError, system_errors
 from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import amount, counted, percent
@@ -52,10 +52,8 @@ def write_report(
         DataError: the folder or the file cannot be written.
     """
     content, path = page(figures, on_progress=on_progress), directory / FILE_NAME
-    try:
+    with system_errors(f"report {directory}", "cannot be made"):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"report {directory}: cannot be made ({error.strerror or error})") from error
     write_pieces(path, [content])
     return path
 

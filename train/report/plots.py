@@ -18,7 +18,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from kernelcast.runtime.bundle.interval import LEVEL
+from kernelcast.runtime.bundle.regressor_entry import LEVEL
 from kernelcast.runtime.hardware.devices import ELEMENT_BYTES
 from kernelcast.runtime.operators import OperatorClass
 from kernelcast.runtime.views.formatting import amount, percent, three_digits, value_range

@@ -10,7 +10,7 @@ from typing import Any
 from kernelcast.collector.ingest.collectives import kind_of
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.runtime.step.component import ONCE_PER_UPDATE, Component
+from kernelcast.runtime.step.op import ONCE_PER_UPDATE, Component
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 
 PARTS = ("forward", "backward", "update", "other", "communication", "copies", "host", "waiting")

@@ -13,7 +13,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.models import built_in_names
-from kernelcast.runtime.toml_text import toml_document
+from kernelcast.runtime.small_file import toml_document
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.calibration_steps import PROFILED
 from kernelcast.validate.compare.compared_step import ComparedStep

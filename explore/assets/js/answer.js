@@ -19,8 +19,9 @@ export function figures(estimate, { tokens, price }) {
   if (estimate.energy) found.push(["Energy", `${(estimate.energy.step_kwh).toPrecision(3)} kWh`, `a step; ${whole(estimate.energy.mean_power_w)} W per GPU`]);
   if (tokens) {
     const time_s = tokens / estimate.tokens_per_s, hours = (time_s / 3600) * devices;
-    found.push([`Training on ${amount(tokens)} tokens`, seconds(time_s), `${whole(hours)} GPU hours`]);
-    if (price > 0) found.push(["Price", amount(hours * price), `at ${price} per GPU hour`]);
+    const between = (all, written) => low === null ? "" : `, ${written(all * low / estimate.step_time_s)} to ${written(all * high / estimate.step_time_s)}`;
+    found.push([`Training on ${amount(tokens)} tokens`, seconds(time_s), `${whole(hours)} GPU hours${between(time_s, seconds)}`]);
+    if (price > 0) found.push(["Price", amount(hours * price), `at ${price} per GPU hour${between(hours * price, amount)}`]);
   }
   return found;
 }

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from functools import cache, lru_cache
 from pathlib import Path
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError, alternatives, shown
 from kernelcast.runtime.request.model import FoundModel, ModelConfig, model_file, read_document
 from kernelcast.runtime.shipped import MODELS
-from kernelcast.runtime.spelling import alternatives
 
 _NO_SIZE = re.compile(
     r"instruct|base|hf|it|pt|chat|meta|v0\.\d|0\d{3}|1124|2[3-9](0[1-9]|1[0-2])|17b|16e|128e"

@@ -7,6 +7,7 @@ or DeepEP and HybridEP, which send a token once to a node).
 
 import numpy as np
 
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.layers.linear import linear, plain_linear
 from kernelcast.runtime.step.layers.mlp import (
     activated_bytes,
@@ -26,12 +27,15 @@ _PROBABILITY_ENTRIES = 2
 _CLAMPED_PASSES = 7
 """An activation that clamps, adds to the gate and multiplies by probabilities in fp32 moves 53 times its width where
 torch runs each of these alone (forward 17, backward 36), 8 times in one kernel (Megatron-core's `glu`)."""
-_BIAS_PASSES = 7
+_BIAS_PASSES, _BIAS_GRADIENT_PASSES = 7, 20
 """Biases of the experts' results, by expert and times probabilities in fp32, then put together and cast: forward 14
-times the width, one kernel 2 (Megatron-core's `_apply_bias`)."""
+times the width, one kernel 2; backward 20, one kernel 1: casts to fp32 and back 6, the parts of experts together 2, the
+gradients of biases and of probabilities, products in fp32 that are summed, 6 each (Megatron-core's `_apply_bias`)."""
 _FUSED = frozenset(("experts_activation", "experts_down_input_cast", "experts_gate_up_gradient_cast"))
 """Ops that a product of the experts in MXFP8 does at its end, and the gradient's at the end of the next one's
 (TransformerEngine's fused grouped MLP, which Megatron-Bridge has with graphs of whole passes; not with biases)."""
+_FORWARD = (Direction.FORWARD,)
+PADDING = "padding"
 SHARED_UP, SHARED_DOWN = "shared_gate_up", "shared_down"
 ACTIVATION_INPUT, ACTIVATION = "experts_activation_input", "experts_activation"
 
@@ -66,6 +70,10 @@ def _routed(s: Sizes) -> Ops:
     # (HybridEP's `permute_launcher` behind its dispatch and `unpermute_launcher` before its combination, which are
     # launched with them and overlap what they overlap).
     sorts = flag(s.ep > 1) * flag(s.experts > 1) * int(dispatcher == "all_to_all")
+    # Rows of every expert are padded for 8 and 4 bit by a copy before the products, and back after them
+    # (TransformerEngine's `Fp8Padding` in Megatron-core's `TEGroupedMLP`); graphs of whole passes have padded routing
+    # maps, and experts that are padded to a capacity have aligned rows.
+    pads = flag(s.is_cast("experts") and s.layout.cuda_graphs != "full" and not s.layout.expert_padding)
     under = OTHER_MICRO_BATCH if s.overlaps_experts and dispatcher == "hybridep" else None
     # Biases, and with them the clamped activation of gpt-oss, have kernels of their own, unless a graph of whole
     # passes takes fused ones.
@@ -100,6 +108,7 @@ def _routed(s: Sizes) -> Ops:
         *_exchanges(s, "dispatch", s.layout.fp8_dispatch, with_probabilities=True),
         _cut(s, "gather_rows", "all_gather", _sent_entries(s)),
         op("sort", "copy", rows, size, count=sorts),
+        op("pad_rows", "copy", rows, size, role=PADDING, count=pads),
         *linear(
             s,
             "experts",
@@ -142,7 +151,16 @@ def _routed(s: Sizes) -> Ops:
             late=of_width + of_rows,
             gradients=of_rows + of_width + weight_gradient_bytes(s, s.experts * width * size),
         ),
-        op("experts_down_bias", "bias_add", rows, size, count=_BIAS_PASSES * is_apart),
+        op("experts_down_bias", "bias_add", rows, size, count=_BIAS_PASSES * is_apart, directions=_FORWARD),
+        op(
+            "experts_down_bias_gradients",
+            "bias_add",
+            rows,
+            size,
+            count=_BIAS_GRADIENT_PASSES * is_apart,
+            directions=(Direction.BACKWARD,),
+        ),
+        op("unpad_rows", "copy", rows, size, role=PADDING, count=pads),
         op("sort_back", "copy", rows, size, count=sorts),
         _cut(s, "scatter_rows", "reduce_scatter", _sent_entries(s) * s.expert_tp),
         *_exchanges(s, "combine", False, with_probabilities=False),

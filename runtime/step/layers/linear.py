@@ -7,8 +7,8 @@ from typing import Any
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.operators.gemm import CAST_BYTES
 from kernelcast.runtime.request.fields import LinearKind
+from kernelcast.runtime.step.modules import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
-from kernelcast.runtime.step.recipes import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.sizes import Sizes
 
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)

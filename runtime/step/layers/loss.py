@@ -1,4 +1,4 @@
-"""The last end of a model: final norm, output projection to the vocabulary, cross-entropy; further predictions.
+"""The ends of a model: embeddings; final norm, output projection to the vocabulary, cross-entropy; further predictions.
 
 A module that predicts a token further ahead (multi-token prediction, DeepSeek-V3, arXiv 2412.19437, section 2.2)
 projects the hidden state and the embedding of the next token, each normalized, to one (2d → d); a transformer layer of
@@ -6,9 +6,9 @@ the model's last kind follows, and the model's own output projection with a loss
 does, as in Megatron-core, and its projection is column-parallel and gathered as there.
 """
 
-from kernelcast.runtime.step.kinds import kinds_of
-from kernelcast.runtime.step.layers.embedding import embedding, vocabulary_matrix
-from kernelcast.runtime.step.layers.linear import plain_linear
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.chunks import kinds_of
+from kernelcast.runtime.step.layers.linear import dropout, plain_linear
 from kernelcast.runtime.step.layers.norm import norm, read_bytes
 from kernelcast.runtime.step.layers.tensor_parallel import (
     Products,
@@ -16,12 +16,36 @@ from kernelcast.runtime.step.layers.tensor_parallel import (
     enter_region,
     gather,
     gather_columns,
+    leave_region,
     scatter,
 )
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
-from kernelcast.runtime.step.op import Number, Ops, flag, op
+from kernelcast.runtime.step.op import Number, Op, Ops, flag, op
 from kernelcast.runtime.step.passes import remembered_ops
 from kernelcast.runtime.step.sizes import Sizes
+
+
+def vocabulary_matrix(s: Sizes) -> Number:
+    """Entries of the token embedding, or of the output projection, on one device, v·d/tp."""
+    return s.vocabulary * s.hidden
+
+
+def embedding(s: Sizes) -> Ops:
+    """Vocabulary-parallel token embedding: rows of other devices' tokens are masked, and the partial rows summed.
+
+    Learned positions, where the model has them, are whole on every device. A frozen embedding, the first op of all,
+    has no backward pass.
+    """
+    directions = (Direction.FORWARD,) if s.is_frozen else None
+    table = (s.tokens, s.vocabulary, s.hidden)
+    return (
+        op("embedding", "embedding", *table, directions=directions, parameters=vocabulary_matrix(s)),
+        op("embedding_mask", "embedding_mask", s.tokens, s.hidden, count=flag(s.tp > 1)),
+        *leave_region(s, "embedding", Products((), 1), Products((), 1), in_pieces=False),
+        Op("positions", parameters=s.model.learned_positions * s.hidden),
+        dropout(s, "embedding_dropout"),
+    )
+
 
 _LOSS_SYNCS = 3
 """Maxima, sums of exponentials and the targets' logits of the vocabulary's shards are combined, an entry per token."""

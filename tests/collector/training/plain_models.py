@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernelcast.collector.functions.transformer import causal_attention, rotary_tables, rotate
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.chunks import layers_of_chunks
 
 
 def _norm(model: ModelConfig) -> nn.Module:

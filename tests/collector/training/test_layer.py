@@ -12,7 +12,7 @@ from kernelcast.collector.training import layer as training
 from kernelcast.collector.training.groups import Part, Shard
 from kernelcast.collector.training.layer import Layer, Tables, random_weight
 from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.step.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.chunks import DENSE, LayerKind
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes

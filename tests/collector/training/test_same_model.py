@@ -44,6 +44,13 @@ LAYOUTS = {
 OF_EXPERTS = {
     "1-1-2-ep2": {"dp": 2, "zero": 0, "ep": 2},
     "1-1-2-ep2, recomputed": {"dp": 2, "zero": 0, "ep": 2, "recompute": "full"},
+    "1-1-2-ep2, experts recomputed": {
+        "dp": 2,
+        "zero": 0,
+        "ep": 2,
+        "recompute": "selective",
+        "recompute_modules": ["moe"],
+    },
     "1-1-4-ep2": {"dp": 4, "zero": 0, "ep": 2},
     "1-1-4-ep4": {"dp": 4, "zero": 0, "ep": 4},
     "2-1-2-ep2": {"pp": 2, "dp": 2, "zero": 0, "ep": 2},

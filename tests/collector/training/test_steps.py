@@ -18,8 +18,8 @@ from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.collector.training.steps import train_jobs
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.component import ONCE_PER_UPDATE
 from kernelcast.runtime.step.decomposition import decompose
+from kernelcast.runtime.step.op import ONCE_PER_UPDATE
 
 ALONE = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=3)
 MODEL = ModelConfig(

@@ -18,16 +18,11 @@ from kernelcast.runtime import (
     UsageError,
     read_bundle,
 )
-from kernelcast.runtime.answers.attention_kernel import (
-    KERNEL,
-    answerable_kernels,
-    kernel_change,
-    measured_kernel,
-)
+from kernelcast.runtime.answers.asking import KERNEL, answerable_kernels, kernel_change, measured_kernel
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue import hardware_bundle
 from kernelcast.runtime.hardware.attention_kernels import time_ratio
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.limits import sustained_flops_per_s
@@ -35,7 +30,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.space import Space
-from kernelcast.runtime.stack.stack import Stack, find_stack
+from kernelcast.runtime.stack import Stack, find_stack
 
 F, B = Direction.FORWARD, Direction.BACKWARD
 MODEL = ModelConfig(

@@ -18,8 +18,7 @@ from kernelcast.runtime.answers.sources import (
     layout_doublings,
     widened,
 )
-from kernelcast.runtime.bundle.interval import PRIOR, HeldOut, Widening
-from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import PRIOR, HeldOut, RegressorEntry, Widening
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction, Key
 

@@ -11,7 +11,7 @@ from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.estimate.explanation import explain_operator
 from kernelcast.runtime.hardware.devices import Load
-from kernelcast.runtime.stack.stack import Stack
+from kernelcast.runtime.stack import Stack
 
 MODEL = ModelConfig(
     name="small", hidden_size=64, sequence_length=8, attention_heads=8, layers=4, vocabulary_size=100

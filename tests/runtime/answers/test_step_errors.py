@@ -18,8 +18,8 @@ from kernelcast.runtime.answers.uncertainty import (
     shipped_step_errors,
     unexplained,
 )
-from kernelcast.runtime.catalogue.composition import load_bundle
-from kernelcast.runtime.stack.stack import FittedRuns, Stack
+from kernelcast.runtime.catalogue import load_bundle
+from kernelcast.runtime.stack import FittedRuns, Stack
 from kernelcast.validate.step_errors import quantiles_of, step_errors, step_errors_json
 
 Make = Callable[..., Path]

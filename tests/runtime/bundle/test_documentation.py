@@ -11,7 +11,7 @@ import pytest
 
 from kernelcast.runtime.answers.predictor import INPUT_NAME, OUTPUT_NAMES
 from kernelcast.runtime.bundle.file import FORMAT, Manifest, RegressorEntry
-from kernelcast.runtime.bundle.interval import GROUPINGS, METHODS, Interval
+from kernelcast.runtime.bundle.regressor_entry import GROUPINGS, METHODS, Interval
 from kernelcast.runtime.bundle.signature import NAMESPACE
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "bundle.md").read_text(encoding="utf-8")

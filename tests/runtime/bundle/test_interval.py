@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import DataError
-from kernelcast.runtime.bundle.interval import METHODS, Interval
+from kernelcast.runtime.bundle.regressor_entry import METHODS, Interval
 
 widths = st.floats(0, 20)
 numbers = st.integers(1, 512)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernelcast.datasets import build
 from kernelcast.runtime import DataError
 from kernelcast.runtime.bundle.file import Bundle, UnreadFiles, open_shipped, read_bundle
-from kernelcast.runtime.catalogue.composition import _shipped
+from kernelcast.runtime.catalogue import _shipped
 from kernelcast.runtime.shipped import BUNDLES, SUMS
 
 PATHS = sorted(BUNDLES.glob("*.kcast"))

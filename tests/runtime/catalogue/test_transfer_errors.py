@@ -5,8 +5,13 @@ import math
 import pytest
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.catalogue.composition import transfer_errors, transfer_log_half_width
-from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named, measured_hardware
+from kernelcast.runtime.catalogue import (
+    all_hardware,
+    hardware_named,
+    measured_hardware,
+    transfer_errors,
+    transfer_log_half_width,
+)
 from kernelcast.runtime.hardware.devices import device, devices
 from kernelcast.runtime.operators import OPERATORS, Direction
 

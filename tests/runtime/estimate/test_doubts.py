@@ -24,7 +24,7 @@ from kernelcast.runtime.answers.warnings import (
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, MOST_LINES, grouped, warning_lines
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.component import ONCE_PER_UPDATE
+from kernelcast.runtime.step.op import ONCE_PER_UPDATE
 
 Make = Callable[..., Path]
 NAMES = sorted(OPERATORS)

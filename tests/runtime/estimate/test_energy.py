@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, Parallelism, load_model
-from kernelcast.runtime.catalogue.hardware import PowerLaw, power_laws
+from kernelcast.runtime.catalogue import PowerLaw, power_laws
 from kernelcast.runtime.estimate.energy import energy_of
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.operators import Direction

@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.op import Component
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError, load_model
-from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.op import Component
 
 DENSE = replace(load_model("llama-3-8b"), layers=8, sequence_length=2048)
 # Its experts drop no token: the device waits for the host in every layer.

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
+from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.request.fields import STACK, RecomputeModule
 
 MODEL = load_model("llama-3-8b")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
 from kernelcast.runtime.frameworks.megatron_kinds import expert_pattern
+from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.request.layout import read_layout
 
 MODEL = load_model("llama-3-8b")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import KernelcastError, Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
+from kernelcast.runtime.frameworks.rows import Job
 
 MODEL = load_model("llama-3-8b")
 SHARDED = "[parallelism]\npipeline_parallel_degree = 4\ndata_parallel_shard_degree = 2\n"

@@ -8,11 +8,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import FRAMEWORKS, read_layout_text, write_layout
+from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.request.fields import LAYOUT, STACK
 from kernelcast.runtime.request.layout import read_layout
-from kernelcast.runtime.step.partition import layers_of_chunks, partition
+from kernelcast.runtime.step.chunks import layers_of_chunks, partition
 
 every_framework = pytest.mark.parametrize("name", FRAMEWORKS)
 Case = tuple[ModelConfig, Parallelism]

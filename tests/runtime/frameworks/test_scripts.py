@@ -3,8 +3,8 @@
 import pytest
 
 from kernelcast.runtime import Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
+from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.frameworks.slurm import script_variables
 
 MODEL = load_model("llama-3-8b")
@@ -232,6 +232,7 @@ NAMED = {
     [
         (f"accelerate launch --config_file fsdp.yaml {TRAINER}", {"zero": 3, "dp": 16, "recompute": "full"}),
         (f"deepspeed --num_gpus 8 --num_nodes 2 {TRAINER} --deepspeed ds.json", {"zero": 2, "dp": 16}),
+        (f"deepspeed --num_gpus 8 {TRAINER} --deepspeed --deepspeed_config ds.json", {"zero": 2, "dp": 8}),
         (
             f"torchrun --nproc-per-node 8 {TRAINER} --fsdp 'full_shard auto_wrap' --lora_r 16",
             {"dp": 8, "lora_rank": 16},

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import Estimator, Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.facts import Job
 from kernelcast.runtime.frameworks.layout_files import FRAMEWORKS, read_layout_text, write_layout
+from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.frameworks.software import choose_software, framework_named, frameworks
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.goals import Wish

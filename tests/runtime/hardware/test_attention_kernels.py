@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.catalogue import all_hardware
 from kernelcast.runtime.hardware.attention_kernels import (
     all_kernels,
     kernels_on,

@@ -3,11 +3,7 @@
 import pytest
 
 from kernelcast.runtime.hardware.devices import device
-from kernelcast.runtime.hardware.limits import (
-    sustained,
-    sustained_flops_per_s,
-    sustained_origin,
-)
+from kernelcast.runtime.hardware.limits import sustained, sustained_flops_per_s, sustained_origin
 
 
 def test_a_device_of_its_own_and_those_of_its_architecture() -> None:

@@ -14,7 +14,7 @@ from kernelcast.runtime import (
     search_layouts,
 )
 from kernelcast.runtime.answers.fabric_choice import find_fabric
-from kernelcast.runtime.stack.stack import find_stack
+from kernelcast.runtime.stack import find_stack
 
 LLAMA = "llama-3-8b"
 LAYOUT = {"tp": 2, "dp": 4, "micro_batch": 1, "global_batch": 16, "zero": 1}

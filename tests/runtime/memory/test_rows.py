@@ -10,7 +10,7 @@ from kernelcast.runtime import Parallelism
 from kernelcast.runtime.memory.layouts import largest_stage_bytes
 from kernelcast.runtime.memory.stages import stage_memory
 from kernelcast.runtime.request.models import load_model
-from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
+from kernelcast.runtime.step.chunks import AS_SPLIT, with_ends
 from tests.runtime.memory.test_layouts import together
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, load_model
-from kernelcast.runtime.estimate.device_memory import Memory
-from kernelcast.runtime.memory.spread import MemorySpread, memory_spread
+from kernelcast.runtime.estimate.device_memory import Memory, MemorySpread, memory_spread
 from kernelcast.runtime.memory.stages import stage_memory
 
 SPREAD = MemorySpread(low=-0.1, middle=0.01, high=0.05)

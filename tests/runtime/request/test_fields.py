@@ -8,16 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.errors import unknown_field
 from kernelcast.runtime.request.field_types import FLAG, Field
-from kernelcast.runtime.request.fields import (
-    LAYOUT,
-    MODEL,
-    REQUEST,
-    SEARCH,
-    renamed,
-)
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST, SEARCH, renamed
 from kernelcast.runtime.request.layout import read_layout, read_request
-from kernelcast.runtime.spelling import unknown_field
 
 FIELDS = [*MODEL.values(), *REQUEST.values(), *SEARCH.values()]
 SIZES = {"hidden_size": 64, "sequence_length": 32, "attention_heads": 4, "vocabulary_size": 100}

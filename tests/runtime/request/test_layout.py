@@ -55,6 +55,10 @@ def test_wrong_layouts(change: dict[str, Any], message: str) -> None:
             "micro_batches is 6, expected a multiple of pp (4) with schedule interleaved",
         ),
         ({"zero": 4}, "zero is 4, expected a whole number from 0 to 3"),
+        (
+            {"recompute_modules": ("mlp", "per_op")},
+            "recompute_modules is 'mlp,per_op', expected per_op alone, or modules",
+        ),
         ({"sequence_parallel": 1}, "sequence_parallel is 1, expected true or false"),
         ({"layer_counts": (1, 2)}, "layer_counts is (1, 2), expected one number per stage, 4 in all"),
         (

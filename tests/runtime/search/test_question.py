@@ -7,7 +7,7 @@ import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.dataclass import replace
-from kernelcast.runtime.memory.spread import MemorySpread
+from kernelcast.runtime.estimate.device_memory import MemorySpread
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.step.layouts import COLUMNS, Layouts

@@ -10,7 +10,7 @@ import pytest
 from kernelcast.runtime import Estimator, ModelConfig, Parallelism, UsageError, read_bundle
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
-from kernelcast.runtime.memory.spread import memory_spread
+from kernelcast.runtime.estimate.device_memory import memory_spread
 from kernelcast.runtime.request.field_types import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import MOST_ITEMS, read_question

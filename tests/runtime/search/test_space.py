@@ -12,8 +12,8 @@ from kernelcast.runtime.request.field_types import NumberSet
 from kernelcast.runtime.request.fields import Recompute, Schedule
 from kernelcast.runtime.search.refusals import Refusals
 from kernelcast.runtime.search.space import Space, divisors
+from kernelcast.runtime.step.chunks import partition
 from kernelcast.runtime.step.layouts import SCHEDULES
-from kernelcast.runtime.step.partition import partition
 
 SMALL: dict[str, Any] = {
     "name": "small",

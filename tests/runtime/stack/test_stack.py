@@ -10,7 +10,7 @@ import pytest
 
 from kernelcast.runtime import DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.request.layout import read_layout
-from kernelcast.runtime.stack.stack import LeftOut, Stack, find_stack, read_stack, shipped_stacks, stack_toml
+from kernelcast.runtime.stack import LeftOut, Stack, find_stack, read_stack, shipped_stacks, stack_toml
 
 ROOT = Path(__file__).resolve().parents[3]
 Make = Callable[..., Path]

@@ -6,9 +6,8 @@ from typing import Any
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.chunks import StageKind
-from kernelcast.runtime.step.component import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Block, Decomposition, decompose
-from kernelcast.runtime.step.op import Call, Calls
+from kernelcast.runtime.step.op import ONCE_PER_UPDATE, Call, Calls, Component
 
 GPT_20B: dict[str, Any] = {
     "name": "gpt-20b",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime.step.balance import balanced_ends, with_ends
+from kernelcast.runtime.step.chunks import balanced_ends, with_ends
 
 
 def slowest(counts: tuple[int, ...], first: float, last: float) -> float:

@@ -8,8 +8,7 @@ import pytest
 
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
-from kernelcast.runtime.step.op import Call
+from kernelcast.runtime.step.op import COMPUTED_ONCE, Call, Component
 from tests.runtime.step.published_jobs import (
     GPT_20B,
     LLAMA_3_8B,

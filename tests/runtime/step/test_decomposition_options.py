@@ -5,9 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.decomposition import Block
-from kernelcast.runtime.step.op import Call
+from kernelcast.runtime.step.op import Call, Component
 from tests.runtime.step.published_jobs import (
     GPT_20B,
     LLAMA_3_8B,

@@ -7,8 +7,8 @@ import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory.stages import stage_memory
+from kernelcast.runtime.step.chunks import LayerKind
 from kernelcast.runtime.step.expert_load import fullest, fullest_in_memory
-from kernelcast.runtime.step.kinds import LayerKind
 from kernelcast.runtime.step.layers.experts import experts
 from kernelcast.runtime.step.op import computing
 from kernelcast.runtime.step.sizes import Sizes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Parallelism, UsageError
-from kernelcast.runtime.step.host import Host
+from kernelcast.runtime.step.update import Host
 from tests.runtime.step.published_jobs import GPT_20B, PAPER, taken_apart
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelcast.runtime.step.optimizers import MEASURED, moved_bytes, moved_share, state_bytes
+from kernelcast.runtime.step.update import MEASURED, moved_bytes, moved_share, state_bytes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
-from kernelcast.runtime.step.partition import layers_of_chunks, partition
+from kernelcast.runtime.step.chunks import layers_of_chunks, partition
 
 
 @pytest.mark.parametrize(

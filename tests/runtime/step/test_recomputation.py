@@ -3,8 +3,9 @@
 import pytest
 
 from kernelcast.runtime import Parallelism, load_model
+from kernelcast.runtime.step.chunks import kept_layers
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
-from kernelcast.runtime.step.recomputation import kept_layers, recomputed
+from kernelcast.runtime.step.recomputation import recomputed
 from kernelcast.runtime.step.sizes import Sizes
 
 

@@ -7,9 +7,9 @@ import pytest
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.estimate.pricing import ON_LINKS, Part, What
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.decomposition import FIRST, LAST, Decomposition, decompose
 from kernelcast.runtime.step.groups import shards_span_nodes
+from kernelcast.runtime.step.op import COMPUTED_ONCE, Component
 from tests.runtime.step.published_jobs import GPT_20B, PAPER, ahead, back, listed, named, taken_apart, updated
 
 GRADIENTS, OPTIMIZER, GATHERED = (Component.ALL_REDUCE,), tuple(COMPUTED_ONCE), (Component.ALL_GATHER,)

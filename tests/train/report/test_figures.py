@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelcast.runtime.bundle.interval import PRIOR, HeldOut
+from kernelcast.runtime.bundle.regressor_entry import PRIOR, HeldOut
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.fit import Trained
 from kernelcast.train.report.figures import TrainingFigures, figures, table_rows

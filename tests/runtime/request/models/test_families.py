@@ -11,7 +11,7 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.models import find_model, load_model
 from kernelcast.runtime.request.models.families import families
-from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.chunks import kinds_of
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 from tests.runtime.request.models.released import BUILT_IN, GLOBAL, LOCAL, PUBLISHED, Values, sizes
 

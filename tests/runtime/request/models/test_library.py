@@ -15,7 +15,7 @@ from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.fields import MODEL
 from kernelcast.runtime.request.models import built_in_name, built_in_names, load_model
 from kernelcast.runtime.shipped import MODELS
-from kernelcast.runtime.step.kinds import kinds_of
+from kernelcast.runtime.step.chunks import kinds_of
 from kernelcast.runtime.step.layers.attention_core import visible_keys
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 from kernelcast.runtime.step.sizes import Sizes

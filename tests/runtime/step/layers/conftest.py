@@ -9,7 +9,7 @@ import pytest
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.step.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.chunks import DENSE, LayerKind
 from kernelcast.runtime.step.op import Call
 from kernelcast.runtime.step.sizes import Sizes
 

@@ -7,7 +7,7 @@ import pytest
 
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.kinds import LayerKind
+from kernelcast.runtime.step.chunks import LayerKind
 from kernelcast.runtime.step.layers.attention_core import attention_core, visible_keys
 from kernelcast.runtime.step.op import Calls, Overlap, computing
 from kernelcast.runtime.step.passes import Passes

@@ -6,8 +6,7 @@ from typing import Any
 from kernelcast.runtime import Parallelism
 from kernelcast.runtime.request.fields import Recompute
 from kernelcast.runtime.step.layers.attention import attention
-from kernelcast.runtime.step.layers.embedding import embedding
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.loss import embedding, loss
 from kernelcast.runtime.step.layers.mlp import mlp
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Call, Ops, computing

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Parallelism, UsageError
-from kernelcast.runtime.step.component import Component
+from kernelcast.runtime.step.chunks import DENSE
 from kernelcast.runtime.step.decomposition import decompose
-from kernelcast.runtime.step.kinds import DENSE
 from kernelcast.runtime.step.layers.experts import experts
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
-from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, computing, saved_bytes
+from kernelcast.runtime.step.op import OTHER_MICRO_BATCH, Component, computing, saved_bytes
 from kernelcast.runtime.step.parameters import active_parameters, held_parameters, total_parameters
 from kernelcast.runtime.step.passes import Passes
 from kernelcast.runtime.step.recomputation import recomputed

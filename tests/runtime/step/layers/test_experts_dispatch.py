@@ -1,10 +1,12 @@
 """Dispatchers and the host's time of mixtures of experts."""
 
 import math
+from typing import Any
 
 import pytest
 
 from kernelcast.runtime import Cluster, Estimator, Parallelism, UsageError, load_model
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.runtime.step.op import Op
 
@@ -99,8 +101,45 @@ def test_biases_of_experts_are_apart_unless_a_graph_of_whole_passes_fuses_them()
         "experts_up_bias",
         "experts_activation",
         "experts_down_bias",
+        "experts_down_bias_gradients",
     }
+    forward, backward = (apart[f"experts_down_bias{name}"] for name in ("", "_gradients"))
+    assert forward.call is not None
+    assert backward.call is not None
+    assert (forward.call.count, forward.directions) == (7, (Direction.FORWARD,))
+    assert (backward.call.count, backward.directions) == (20, (Direction.BACKWARD,))
     assert layer() == layer(cuda_graphs="full")
+
+
+def test_rows_of_experts_in_8_bit_are_padded_and_unpadded_by_a_copy() -> None:
+    def copies(**options: Any) -> set[str]:
+        calls = {name: one.call for name, one in layer(**options).items()}
+        return {name for name in ("pad_rows", "unpad_rows") if (call := calls[name]) and call.count}
+
+    assert copies(fp8_recipe="mxfp8") == {"pad_rows", "unpad_rows"}
+    assert copies(fp8_recipe="mxfp8", cuda_graphs="partial") == copies(fp8_recipe="mxfp8")
+    for aligned in (
+        {},
+        {"fp8_recipe": "mxfp8", "cuda_graphs": "full"},
+        {"fp8_recipe": "mxfp8", "expert_capacity": 1.0, "expert_padding": True},
+        {"fp8_recipe": "mxfp8", "fp8_linears": ("attention", "mlp")},
+    ):
+        assert not copies(**aligned)
+
+
+def test_a_device_waits_for_the_first_operator_after_the_numbers_of_rows() -> None:
+    """Large micro-batches hide the host but for one operator of every layer's forward pass."""
+    estimator = Estimator.load("h100-sxm")
+
+    def step_s(**options: Any) -> float:
+        layout = Parallelism(**{**LAYOUT, "dp": 8, "ep": 8, "micro_batch": 8, **options})
+        return estimator.predict(model=QWEN, parallelism=layout, interval=False).step_time_s
+
+    for micro_batches in (1, 2):
+        waited_s = step_s(micro_batches=micro_batches) - step_s(
+            micro_batches=micro_batches, cuda_graphs="full"
+        )
+        assert waited_s == pytest.approx(48 * 200e-6 * micro_batches)
 
 
 def test_graphs_of_whole_passes_take_the_hosts_time() -> None:

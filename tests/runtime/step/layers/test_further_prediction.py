@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.memory.stages import stage_memory
-from kernelcast.runtime.step.component import Component
 from kernelcast.runtime.step.decomposition import LAST, Decomposition, decompose
-from kernelcast.runtime.step.op import Calls
+from kernelcast.runtime.step.op import Calls, Component
 from kernelcast.runtime.step.parameters import total_parameters
 from tests.runtime.step.layers.conftest import MIXTURE
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.step.kinds import DENSE, LayerKind, kinds_of
+from kernelcast.runtime.step.chunks import DENSE, LayerKind, kinds_of
 from kernelcast.runtime.step.layers.attention import attention
 from kernelcast.runtime.step.op import computing, saved_bytes
 from kernelcast.runtime.step.parameters import total_parameters

@@ -9,8 +9,7 @@ import pytest
 from kernelcast.runtime.memory.contents import LayerContents
 from kernelcast.runtime.step.layers.attention import attention, attention_gradient_bytes
 from kernelcast.runtime.step.layers.attention_core import buffer_bytes
-from kernelcast.runtime.step.layers.embedding import embedding
-from kernelcast.runtime.step.layers.loss import loss
+from kernelcast.runtime.step.layers.loss import embedding, loss
 from kernelcast.runtime.step.layers.mlp import mlp
 from kernelcast.runtime.step.layers.norm import norm
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer

@@ -7,7 +7,7 @@ import pytest
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.models import load_model
-from kernelcast.runtime.step.kinds import LayerKind, kinds_of
+from kernelcast.runtime.step.chunks import LayerKind, kinds_of
 from kernelcast.runtime.step.layers.recurrent import recurrent_mixer
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer
 from kernelcast.runtime.step.op import Op, computing, saved_bytes

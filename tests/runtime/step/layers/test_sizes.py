@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.step.kinds import DENSE
+from kernelcast.runtime.step.chunks import DENSE
 from kernelcast.runtime.step.layers.attention import attention
 from kernelcast.runtime.step.layers.tensor_parallel import all_reduce, gather, scatter
 from kernelcast.runtime.step.layers.transformer_layer import transformer_layer

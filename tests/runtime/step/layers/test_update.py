@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import Parallelism
-from kernelcast.runtime.step.component import COMPUTED_ONCE, Component
 from kernelcast.runtime.step.groups import ALONE, Group
-from kernelcast.runtime.step.op import Call, Ops
+from kernelcast.runtime.step.op import COMPUTED_ONCE, Call, Component, Ops
 from kernelcast.runtime.step.update import DataParallel, gradient_bytes, update_ops
 from tests.runtime.step.layers.conftest import Listed, listed
 

@@ -1,4 +1,4 @@
-"""What a software stack does to sums of operators: three factors, how sure they are, and their fit; as TOML."""
+"""What a software stack does to sums of operators, fitted once and carried to any hardware: factors and their fit."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from kernelcast.runtime.dataclass import asdict, dataclass, field
-from kernelcast.runtime.errors import DataError, error_context, shown_path
+from kernelcast.runtime.errors import DataError, error_context, shown_path, unknown
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.record import (
     FRACTION,
@@ -27,8 +27,7 @@ from kernelcast.runtime.record import (
 )
 from kernelcast.runtime.request.fields import LAYOUT, STACK
 from kernelcast.runtime.shipped import STACKS
-from kernelcast.runtime.spelling import unknown
-from kernelcast.runtime.toml_text import read_toml, toml_document
+from kernelcast.runtime.small_file import read_toml, toml_document
 
 NAMES = ("attention", "compute", "exposed_share")
 """The factors, in the order of `Stack.log_covariance`."""
