@@ -16,7 +16,7 @@ from tests.collector.ingest.rank_faults import Fault, faults
 from tests.collector.ingest.rank_traces import MadeRun
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
-# A loop of three processes; of rank 1 the data come late, or the layers compute twice.
+# A loop of three processes; of rank 1 the data come late, or the layers compute more.
 LOOP = """
 import os, sys, time
 import torch
@@ -37,13 +37,15 @@ class Data(Dataset):
             time.sleep(0.6)
         return torch.ones(32, 256)
 
-class Twice(nn.Linear):
+class More(nn.Linear):
     def forward(self, x):
-        for _ in range(40 if is_slow and sys.argv[2] == "compute" else 1):
-            found = super().forward(x)
-        return found
+        # Products of another kind: on a busy machine a kernel of the other ranks too may take several times as long.
+        with torch.no_grad():
+            for _ in range(400 if is_slow and sys.argv[2] == "compute" else 0):
+                torch.bmm(x.flatten(0, -2)[None], self.weight.t()[None])
+        return super().forward(x)
 
-model = nn.Sequential(Twice(256, 2048), nn.ReLU(), Twice(2048, 256))
+model = nn.Sequential(More(256, 2048), nn.ReLU(), More(2048, 256))
 parallel = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=4)) as profiler:
