@@ -245,7 +245,7 @@ def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | No
         settings = framework.parse(text)
         if framework is ACCELERATE and open_file is not None:
             # `--deepspeed` alone names no file: --deepspeed_config does.
-            for path in (settings[key] for key in FILES if settings.get(key) not in (None, True)):
+            for path in (settings[key] for key in FILES if settings.get(key) not in (None, True, False)):
                 settings = {**flags_of_file(open_file(str(path))), **settings}
     if not settings.keys() & framework.keys:
         titles = " or ".join(one.title for one in FRAMEWORKS.values())

@@ -285,14 +285,14 @@ class ActivationOffload(Row):
 
 
 _TOKENIZERS = {
-    "GPT2BPETokenizer": 50_257,
     "bpe/vocab.json": 50_257,
     "nemotron_2_256k.model": 256_000,
     "multiMixV8.gpt4o_nc_sd.500000.128k.vocab.json": 131_072,
-    "Llama2Tokenizer": 32_000,
     "qwen3-8b-dist/tokenizer": 151_936,
+    "GPT2BPETokenizer": 50_257,
+    "Llama2Tokenizer": 32_000,
 }
-"""Entries of vocabularies, by tokenizers and files of Megatron-LM's tests."""
+"""Entries of vocabularies, by files and tokenizers of Megatron-LM's tests; a file decides before its tokenizer."""
 
 
 class Tokenizer(Row):
