@@ -169,7 +169,7 @@ def _is_scatter(by_steps: Floats, factor: float = 1.0) -> bool:
 
     Other work on a machine slows a few steps by much, so two tests by ranks must both deny it, at 0.5 % in either
     direction: pairs of steps (Mann and Whitney; all of few steps must differ), and medians against their standard error
-    (of normal times 1.25 of a mean's), by about the quantile of Student's t.
+    (1.25 times a mean's, if times are normal), by about the quantile of Student's t.
     """
     one, two = (run[~np.isnan(run)] for run in by_steps)
     one, count, freedom = one * factor, len(one) * len(two), len(one) + len(two) - 2
