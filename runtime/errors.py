@@ -1,6 +1,6 @@
 """The kinds of error that a user can meet: one line that names the thing, what was found and what was expected.
 
-The names that a misspelled one may have meant are typing slips only, never another name of a similar look:
+For a misspelled name only typing slips are suggested, never another name that looks alike:
 `--context-parallel` is not `--sequence-parallel` and `--tp` is not `--dp`, however alike they are written.
 """
 

@@ -1,6 +1,6 @@
 """Reads a user's files: regular ones only, since opening a pipe would wait; small ones are read whole.
 
-TOML is parsed in a time that grows with its size alone, and written.
+TOML is parsed in time linear in its size, and written.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Settings as TOML tables and JSON objects, their keys joined by dots; of YAML by the last part of their names.
+"""Settings of TOML and JSON by their keys joined by dots; of YAML by the last part of their names.
 
 `tensor_model_parallel_size: 8` in YAML, `model.tensor_model_parallel_size=8` of Hydra and the same argument of a recipe
 in Python mean the same. Nothing is executed.
