@@ -40,8 +40,8 @@ def render(
 ) -> str:
     """Headline and facts; without --quiet also components, stages, memory, the longest operators and warnings.
 
-    Facts `at_front` follow the step's own, `further` facts those of model and timeline; `sections_after` and, with --quiet too,
-    `sections_asked` follow the facts.
+    Facts `at_front` follow the step's own, `further` facts those of model and timeline; `sections_after` and,
+    with --quiet too, `sections_asked` follow the facts.
     """
     if is_quiet():
         return "\n\n".join((headline(estimate, at_front=at_front, is_brief=True), *sections_asked))
