@@ -40,7 +40,7 @@ def render(
 ) -> str:
     """Headline and facts; without --quiet also components, stages, memory, the longest operators and warnings.
 
-    Facts `at_front` follow the step's own, `further` facts those of model and timeline; `sections_after` and,
+    Facts `at_front` follow the step's own, `further` facts follow the timeline; `sections_after` and,
     with --quiet too, `sections_asked` follow the facts.
     """
     if is_quiet():
