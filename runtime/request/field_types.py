@@ -219,8 +219,8 @@ def counts(one: FieldType, expected: str) -> FieldType:
     )
 
 
-def names(values: Sequence[str], expected: str) -> FieldType:
-    """One or more different texts of `values`, in their order; as text `core_attn,mlp`."""
+def names(values: Sequence[str], expected: str, alone: str = "") -> FieldType:
+    """One or more different texts of `values`, in their order; as text `core_attn,mlp`. `alone` has none beside it."""
 
     def read(value: object) -> tuple[str, ...] | None:
         parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
@@ -236,7 +236,7 @@ def names(values: Sequence[str], expected: str) -> FieldType:
         metavar="NAME,…",
         types=(list, tuple),
         read=read,
-        values=tuple(subsets),
+        values=tuple(subset for subset in subsets if len(subset) == 1 or alone not in subset),
     )
 
 

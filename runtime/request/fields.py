@@ -179,7 +179,7 @@ class LayoutFields:
         "or in_place (the gradient overwrites the logits).", "plain",
         of_stack=True)
     recompute_modules: tuple[RecomputeModule, ...] = stated(
-        names(get_args(RecomputeModule), f"one or more of {', '.join(get_args(RecomputeModule))}"),
+        names(get_args(RecomputeModule), f"one or more of {', '.join(get_args(RecomputeModule))}", alone="per_op"),
         "Modules that selective checkpointing recomputes.", ("core_attn",), of_stack=True)
     recompute_layers: int = stated(
         whole(0, MAX_LAYERS), "Recompute only the first N layers of each chunk; 0 for all layers.", 0,
