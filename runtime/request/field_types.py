@@ -220,7 +220,7 @@ def counts(one: FieldType, expected: str) -> FieldType:
 
 
 def names(values: Sequence[str], expected: str, alone: str = "") -> FieldType:
-    """One or more different texts of `values`, in their order; as text `core_attn,mlp`. `alone` is never with others."""
+    """One or more different texts of `values`, in their order, as `core_attn,mlp`; `alone` is never with others."""
 
     def read(value: object) -> tuple[str, ...] | None:
         parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
