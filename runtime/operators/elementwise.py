@@ -9,6 +9,7 @@ from kernelcast.runtime.operators.operator import (
     Substitute,
     cost,
     only_role,
+    roles,
 )
 
 _HIDDEN = {"b": "samples", "l": "tokens", "d": "elements"}
@@ -29,6 +30,7 @@ def elementwise(
     is_on_request: bool = False,
     alike: str = "residual_add",
     kernels: tuple[int, int] = (1, 1),
+    apart: tuple[tuple[str, str, str], ...] = (),
 ) -> Operator:
     """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features.
 
@@ -36,7 +38,8 @@ def elementwise(
 
     With `forward` or `backward` None, that pass runs no kernel. If a bundle lacks an optional operator, `alike` answers
     for it, an operator that moves the same bytes: both are memory-bound, and imported data rarely has the one and
-    always the other. `kernels` counts kernels of the forward and the backward pass.
+    always the other. `kernels` counts kernels of the forward and the backward pass, `apart` are roles that are measured
+    apart from the usual one.
     """
     product = " ".join(features)
     return Operator(
@@ -56,7 +59,7 @@ def elementwise(
             )
             if multiples is not None
         },
-        roles=only_role(paper_name, title),
+        roles=roles(("", paper_name, title), *apart),
         is_elementwise=True,
         is_optional=is_optional,
         is_on_request=is_on_request,
@@ -115,7 +118,8 @@ BIAS_ADD = elementwise("bias_add", "", "bias added to a linear's product; backwa
 DROPOUT = elementwise("dropout", "", "elements set to zero at random, the others scaled; the backward pass applies the "
                       "mask that is kept", _ROWS, forward=(2, 2.5), backward=(1, 2.5), is_optional=True)
 COPY = elementwise("copy", "", "elements read once and written once: put into another tensor or another order", _ROWS,
-                   forward=(0, 2), backward=(0, 2), is_optional=True)
+                   forward=(0, 2), backward=(0, 2), is_optional=True,
+                   apart=(("padding", "", "rows of experts with the padding that products in 8 bit take"),))
 
 EMBEDDING_MASK = elementwise("embedding_mask", "", "rows of tokens that another vocabulary shard holds set to zero",
                              _ROWS, forward=(0, 2), backward=(0, 2), least=(0, 0), is_optional=True)

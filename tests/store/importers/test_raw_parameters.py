@@ -26,6 +26,7 @@ GIVEN_ALONE = {
     *(("all_gather", role) for role in ("expert_data", "expert_tensor", "context")),
     *(("reduce_scatter", role) for role in ("expert_data", "expert_tensor", "context")),
     *(("all_to_all", role) for role in ("expert", "context")),
+    ("copy", "padding"),
     ("all_reduce", "expert_data"),
     ("point_to_point", "context"),
 }
