@@ -34,6 +34,13 @@ _Z95 = 1.645
 _S_PER_DAY = 86_400.0
 _MOST_ROUNDS = 5
 _MOST_FAILURES = 100_000
+# Fields that change nothing without another, and beside any or one value of another.
+_ONLY_WITH = {"elastic": "spares", "repair": "spares", "maintenance": "maintenance_every"}
+_IDLE_WITH = (
+    ("detection", "restarted_by", "people"),
+    ("storage_total", "checkpoint", "memory"),
+    ("price", "node_month_price", None),
+)
 
 
 def plan(
@@ -107,10 +114,13 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
         found = f"{' and '.join(given)} are" if given else "none of tokens, samples and steps is"
         raise UsageError(f"{found} given, expected one of them")
     Wish.of_data(own)
-    if own.get("elastic") and "spares" not in own:
-        raise UsageError("elastic is given without spares, expected both")
-    if own.get("restarted_by") == "people" and "detection" in own:
-        raise UsageError("detection is given with restarted_by people, expected one of them")
+    for name, other in _ONLY_WITH.items():
+        if own.get(name) and other not in own:
+            raise UsageError(f"{name} is given without {other}, expected both")
+    for name, other, idle in _IDLE_WITH:
+        if name in own and other in own and idle in (None, own[other]):
+            found = other if idle is None else f"{other} {idle}"
+            raise UsageError(f"{name} is given with {found}, expected one of them")
     return own
 
 
