@@ -69,11 +69,12 @@ def plan(
         DataError: no layout is valid, fits, has an answer, or is fast enough.
     """
     own = read_plan({name: value for name, value in fields.items() if name in PLAN})
-    found, fabric, values = read_question_fields(
+    estimator, found, fabric, values = read_question_fields(
         estimator,
         model,
         {name: value for name, value in fields.items() if name not in PLAN},
         (*REQUEST, *MEMORY),
+        is_open=gpus is not None or deadline_s is not None,
     )
 
     def estimated(wish: Wish) -> Estimate:

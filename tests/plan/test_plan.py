@@ -54,6 +54,14 @@ def test_a_plan_is_made_of_the_step(usual: Plan) -> None:
     assert usual.expected.total_s / 86_400 <= least * (1 + 1e-3)
 
 
+def test_a_plan_of_a_framework_has_the_step_that_it_is_predicted_to_have(h100: Estimator) -> None:
+    layout = {"dp": 64, "zero": 3, "micro_batch": 1, "framework": "torchtitan", "global_batch": 64}
+    step = predict(h100, "llama-3-8b", **layout)
+    planned = plan(h100, "llama-3-8b", steps=1000, **layout)
+    assert planned.estimate == step
+    assert step.provenance.stack is not None
+
+
 def test_halved_causes_help_and_the_best_first(usual: Plan) -> None:
     saved = list(usual.helps.values())
     assert saved == sorted(saved, reverse=True)
