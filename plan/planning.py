@@ -33,7 +33,8 @@ _FIRST_STEP = 0.05
 _Z95 = 1.645
 _S_PER_DAY = 86_400.0
 _MOST_ROUNDS = 5
-_MOST_FAILURES = 100_000
+_MOST_SIMULATED = 200_000_000
+"""Failures of all simulated runs: some seconds, for which a server's thread is kept."""
 # Fields that change nothing without another, and beside any or one value of another.
 _ONLY_WITH = {"elastic": "spares", "repair": "spares", "maintenance": "maintenance_every"}
 _IDLE_WITH = (
@@ -166,10 +167,12 @@ def plan_of(
     )
     failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
     short, short_s, ratio = _shortage(estimator, estimate, own, failures_per_s, restart, fabric)
+    count = own.get("simulations", PLAN["simulations"].default)
     run = _run(
         own,
         checkpoint,
         restart,
+        simulations=count,
         steps=steps,
         step_s=step_s,
         failures_per_s=failures_per_s,
@@ -177,7 +180,6 @@ def plan_of(
         short_probability=short,
         short_s=short_s,
     )
-    count = own.get("simulations", PLAN["simulations"].default)
     seed = own.get("seed", 0)
     device = None if estimate.peak is None else device_named(estimate.peak.device)
     return Plan(
@@ -200,7 +202,9 @@ def plan_of(
     )
 
 
-def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **others: Any) -> Run:
+def _run(
+    own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, *, simulations: int, **others: Any
+) -> Run:
     """The run, with the best interval between checkpoints where none is given."""
     run = Run(
         interval_steps=own.get("checkpoint_every", 1),
@@ -218,9 +222,11 @@ def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **oth
     )
     if "checkpoint_every" not in own:
         run = with_best_interval(run)
-    if (failures := expected(run).failures) > _MOST_FAILURES:
+    most = _MOST_SIMULATED / simulations
+    if (failures := expected(run).failures) > most:
         raise UsageError(
-            f"the run fails {failures:,.0f} times, expected at most {_MOST_FAILURES:,}: fewer tokens or failures"
+            f"the run fails {failures:,.0f} times in each of {simulations:,} simulations, expected at most {most:,.0f}:"
+            " fewer tokens, failures or simulations"
         )
     return run
 

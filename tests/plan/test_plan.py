@@ -162,6 +162,10 @@ def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
             "expected storage that is faster",
         ),
         ({"steps": 100, "walltime_limit": "30s"}, "walltime_limit is 30.00 s, expected more than start-up"),
+        (
+            {"tokens": "150T", "failure_rate": 100, "simulations": 100_000},
+            "in each of 100,000 simulations, expected at most 2,000: fewer tokens, failures or simulations",
+        ),
         ({"steps": 100, "tokns": 1}, "unknown"),
     ],
 )

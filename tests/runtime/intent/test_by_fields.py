@@ -55,11 +55,13 @@ def test_a_framework_brings_its_stack_unless_there_is_one(h100: Estimator) -> No
     layout = {**LAYOUT, "zero": 3}
     found = predict(h100, LLAMA, **layout, framework="torchtitan")
     stack = framework_named("torchtitan").stack_on(["h100-sxm"])
-    assert found.provenance.stack is not None and stack is not None
+    assert found.provenance.stack is not None
+    assert stack is not None
     assert found == predict(h100.with_stack(stack), LLAMA, **layout, framework="torchtitan")
     other = Estimator.load("h100-sxm", stack="fsdp-composer")
     kept = predict(other, LLAMA, **layout, framework="torchtitan").provenance.stack
-    assert kept is not None and kept.name == "fsdp-composer"
+    assert kept is not None
+    assert kept.name == "fsdp-composer"
 
 
 def test_fabric_and_stack_are_names_or_values(h100: Estimator) -> None:
