@@ -35,7 +35,7 @@ _S_PER_DAY = 86_400.0
 _MOST_ROUNDS = 5
 _MOST_SIMULATED = 200_000_000
 """Failures of all simulated runs: some seconds, for which a server's thread is kept."""
-# Fields that change nothing without another, and beside any or one value of another.
+# Fields that change nothing without another, or with another (None) or one value of it.
 _ONLY_WITH = {"elastic": "spares", "repair": "spares", "maintenance": "maintenance_every"}
 _IDLE_WITH = (
     ("detection", "restarted_by", "people"),
