@@ -184,7 +184,7 @@ def bytes_of_loads(
     """The bytes of loads of a layout's stages, a row each; arguments as of `bytes_by_stage`."""
     precision = precision_of(dtype, parallelism.reduce_dtype)
     rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
-    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
+    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, parallelism.tp, architecture, workspace)
     return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 
 
@@ -195,7 +195,7 @@ def memory_of(
     *,
     precision: Precision,
     architecture: str = "",
-    buffers: int = 0,
+    buffers: Number = 0,
 ) -> Bytes:
     """Memory of one device of every row, which is put together from its own of `contents`.
 
