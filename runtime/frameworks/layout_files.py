@@ -43,8 +43,8 @@ def line_of(key: str, text: str) -> int | None:
         if name is None:
             # A recipe and overrides have the last part alone, some under its older name, `LoRA(dim=8)` its end.
             last = re.escape(key.rpartition(".")[2].removeprefix("adapter_"))
-            found = [*re.finditer(rf"(?<![\w-])(?:encoder_|adapter_)?{last}(?=[\"']?[ \t]*[=:])", code)]
-            return _line(text, found[-1].start()) if found else None
+            others = [*re.finditer(rf"(?<![\w-])(?:encoder_|adapter_)?{last}(?=[\"']?[ \t]*[=:])", code)]
+            return _line(text, others[-1].start()) if others else None
         place = name.end()
     return _line(text, place - 1) if "." in key else None
 

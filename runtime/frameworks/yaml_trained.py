@@ -187,10 +187,10 @@ def _framework(title: str, table: str, own: tuple[Row, ...], form: str, steps: s
         title=title,
         table=table,
         own=own,
-        parse=lambda text: (
-            launcher_flags(text)
-            | parse_flat(adapters_by_name(_OLDER.sub("seq_length", text)), framework.keys)
-        ),
+        parse=lambda text: {
+            **launcher_flags(text),
+            **parse_flat(adapters_by_name(_OLDER.sub("seq_length", text)), framework.keys),
+        },
         render=render_yaml,
         is_form_of=lambda text: found.search(text) is not None,
         steps=steps,

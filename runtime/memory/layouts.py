@@ -61,7 +61,9 @@ def largest_stage_bytes(
     # The same sizes are on the devices of many layouts.
     distinct, sizes_of = layouts.distinct(*_OF_CONTENTS)
     contents = Contents.of(model, distinct.as_one, precision.element, is_cpu=is_cpu)
-    workspace = 0 if is_cpu else workspace_bytes(model, layouts.like, layouts["tp"], architecture)
+    workspace = (
+        0 if is_cpu else workspace_bytes(model, layouts.like, layouts["tp"].astype(float), architecture)
+    )
     buffers = np.broadcast_to(workspace, len(layouts))
 
     def needed(row_of: NDArray[np.intp], own: NDArray[np.intp]) -> Floats:

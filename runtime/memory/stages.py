@@ -78,7 +78,7 @@ class Bytes:
     activations: Floats
     logits: Floats
     working: Floats
-    workspace: int
+    workspace: Number
     fragments: Floats
     host: Floats
     moments: tuple[Floats, ...]
@@ -134,7 +134,7 @@ def stage_memory(
             activations_bytes=ceil(found.activations[index]),
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
-            workspace_bytes=found.workspace,
+            workspace_bytes=int(found.workspace),
             fragments_bytes=ceil(found.fragments[index]),
             host_bytes=ceil(found.host[index]),
         )

@@ -271,8 +271,8 @@ class Sizes:
         """Whether attention's output is kept by itself alone: the output projection keeps a cast or dropped copy, or
         nothing. With a gate that keeps it.
         """
-        product = ("attention", "attention_output")
-        shares = self.input_bytes(*product) and not self.cast_bytes(*product)
+        role = "attention_output"
+        shares = self.input_bytes("attention", role) and not self.cast_bytes("attention", role)
         return not (shares or self.model.attention_gate)
 
     @property

@@ -351,6 +351,6 @@ def test_an_adapter_of_rank_1_is_one(llama: Sizes) -> None:
 def test_adapters_that_no_linear_of_the_model_has_are_refused() -> None:
     sparse = replace(LLAMA, experts=4, experts_per_token=2)
     with pytest.raises(
-        UsageError, match="^lora_linears is 'mlp', expected attention or q_proj or .* in model"
+        UsageError, match=r"^lora_linears is 'mlp', expected attention or q_proj or .* in model"
     ):
-        replace(LAYOUT, lora_rank=2, lora_linears=("mlp",)).check(sparse)
+        replace(LAYOUT, sequence_parallel=True, lora_rank=2, lora_linears=("mlp",)).check(sparse)
