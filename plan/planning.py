@@ -33,7 +33,15 @@ _FIRST_STEP = 0.05
 _Z95 = 1.645
 _S_PER_DAY = 86_400.0
 _MOST_ROUNDS = 5
-_MOST_FAILURES = 100_000
+_MOST_SIMULATED = 200_000_000
+"""Failures of all simulated runs: some seconds, for which a server's thread is kept."""
+# Fields that change nothing without another, or with another (None) or one value of it.
+_ONLY_WITH = {"elastic": "spares", "repair": "spares", "maintenance": "maintenance_every"}
+_IDLE_WITH = (
+    ("detection", "restarted_by", "people"),
+    ("storage_total", "checkpoint", "memory"),
+    ("price", "node_month_price", None),
+)
 
 
 def plan(
@@ -62,11 +70,12 @@ def plan(
         DataError: no layout is valid, fits, has an answer, or is fast enough.
     """
     own = read_plan({name: value for name, value in fields.items() if name in PLAN})
-    found, fabric, values = read_question_fields(
+    estimator, found, fabric, values = read_question_fields(
         estimator,
         model,
         {name: value for name, value in fields.items() if name not in PLAN},
         (*REQUEST, *MEMORY),
+        is_open=gpus is not None or deadline_s is not None,
     )
 
     def estimated(wish: Wish) -> Estimate:
@@ -107,10 +116,13 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
         found = f"{' and '.join(given)} are" if given else "none of tokens, samples and steps is"
         raise UsageError(f"{found} given, expected one of them")
     Wish.of_data(own)
-    if own.get("elastic") and "spares" not in own:
-        raise UsageError("elastic is given without spares, expected both")
-    if own.get("restarted_by") == "people" and "detection" in own:
-        raise UsageError("detection is given with restarted_by people, expected one of them")
+    for name, other in _ONLY_WITH.items():
+        if own.get(name) and other not in own:
+            raise UsageError(f"{name} is given without {other}, expected both")
+    for name, other, idle in _IDLE_WITH:
+        if name in own and other in own and idle in (None, own[other]):
+            found = other if idle is None else f"{other} {idle}"
+            raise UsageError(f"{name} is given with {found}, expected one of them")
     return own
 
 
@@ -155,10 +167,12 @@ def plan_of(
     )
     failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
     short, short_s, ratio = _shortage(estimator, estimate, own, failures_per_s, restart, fabric)
+    count = own.get("simulations", PLAN["simulations"].default)
     run = _run(
         own,
         checkpoint,
         restart,
+        simulations=count,
         steps=steps,
         step_s=step_s,
         failures_per_s=failures_per_s,
@@ -166,7 +180,6 @@ def plan_of(
         short_probability=short,
         short_s=short_s,
     )
-    count = own.get("simulations", PLAN["simulations"].default)
     seed = own.get("seed", 0)
     device = None if estimate.peak is None else device_named(estimate.peak.device)
     return Plan(
@@ -189,7 +202,9 @@ def plan_of(
     )
 
 
-def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **others: Any) -> Run:
+def _run(
+    own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, *, simulations: int, **others: Any
+) -> Run:
     """The run, with the best interval between checkpoints where none is given."""
     run = Run(
         interval_steps=own.get("checkpoint_every", 1),
@@ -207,9 +222,11 @@ def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **oth
     )
     if "checkpoint_every" not in own:
         run = with_best_interval(run)
-    if (failures := expected(run).failures) > _MOST_FAILURES:
+    most = _MOST_SIMULATED / simulations
+    if (failures := expected(run).failures) > most:
         raise UsageError(
-            f"the run fails {failures:,.0f} times, expected at most {_MOST_FAILURES:,}: fewer tokens or failures"
+            f"the run fails {failures:,.0f} times in each of {simulations:,} simulations, expected at most {most:,.0f}:"
+            " fewer tokens, failures or simulations"
         )
     return run
 
