@@ -119,7 +119,7 @@ class Adapters(Row):
         return self.modules if name == "lora_linears" else (*self.rank, self.used)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """No adapters, or a rank; without target modules those of PEFT for Llama, or all as in LLaMA-Factory."""
+        """No adapters, or a rank; without target modules the defaults of PEFT (for Llama) and of LLaMA-Factory (all)."""
         ranks = [(key, settings[key]) for key in self.rank if key in settings]
         if not ranks and settings.get(self.used, False) is False:
             return Found({"lora_rank": 0})
