@@ -20,7 +20,7 @@ from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.estimate.step_spread import RUNS_STD, StepSpread, spread_of
-from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.by_fields import read_question_fields
 from kernelcast.runtime.intent.goals import Wish
@@ -153,18 +153,10 @@ def plan_of(
         raise UsageError(f"spares is {spares}, expected at most the {nodes} nodes of the run")
     spread = spread or spread_of(layout.world_size)
     used = rate or _rate(estimate, own, without)
-    is_by_people = own.get("restarted_by") == "people"
-    usual_s, scatter = people_detection(without=without) if is_by_people else (DETECTION_S, None)
     host_link = host_link_bytes_per_s(estimator.bundle)
     checkpoint = checkpoint_of(estimate, own, nodes=nodes, host_link_bytes_per_s=host_link)
     step_s = estimate.step_time_s * spread.mean
-    restart = Restart(
-        detection_s=own.get("detection", usual_s),
-        replacement_s=own.get("replacement", REPLACEMENT_S),
-        startup_s=own.get("startup", spread.start_s),
-        loading_s=checkpoint.load_s,
-        first_steps_s=_FIRST_STEP * step_s,
-    )
+    restart, scatter = _restart(own, spread, checkpoint, step_s, without)
     failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
     short, short_s, ratio = _shortage(estimator, estimate, own, failures_per_s, restart, fabric)
     count = own.get("simulations", PLAN["simulations"].default)
@@ -181,7 +173,7 @@ def plan_of(
         short_s=short_s,
     )
     seed = own.get("seed", 0)
-    device = None if estimate.peak is None else device_named(estimate.peak.device)
+    device = _device(estimate)
     return Plan(
         estimate=estimate,
         run=run,
@@ -200,6 +192,30 @@ def plan_of(
         node_month_price=own.get("node_month_price"),
         most_power_w=None if device is None else device.power_w,
     )
+
+
+def _device(estimate: Estimate) -> Device | None:
+    return None if estimate.peak is None else device_named(estimate.peak.device)
+
+
+def _restart(
+    own: Mapping[str, Any],
+    spread: StepSpread,
+    checkpoint: Checkpoint,
+    step_s: float,
+    without: Collection[str],
+) -> tuple[Restart, float | None]:
+    """What passes until the next step, and the scatter of the logarithm of people's detection."""
+    is_by_people = own.get("restarted_by") == "people"
+    usual_s, scatter = people_detection(without=without) if is_by_people else (DETECTION_S, None)
+    restart = Restart(
+        detection_s=own.get("detection", usual_s),
+        replacement_s=own.get("replacement", REPLACEMENT_S),
+        startup_s=own.get("startup", spread.start_s),
+        loading_s=checkpoint.load_s,
+        first_steps_s=_FIRST_STEP * step_s,
+    )
+    return restart, scatter
 
 
 def _run(
@@ -234,7 +250,7 @@ def _run(
 def _rate(estimate: Estimate, own: Mapping[str, Any], without: Collection[str]) -> FailureRate:
     if "failure_rate" in own:
         return stated_rate(own["failure_rate"])
-    device = None if estimate.peak is None else device_named(estimate.peak.device)
+    device = _device(estimate)
     return rate_of(None if device is None else device.architecture, without=without)
 
 
