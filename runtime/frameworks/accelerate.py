@@ -119,7 +119,7 @@ class Adapters(Row):
         return self.modules if name == "lora_linears" else (*self.rank, self.used)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """No adapters, or a rank; without target modules the defaults of PEFT (for Llama) and of LLaMA-Factory (all)."""
+        """A rank, 0 without adapters; without target modules the defaults of PEFT and LLaMA-Factory."""
         ranks = [(key, settings[key]) for key in self.rank if key in settings]
         if not ranks and settings.get(self.used, False) is False:
             return Found({"lora_rank": 0})
