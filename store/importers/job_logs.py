@@ -95,7 +95,7 @@ def _jobs(text: str, path: Path, nodes: int | None) -> tuple[str, Sequence[Job |
         reader = csv.DictReader(io.StringIO(text))
         try:
             if reader.fieldnames and set(_CSV) <= set(reader.fieldnames):
-                return "csv", [_csv_job(row) for row in reader]
+                return "csv", [_csv_job(row, path, reader.line_num) for row in reader]
         except csv.Error as error:
             raise DataError(
                 f"{shown_path(path)}:{reader.line_num}: is not CSV ({error}), expected {', '.join(_CSV)}"
@@ -128,10 +128,15 @@ def _sacct_job(job: Any) -> Job | None:
         return None
 
 
-def _csv_job(row: Mapping[str, Any]) -> Job | None:
+def _csv_job(row: Mapping[str, Any], path: Path, line: int) -> Job | None:
+    outcome = (row["outcome"] or "").strip()
+    if outcome and outcome not in _OUTCOMES:
+        raise DataError(
+            f"{shown_path(path)}:{line}: outcome is {outcome[:40]!r}, expected {' or '.join(_OUTCOMES)} (of a node)"
+        )
     try:
         start, end = (datetime.fromisoformat(str(row[name])) for name in ("start", "end"))
-        cause = str(row.get("cause") or "failed") if _OUTCOMES[row["outcome"].strip()] else ""
+        cause = str(row.get("cause") or "failed") if _OUTCOMES[outcome] else ""
         return _job((end - start).total_seconds(), int(row["nodes"]) or -1, cause)
     except (TypeError, LookupError, ValueError, AttributeError):
         return None

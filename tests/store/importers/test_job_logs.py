@@ -66,6 +66,13 @@ def test_csv_of_starts_and_ends(tmp_path: Path) -> None:
     assert found.node_days == pytest.approx(4 + 2 * 0.5 / 86_400, rel=1e-9)
 
 
+def test_outcomes_of_another_vocabulary_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("start,end,nodes,outcome\n2026-01-01,2026-01-02,1,ok\n2026-01-01,2026-01-02,1,FAILED\n")
+    with pytest.raises(DataError, match=r"jobs.csv:3: outcome is 'FAILED', expected failed or ok"):
+        read_failure_log(path)
+
+
 @pytest.mark.parametrize(
     "content",
     [
