@@ -204,6 +204,13 @@ def test_the_command_prints_writes_and_is_understood(tmp_path: Path, make_bundle
     )
 
 
+def test_no_prediction_at_all_is_said_with_its_reason(tmp_path: Path, make_bundle: Make) -> None:
+    path = runs_file(make_bundle(), tmp_path, {2: 1.1})
+    poor = str(make_bundle(without=["gemm"], name="poor.kcast"))
+    with pytest.raises(UsageError, match=r"^no step can be predicted, expected one that can: .* for gemm"):
+        fit_stack([path], name="ours", bundle=poor)
+
+
 def test_few_errors_widen_an_interval_as_students_t_does() -> None:
     # The series' next term is 0.26 / degrees⁴.
     for degrees in (4, 6, 10, 50):
