@@ -116,6 +116,16 @@ def test_all_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
     assert not any(value for row in stack.log_covariance for value in row)
 
 
+def test_a_factor_below_1_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {2: 0.8, 4: 0.8})
+    stack = fit_stack(
+        [path], name="ours", fixed={"compute": 0.8, "exposed_share": 0.0}, bundle=str(bundle)
+    ).stack
+    assert 0.8 <= stack.attention <= 1.0
+    assert stack.residual < 0.1
+
+
 def test_the_residual_is_that_of_steps_left_out_by_hand(tmp_path: Path, make_bundle: Make) -> None:
     bundle = make_bundle()
     path = runs_file(bundle, tmp_path, {2: 1.2, 4: 0.9})
