@@ -209,7 +209,7 @@ class Predictor:
         return list(map(tuple, answers.tolist()))
 
     def _runner(self, key: Key, rows: int) -> Callable[[NDArray[np.float32]], Sequence[NDArray[np.float32]]]:
-        """What runs the model on so many rows: numpy at first, a session once it is asked often, or for many."""
+        """What runs the model on a number of rows: numpy at first, a session once it is asked often, or for many."""
         file = self.bundle.entries[key].file
         with self._lock:
             if file not in self._sessions:
