@@ -80,7 +80,7 @@ class Bytes:
     activations: Floats
     logits: Floats
     working: Floats
-    workspace: int
+    workspace: Number
     fragments: Floats
     host: Floats
     moments: tuple[Floats, ...]
@@ -136,7 +136,7 @@ def stage_memory(
             activations_bytes=ceil(found.activations[index]),
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
-            workspace_bytes=found.workspace,
+            workspace_bytes=int(found.workspace),
             fragments_bytes=ceil(found.fragments[index]),
             host_bytes=ceil(found.host[index]),
         )
@@ -186,7 +186,7 @@ def bytes_of_loads(
     """The bytes of loads of a layout's stages, a row each; arguments as of `bytes_by_stage`."""
     precision = precision_of(dtype, parallelism.reduce_dtype)
     rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
-    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
+    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, parallelism.tp, architecture, workspace)
     return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 
 
@@ -197,7 +197,7 @@ def memory_of(
     *,
     precision: Precision,
     architecture: str = "",
-    buffers: int = 0,
+    buffers: Number = 0,
 ) -> Bytes:
     """Memory of one device of every row, which is put together from its own of `contents`.
 

@@ -212,6 +212,20 @@ def test_an_option_that_is_none_is_refused(
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--bundle", "h100-sxm"], ["--hardware", "h100-sxm"], ["--fabric", "x"], ["--stack", "torchtitan"],
+        ["--timeline", "simulate"], ["--picture", "x.svg"], ["--with", "dropout=0.1"], ["--each"],
+    ],
+)  # fmt: skip
+def test_effects_are_of_all_and_of_files_as_they_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("validate", "steps", "--effects", *words) == 2
+    assert "--effects is given with another option" in capsys.readouterr().err
+
+
 def test_effects_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = 'device = "a100-sxm"\nfabric = "a100-1600g"\n'
     path = write(

@@ -120,7 +120,7 @@ def _grouped_mlp(s: Sizes, all_rows: Number) -> Ops:
     is_apart = has_bias(s) and s.layout.cuda_graphs != "full"
     up = f"experts_{'gate_' if s.is_gated else ''}up"
     biases = (s.experts * branches * width, s.experts * size) if has_bias(s) else (0, 0)
-    read = s.input_bytes("experts")
+    read = s.input_bytes("experts", up)
     of_rows, of_width = element * all_rows * size, element * all_rows * width
     return (
         *linear(
@@ -180,7 +180,7 @@ def _grouped_mlp(s: Sizes, all_rows: Number) -> Ops:
 def _latent_down(s: Sizes) -> Ops:
     """Tokens to the size that routed experts read, on every device whole (Megatron-core's `fc1_latent_proj`)."""
     rows, size = s.local_tokens, s.routed_size
-    own_copy = s.cast_bytes("mlp") * rows * s.hidden
+    own_copy = s.cast_bytes("mlp", "latent_down") * rows * s.hidden
     return linear(
         s, "mlp", "latent_down", rows, s.hidden, size, saves=own_copy, late=s.element_bytes * rows * size
     )
@@ -189,7 +189,7 @@ def _latent_down(s: Sizes) -> Ops:
 def _latent_up(s: Sizes) -> Ops:
     """The sum of a token's experts back to a hidden state (`fc2_latent_proj`)."""
     rows, size = s.local_tokens, s.routed_size
-    kept, late = s.input_bytes("mlp") * rows * size, s.element_bytes * rows * (size + s.hidden)
+    kept, late = s.input_bytes("mlp", "latent_up") * rows * size, s.element_bytes * rows * (size + s.hidden)
     return linear(s, "mlp", "latent_up", rows, size, s.hidden, saves=kept, late=late)
 
 
@@ -206,7 +206,7 @@ def _shared(s: Sizes) -> Ops:
     """The experts that every token goes to; the router keeps what they read."""
     width, rows, element = s.shared_expert_width, s.tokens, s.element_bytes
     up_width = s.branches * width
-    own_copy = s.cast_bytes("mlp") * s.local_tokens * s.hidden
+    own_copy = s.cast_bytes("mlp", SHARED_UP) * s.local_tokens * s.hidden
     ops = (
         *linear(
             s, "mlp", SHARED_UP, rows, s.hidden, up_width, saves=own_copy, late=element * rows * up_width
@@ -227,7 +227,7 @@ def _shared(s: Sizes) -> Ops:
             rows,
             width,
             s.hidden,
-            saves=s.input_bytes("mlp") * rows * width,
+            saves=s.input_bytes("mlp", SHARED_DOWN) * rows * width,
             late=element * rows * width,
         ),
     )
