@@ -4,6 +4,7 @@ Flags of Megatron-LM, options of torchtitan and the like are read as `predict --
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,3 +84,8 @@ def script_layout(
 
 def _place(name: str, line: int | None, title: str = "") -> str:
     return f"{name}, as {title}" if line is None else f"{name} line {line}"
+
+
+def _named(folder: Path, path: str) -> str:
+    file = folder / path
+    return read_small_file(file, where=f"file {file}", most_bytes=_MOST).decode(errors="replace")
