@@ -43,13 +43,8 @@ def script_layout(
     Raises:
         UsageError, DataError: a flag is wrong, or something is missing; names the script, and the line where known.
     """
-
-    def named(path: str) -> str:
-        file = (folder or Path()) / path
-        return read_small_file(file, where=f"file {file}", most_bytes=_MOST).decode(errors="replace")
-
     try:
-        file = read_layout_text(text[:_MOST], name, None if folder is None else named)
+        file = read_layout_text(text[:_MOST], name, None if folder is None else partial(_named, folder))
     except DataError:
         return None
     model_given = dict[str, Given]()

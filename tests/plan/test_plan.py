@@ -75,7 +75,7 @@ def test_a_neighbours_memory_is_written_over_the_network(h100: Estimator) -> Non
 def test_halved_causes_help_and_the_best_first(usual: Plan) -> None:
     saved = list(usual.helps.values())
     assert saved == sorted(saved, reverse=True)
-    assert usual.helps["failures"] > 0
+    assert min(usual.helps[cause] for cause in ("failures", "detection", "restart")) > 0
 
 
 def test_modes_differ_in_what_training_waits_for(h100: Estimator) -> None:
