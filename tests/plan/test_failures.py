@@ -3,11 +3,10 @@
 import math
 
 import numpy as np
-import numpy as np
 import pytest
-from scipy.special import polygamma, psi
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import polygamma, psi
 
 from kernelcast.plan.failures import fit, published_sites, rate_of, stated_rate
 from kernelcast.runtime.errors import UsageError
