@@ -78,3 +78,11 @@ def test_a_rate_has_the_scatter_of_one_more_site() -> None:
     # A Gamma's logarithm has the variance ψ₁(events) and the mean ψ(events) − log(events) + log(mean).
     assert polygamma(1, found.events) == pytest.approx(logs.var(ddof=1) * (1 + 1 / len(logs)), rel=0.05)
     assert psi(found.events) - math.log(found.thousands) == pytest.approx(logs.mean(), abs=0.01)
+
+
+def test_a_site_alone_is_certain() -> None:
+    name, *others = published_sites()
+    found = rate_of(None, without=others)
+    assert found.mean == pytest.approx(published_sites()[name].per_1000_node_days, rel=1e-3)
+    low, high = found.interval()
+    assert high < 1.1 * low
