@@ -64,7 +64,7 @@ def script_layout(
     given = {
         key: Given(value=value, origin=_place(name, lines.get(key), title))
         for key, value in values.items()
-        if key not in settings and (lines.get(key) or value != FIELDS[key].default)
+        if lines.get(key) or value != FIELDS[key].default
     }
     left = [
         text
