@@ -43,7 +43,7 @@ def causes(two: Made, *, idle_ms: float = 0.0, loader_ms: float = 0.0) -> list[t
 
 def test_the_same_runs_have_none() -> None:
     assert causes(model()) == []
-    assert causes(scaled(model(), 1, 1.02, "")) == []
+    assert causes(scaled(model(), 1, 1.01, "")) == []
 
 
 @pytest.mark.parametrize("launches", [1, 2])
@@ -61,6 +61,23 @@ def test_one_part_of_a_module() -> None:
     assert causes(scaled(model(), 1, 3, "Linear")) == [
         ("slow_kernels", "Model / Block / Attention / Linear", 40.0)
     ]
+
+
+def test_gaps_inside_a_module_are_its_own() -> None:
+    gaps = work("gaps between its parts", "Model_0 / Block_0 / Attention_0")
+    assert causes(scaled(model(), 2, 2, "Attention") | {gaps: (0.0, 10.0)}) == [
+        ("more_work", "Model / Block / Attention", 50.0)
+    ]
+    [(kind, name, change_ms)] = causes(model() | {gaps: (0.0, 10.0)})
+    assert (kind, name, change_ms) == ("host", "Model / Block / Attention", 10.0)
+
+
+def test_kernels_that_do_not_change_alike_have_no_factor() -> None:
+    """A third becomes less, a third more, and the rest twice as long: the middle is common to none."""
+    two = scaled(model(), 1, 2, "Attention")
+    for layer in range(LAYERS):
+        two = scaled(two, 1, 0.8 if layer < 2 else 1.2, f"MLP_{layer}")
+    assert causes(two) == [("slow_kernels", "Model / Block / Attention", 40.0)]
 
 
 def test_other_kernels() -> None:
