@@ -41,7 +41,10 @@ def line_of(key: str, text: str) -> int | None:
     for part in key.split("."):
         name = re.compile(rf"(?<![\w-]){re.escape(part)}(?![\w-])").search(code, place)
         if name is None:
-            return None
+            # A recipe and overrides have the last part alone, some under its older name, `LoRA(dim=8)` its end.
+            last = re.escape(key.rpartition(".")[2].removeprefix("adapter_"))
+            others = [*re.finditer(rf"(?<![\w-])(?:encoder_|adapter_)?{last}(?=[\"']?[ \t]*[=:])", code)]
+            return _line(text, others[-1].start()) if others else None
         place = name.end()
     return _line(text, place - 1) if "." in key else None
 
@@ -219,7 +222,11 @@ class LayoutFile:
             line = next((one for one in (line_of(key, self.text) for key in there) if one is not None), None)
             with error_context(*([] if line is None else [f"line {line}"])):
                 found = row.read(self.settings, facts)
-            keys |= {name: there for name in found.facts if name not in facts}
+            keys |= {
+                name: tuple(key for key in row.keys_of(name) if key in there)
+                for name in found.facts
+                if name not in facts
+            }
             notes += found.notes
             if is_of_model:
                 notes += _differences(row.keys[-1], found.facts, model)

@@ -306,10 +306,18 @@ class Tokenizer(Row):
         return Part()
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing of an unknown one."""
+        """Nothing of an unknown one; a note names an unknown file of a known tokenizer, whose usual size is taken."""
         named = self.named(settings)
-        size = next((size for name, size in _TOKENIZERS.items() if name in named), None)
-        return Found({} if size is None or "vocabulary_size" in facts else {"vocabulary_size": size})
+        found = next((one for one in _TOKENIZERS.items() if one[0] in named), None)
+        if found is None or "vocabulary_size" in facts:
+            return Found({})
+        files = [f"{key} {settings[key]}" for key in self.keys[:2] if key in settings]
+        notes = (
+            (f"{files[0]} is not read: {found[1]:,} entries are taken, {found[0]}'s",)
+            if files and found[0] == settings.get(self.keys[2])
+            else ()
+        )
+        return Found({"vocabulary_size": found[1]}, notes)
 
     @classmethod
     def named(cls, settings: Settings) -> str:
