@@ -72,14 +72,6 @@ def test_gaps_inside_a_module_are_its_own() -> None:
     assert (kind, name, change_ms) == ("host", "Model / Block / Attention", 10.0)
 
 
-def test_kernels_that_do_not_change_alike_have_no_factor() -> None:
-    """A third becomes less, a third more, and the rest twice as long: the middle is common to none."""
-    two = scaled(model(), 1, 2, "Attention")
-    for layer in range(LAYERS):
-        two = scaled(two, 1, 0.8 if layer < 2 else 1.2, f"MLP_{layer}")
-    assert causes(two) == [("slow_kernels", "Model / Block / Attention", 40.0)]
-
-
 def test_other_kernels() -> None:
     two = model()
     for layer in range(LAYERS):

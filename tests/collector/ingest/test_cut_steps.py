@@ -1,4 +1,4 @@
-"""Steps of which the recording or the file has a part: real traces of torch, and one as of a GPU."""
+"""Steps that the recording or the file cuts: real traces of torch, and one as of a GPU."""
 
 import json
 from collections.abc import Callable
