@@ -334,6 +334,13 @@ def test_a_wrong_speed_is_one_line(
 
 
 def test_a_utilization_is_percent(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "compare --mfu 0.55 --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1"
-    assert ended(*command.split()) == 2
-    assert capsys.readouterr().err == "kernelcast: error: --mfu is 0.55, expected percent, such as 43\n"
+    command = "compare --mfu {} --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1"
+    for found in ("0.55", "1", "0", "120", "x"):
+        assert ended(*command.format(found).split()) == 2
+        expected = f"--mfu is '{found}', expected percent above 1, such as 43"
+        assert capsys.readouterr().err == f"kernelcast: error: {expected}\n"
+    outputs = []
+    for found in ("45", "45%"):
+        assert ended(*command.format(found).split()) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
