@@ -62,8 +62,10 @@ def script_layout(
     fields, notes, sources = file.request(found.model, of_request)
     lines = {one.field: one.line for one in reversed(sources)}
     values = fields if file.name is None else {"framework": file.name, **fields}
-    if not {"steps", "tokens", "samples"} & settings.given.keys() and (steps := file.steps()) is not None:
-        values["steps"], lines["steps"] = steps, line_of(file.framework.steps, text)
+    trained = None if {"steps", "tokens", "samples"} & settings.given.keys() else file.trained()
+    if trained is not None:
+        field, count, key = trained
+        values[field], lines[field] = count, line_of(key, text)
     title = file.framework.title
     given = {
         key: Given(value=value, origin=_place(name, lines.get(key), title))
@@ -73,7 +75,7 @@ def script_layout(
     left = [
         text
         for key, text in zip(file.unread_keys, file.unread, strict=True)
-        if "steps" not in values or key != file.framework.steps
+        if trained is None or key != trained[2]
     ]
     unread = (f"{name}: not read ({len(left)}): {', '.join(left)}",) if left else ()
     said = tuple(f"{name}: {note}" for note in notes)

@@ -20,7 +20,7 @@ from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.chunks import partition
 
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_OF_SLURM = re.compile(r"^#SBATCH\b.*(?:nodes|gpus|gres|ntasks|-[NGn])", re.MULTILINE)
+_OF_SLURM = re.compile(r"^#SBATCH\b.*\s(?:--(?:nodes|gpus|gres|ntasks)|-[NGn](?=[\s\d=]))", re.MULTILINE)
 
 
 def line_of(key: str, text: str) -> int | None:
@@ -140,16 +140,17 @@ class LayoutFile:
         lines = ((key, line_of(key, self.text)) for key in self.unread_keys)
         return tuple(key if line is None else f"{key} (line {line})" for key, line in lines)
 
-    def steps(self) -> int | None:
-        """Steps of the whole run, None where the file does not say them.
+    def trained(self) -> tuple[str, int, str] | None:
+        """Steps or samples of the whole run: the field, its value and the setting; None where the file says neither.
 
         Raises:
             UsageError: it is no such number.
         """
-        key = self.framework.steps
-        value = self.settings.get(key)
-        with error_context(self.where):
-            return None if value is None else STEPS.parse(key, value)
+        for field, key in (("steps", self.framework.steps), ("samples", self.framework.samples)):
+            if key in self.settings:
+                with error_context(self.where):
+                    return field, STEPS.parse(key, self.settings[key]), key
+        return None
 
     def sequence_length(self) -> int | None:
         """Tokens of a sequence, None where the file does not say it.

@@ -341,4 +341,7 @@ def test_a_bundle_without_nodes_needs_them(make_bundle: Callable[..., Path]) -> 
 def test_what_one_device_is_asked_for_is_refused_of_several(capsys: pytest.CaptureFixture[str]) -> None:
     asked = "predict --hardware h100-sxm,b200-sxm --model llama-3-8b --gpus 8 --global-batch 64 --software x"
     assert ended(*asked.split()) == 2
-    assert capsys.readouterr().err == "kernelcast: error: --hardware names 2 devices with --software, expected one\n"
+    assert (
+        capsys.readouterr().err
+        == "kernelcast: error: --hardware names 2 devices with --software, expected one\n"
+    )
