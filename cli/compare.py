@@ -58,7 +58,7 @@ _PART_TITLES = {
 @option.text("--mfu", "mfu_percent", "Model FLOPs utilization, such as 43.", metavar="PERCENT")
 @option.count("--gpus", "Number of devices; determines dp.")
 @option.bundle
-@option.model
+@option.model_or_layout
 @field_options(*REQUEST.values())
 @layout_option
 @memory_options()
@@ -85,7 +85,7 @@ def compare(
     gpus: int | None,
     bundle: str | None,
     hardware: str | None,
-    model_name: str,
+    model_name: str | None,
     layout: str | None,
     no_calibration: bool,
     run_id: str,
@@ -147,7 +147,7 @@ def compare(
 def _predicted(
     bundle: str | None,
     hardware: str | None,
-    model_name: str,
+    model_name: str | None,
     layout: str | None,
     fields: dict[str, Any],
     gpus: int | None,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.frameworks.accelerate import MODEL_NAME
 from kernelcast.runtime.frameworks.layout_files import line_of, read_layout_text
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.model import FoundModel
@@ -53,7 +52,9 @@ def script_layout(
         return None
     model_given = dict[str, Given]()
     if "model" not in settings and file.model_name is not None:
-        model_given["model"] = Given(value=file.model_name, origin=_place(name, line_of(MODEL_NAME, text)))
+        model_given["model"] = Given(
+            value=file.model_name, origin=_place(name, line_of(file.model_key, text))
+        )
         settings = merge(settings.given, model_given)
     found = find_model(settings) if "model" in settings else FoundModel(model=file.model())
     length = settings.whole("sequence_length") or file.sequence_length()
