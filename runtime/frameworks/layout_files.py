@@ -127,8 +127,8 @@ class LayoutFile:
     def model_name(self) -> str | None:
         """The model that Hugging Face's scripts name, or torchtitan's name and flavor, if it is a known one."""
         if self.framework is TORCHTITAN:
-            name, flavor = (str(self.settings.get(key, "")) for key in MODEL_OF_TORCHTITAN)
-            return built_in_name(f"{name}-{flavor}") or built_in_name(f"{name}.1-{flavor}")
+            family, flavor = (str(self.settings.get(key, "")) for key in MODEL_OF_TORCHTITAN)
+            return built_in_name(f"{family}-{flavor}") or built_in_name(f"{family}.1-{flavor}")
         name = self.settings.get(MODEL_NAME)
         return name if isinstance(name, str) else None
 
