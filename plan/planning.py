@@ -13,6 +13,7 @@ from kernelcast.plan.failures import FailureRate, people_detection, rate_of, sta
 from kernelcast.plan.fields import DETECTION_S, PLAN, REPAIR_S, REPLACEMENT_S
 from kernelcast.plan.run import Run, expected, with_best_interval
 from kernelcast.plan.simulation import Draws
+from kernelcast.runtime.answers.collective_times import collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import KernelcastError, UsageError, unknown_field
@@ -154,7 +155,13 @@ def plan_of(
     spread = spread or spread_of(layout.world_size)
     used = rate or _rate(estimate, own, without)
     host_link = host_link_bytes_per_s(estimator.bundle)
-    checkpoint = checkpoint_of(estimate, own, nodes=nodes, host_link_bytes_per_s=host_link)
+    checkpoint = checkpoint_of(
+        estimate,
+        own,
+        nodes=nodes,
+        host_link_bytes_per_s=host_link,
+        network_bytes_per_s=_network_bytes_per_s(estimator, fabric),
+    )
     step_s = estimate.step_time_s * spread.mean
     restart, scatter = _restart(own, spread, checkpoint, step_s, without)
     failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
@@ -252,6 +259,13 @@ def _rate(estimate: Estimate, own: Mapping[str, Any], without: Collection[str]) 
         return stated_rate(own["failure_rate"])
     device = _device(estimate)
     return rate_of(None if device is None else device.architecture, without=without)
+
+
+def _network_bytes_per_s(estimator: Estimator, fabric: FabricChoice | None) -> float | None:
+    """What the cards of a node usually reach together, in one direction; None without a described network."""
+    source = collective_source(estimator.predictor, fabric)
+    between = None if source is None or source.fabric is None else source.fabric.between
+    return None if between is None else between.efficiency * between.cards * between.bytes_per_s
 
 
 def _shortage(

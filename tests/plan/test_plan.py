@@ -62,6 +62,16 @@ def test_a_plan_of_a_framework_has_the_step_that_it_is_predicted_to_have(h100: E
     assert step.provenance.stack is not None
 
 
+def test_a_neighbours_memory_is_written_over_the_network(h100: Estimator) -> None:
+    slow, fast = (
+        plan(h100, "llama-3-8b", steps=1000, checkpoint="memory", fabric=name, **LAYOUT).checkpoint
+        for name in ("h100-400g", "h100-3200g")
+    )
+    assert slow.write_s > 4 * fast.write_s > 0
+    stated = plan(h100, "llama-3-8b", steps=1000, checkpoint="memory", storage_bandwidth="2GB/s", **LAYOUT)
+    assert stated.checkpoint.write_s == pytest.approx(8 * stated.checkpoint.device_bytes / 2e9)
+
+
 def test_halved_causes_help_and_the_best_first(usual: Plan) -> None:
     saved = list(usual.helps.values())
     assert saved == sorted(saved, reverse=True)
