@@ -272,7 +272,10 @@ def _excess_ms(rows: Sequence[_Row], factor: float) -> float:
 
 def _is_whole(rest: Sequence[_Row], found: Sequence[Sequence[_Row]], factor: float) -> bool:
     """Whether all parts of a module changed for one reason, and the rest of it as much, relative to its time."""
-    if len({_reason(part)[0] for part in found}) != 1 or len(found) + bool(rest) < 2:
+    kinds = {_reason(part)[0] for part in found}
+    if (
+        len(kinds - {"host"} or kinds) != 1 or len(found) + bool(rest) < 2
+    ):  # whatever runs, gaps are between it
         return False
     rows = [row for part in found for row in part]
     of_rest, of_found = (

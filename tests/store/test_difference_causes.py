@@ -68,6 +68,8 @@ def test_gaps_inside_a_module_are_its_own() -> None:
     assert causes(scaled(model(), 2, 2, "Attention") | {gaps: (0.0, 10.0)}) == [
         ("more_work", "Model / Block / Attention", 50.0)
     ]
+    two = scaled(model(), 2, 2, "Attention") | {gaps: (0.0, 30.0)}
+    assert causes(two) == [("more_work", "Model / Block / Attention", 70.0)]
     [(kind, name, change_ms)] = causes(model() | {gaps: (0.0, 10.0)})
     assert (kind, name, change_ms) == ("host", "Model / Block / Attention", 10.0)
 
