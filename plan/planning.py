@@ -143,10 +143,6 @@ def plan_of(
         UsageError: the run makes no progress, more spares than nodes, or as `Run.check`.
     """
     layout = estimate.parallelism
-    data = Wish.of_data(own)
-    steps = (
-        own.get("steps") or data.steps(layout.samples_per_update, layout.sample_length(estimate.model)) or 1
-    )
     per_node = min(estimate.cluster.gpus_per_node, layout.world_size)
     nodes = math.ceil(layout.world_size / per_node)
     spares = own.get("spares", 0)
@@ -154,14 +150,7 @@ def plan_of(
         raise UsageError(f"spares is {spares}, expected at most the {nodes} nodes of the run")
     spread = spread or spread_of(layout.world_size)
     used = rate or _rate(estimate, own, without)
-    host_link = host_link_bytes_per_s(estimator.bundle)
-    checkpoint = checkpoint_of(
-        estimate,
-        own,
-        nodes=nodes,
-        host_link_bytes_per_s=host_link,
-        network_bytes_per_s=_network_bytes_per_s(estimator, fabric),
-    )
+    checkpoint = _checkpoint(estimator, estimate, own, nodes, fabric)
     step_s = estimate.step_time_s * spread.mean
     restart, scatter = _restart(own, spread, checkpoint, step_s, without)
     failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
@@ -172,15 +161,14 @@ def plan_of(
         checkpoint,
         restart,
         simulations=count,
-        steps=steps,
+        steps=own.get("steps") or _steps_of_data(own, estimate),
         step_s=step_s,
         failures_per_s=failures_per_s,
         shape=used.shape,
         short_probability=short,
         short_s=short_s,
     )
-    seed = own.get("seed", 0)
-    device = _device(estimate)
+    seed, device = own.get("seed", 0), _device(estimate)
     return Plan(
         estimate=estimate,
         run=run,
@@ -198,6 +186,27 @@ def plan_of(
         price=own.get("price"),
         node_month_price=own.get("node_month_price"),
         most_power_w=None if device is None else device.power_w,
+    )
+
+
+def _steps_of_data(own: Mapping[str, Any], estimate: Estimate) -> int:
+    layout = estimate.parallelism
+    return Wish.of_data(own).steps(layout.samples_per_update, layout.sample_length(estimate.model)) or 1
+
+
+def _checkpoint(
+    estimator: Estimator,
+    estimate: Estimate,
+    own: Mapping[str, Any],
+    nodes: int,
+    fabric: FabricChoice | None,
+) -> Checkpoint:
+    return checkpoint_of(
+        estimate,
+        own,
+        nodes=nodes,
+        host_link_bytes_per_s=host_link_bytes_per_s(estimator.bundle),
+        network_bytes_per_s=_network_bytes_per_s(estimator, fabric),
     )
 
 

@@ -245,4 +245,5 @@ MEGATRON = Framework(
     is_form_of=lambda text: True,
     model=usual_model,
     steps="--train-iters",
+    samples="--train-samples",
 )

@@ -318,6 +318,7 @@ class Framework:
     is_form_of: Callable[[str], bool]
     model: Callable[[Settings, Facts], Facts] | None = None
     steps: str = ""
+    samples: str = ""
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -372,6 +372,7 @@ def test_arguments_of_other_models_are_refused() -> None:
     ("setting", "found"),
     [
         ("--tokenizer-type: Llama2Tokenizer\n  --tokenizer-model: own.model", 32_000),
+        ("--tokenizer-type: HuggingFaceTokenizer\n  --tokenizer-model: meta-llama/Meta-Llama-3-8B", 128_256),
         ("--vocab-file: data/bpe/vocab.json", 50_257),
         ("--tokenizer-type: GPT2BPETokenizer", 50_257),
         ("--tokenizer-type: Llama2Tokenizer", 32_000),

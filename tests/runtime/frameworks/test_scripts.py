@@ -32,6 +32,16 @@ def test_devices_from_the_lines_of_slurm(launch: str) -> None:
     assert degrees(f"{HEAD}{launch} {FLAGS}\n") == (4, 2, 4)
 
 
+def test_the_line_of_slurm_that_has_the_nodes() -> None:
+    text = (
+        HEAD.replace("#SBATCH", "#SBATCH --job-name=nodes-gpus\n#SBATCH", 1)
+        + f"srun python pretrain_gpt.py {FLAGS}\n"
+    )
+    _, _, sources = read_layout_text(text, "x").request(MODEL, {})
+    [line] = {one.line for one in sources if one.field == "dp"}
+    assert text.splitlines()[line - 1] == HEAD.splitlines()[1]
+
+
 def test_what_a_script_assigns_wins_over_its_head() -> None:
     assert degrees(f"{HEAD}WORLD_SIZE=16\nsrun python pretrain_gpt.py {FLAGS}\n") == (4, 2, 2)
 
