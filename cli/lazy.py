@@ -27,7 +27,7 @@ class Verb:
 
 
 _ALLOCATIONS = 10_000
-"""Objects made between two collections, of which a search needs few: Python collects after 700, up to version 3.13."""
+"""Objects made between two collections of garbage. Python collects after 700, up to version 3.13."""
 
 
 def _imported(name: str) -> ModuleType:
