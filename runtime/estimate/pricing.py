@@ -72,6 +72,17 @@ class Kind:
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
 
 
+def _exposed(parts: Decomposition) -> Parts:
+    """The two passes of every block, without what overlaps them."""
+    reruns, found = not parts.parallelism.recompute_layers, dict[Part, Calls]()
+    for name, block in parts.blocks.items():
+        passes = block.passes
+        again = block.recomputed.calls if reruns else ()
+        found[Part(name, What.FORWARD)] = passes.forward.calls
+        found[Part(name, What.BACKWARD)] = passes.backward.calls + again
+    return found
+
+
 def _passes(parts: Decomposition) -> Parts:
     found: dict[Part, Calls] = {}
     for name, block in parts.blocks.items():
@@ -123,6 +134,7 @@ MICRO_BATCH = Kind(
     parts=_passes,
 )
 ON_LINKS = Kind(name="on links", columns=MICRO_BATCH.columns, parts=_on_links)
+EXPOSED = Kind(name="exposed", columns=MICRO_BATCH.columns, parts=_exposed)
 SEND = Kind(
     name="send",
     columns=(*DEGREES, "micro_batch"),

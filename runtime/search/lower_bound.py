@@ -4,7 +4,7 @@ import numpy as np
 
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.pricing import MICRO_BATCH, SHARDS, Kind, Part, Prices, What
+from kernelcast.runtime.estimate.pricing import EXPOSED, SHARDS, Kind, Part, Prices, What
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import sum_of
 from kernelcast.runtime.step.chunks import kinds_of
@@ -25,12 +25,11 @@ def least_us(engine: Engine, layouts: Layouts, *, with_shards: bool = False) -> 
         return np.zeros(0)
     model, are_sharded = engine.model, layouts.are_sharded
     sharded = layouts.take(are_sharded)
-    requests = [(layouts, (MICRO_BATCH,)), *([(sharded, (SHARDS,))] if with_shards and len(sharded) else [])]
+    requests = [(layouts, (EXPOSED,)), *([(sharded, (SHARDS,))] if with_shards and len(sharded) else [])]
     prices, *of_shards = engine.prices.price(requests)
-    rows, reruns = np.arange(len(layouts)), not layouts.like.recompute_layers
-    backward = What.BACKWARD if reruns else What.KEPT_BACKWARD
+    rows = np.arange(len(layouts))
     forward_us, backward_us = (
-        _of(model, MICRO_BATCH, prices, what, rows) for what in (What.FORWARD, backward)
+        _of(model, EXPOSED, prices, what, rows) for what in (What.FORWARD, What.BACKWARD)
     )
     work_us = forward_us + backward_us
     for shards in of_shards:
