@@ -189,5 +189,6 @@ def structures(schedule: Rows, pp: Rows, virtual_stages: Rows, sharded: Rows) ->
 
 def _before(per_chunk: Times, pp: int) -> Times:
     """Sums over the chunks before each of the first pp, [configs, stages]."""
-    summed: Times = np.pad(np.cumsum(per_chunk[:, : pp - 1], axis=1), ((0, 0), (1, 0)))
+    summed = np.zeros((len(per_chunk), min(pp, 1 + per_chunk.shape[1])))
+    np.cumsum(per_chunk[:, : pp - 1], axis=1, out=summed[:, 1:])
     return summed

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.passes import Cuts, HostShare, Passes, better_ends
 from kernelcast.runtime.estimate.pricing import (
@@ -82,13 +83,19 @@ class Engine:
                 for own, stages in zip(cuts.layouts, cuts.stages, strict=True)
             ]
         prices, *updates = self.prices.price(requests)
+        passes_of = self._passes(layouts, prices, [(structure, rows) for structure, rows, _ in found])
+        in_pairs = [(structure, rows) for structure, rows, _ in found if structure.pairs]
+        together_of = self._passes(layouts, prices, in_pairs, in_pairs=True)
         for structure, rows, cuts in found:
+            passes = passes_of[structure]
+            together = together_of.get(structure, passes)
             own, updates = updates[: len(cuts.stages)], updates[len(cuts.stages) :]
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
-                of_update = np.arange(first, first + len(part))
-                yield from self._group(layouts, structure, cuts, prices, own, part, of_update)
+                at = np.arange(first, first + len(part))
+                two = tuple(one.take(self._drawn(at)) for one in (passes, together))
+                yield from self._group(layouts, structure, cuts, prices, two, own, part, at)
 
     def balanced(self, layouts: Layouts) -> Layouts:
         """The layouts with their layers spread by time: fewer on a chunk that holds an end of the model.
@@ -107,16 +114,20 @@ class Engine:
         )
         [prices] = self.prices.price([(own, (*_pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
-        for structure, rows in _structures(own):
-            if structure.pp * structure.virtual_stages > layers:
-                continue
+        found = [
+            (structure, rows)
+            for structure, rows in _structures(own)
+            if structure.pp * structure.virtual_stages <= layers
+        ]
+        passes = self._passes(own, prices, found)
+        for structure, rows in found:
             half_us, whole_us = (
                 sum_of([prices.of(kind, Part("", what), rows) for what in UPDATE_PARTS])
                 for kind in (half, whole)
             )
             ends[:, is_cut[rows]] = better_ends(
                 partition(layers, structure.pp, structure.virtual_stages),
-                partial(self._whole_us, self._passes(own, structure, prices, rows), own),
+                partial(self._whole_us, passes[structure], own),
                 passes=own["micro_batches"][rows] - 1,
                 # A stage has one more layer on each of its chunks, which lengthens each of their passes.
                 update_us=(whole_us - half_us) / (layers - layers // 2),
@@ -154,15 +165,15 @@ class Engine:
         structure: Structure,
         cuts: Cuts,
         prices: Prices,
+        passes_of: tuple[Passes, ...],
         updates: Sequence[Prices],
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
-        """The layouts at `rows`, at positions `of_update` in their structure; `updates` holds one update per cut."""
-        passes = self._passes(layouts, structure, prices, rows)
-        together = (
-            self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
-        )
+        """The layouts at `rows`, at positions `of_update` in their structure, with their passes, alone and in pairs with
+        passes of another micro-batch; `updates` holds one update per cut.
+        """
+        passes, together = passes_of
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
         arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, Part("", What.SEND), rows))
         if structure.pairs:
@@ -216,9 +227,38 @@ class Engine:
         return [times.reshape(-1, len(cuts.stages[0])) for times in found]
 
     def _passes(
-        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
+        self,
+        layouts: Layouts,
+        prices: Prices,
+        found: Sequence[tuple[Structure, Rows]],
+        *,
+        in_pairs: bool = False,
+    ) -> dict[Structure, Passes]:
+        """Passes through the blocks of each structure's layouts, alone or `in_pairs` with one of another micro-batch.
+
+        They are made for all structures at once that differ in how the model is cut alone.
+        """
+        alike: dict[tuple[bool, ...], list[tuple[Structure, Rows]]] = {}
+        for one in found:
+            key = (one[0].is_split, one[0].is_sharded, one[0].pairs)
+            alike.setdefault(key, []).append(one)
+        made = {}
+        for several in alike.values():
+            rows = np.concatenate([own for _, own in several])
+            passes, first = self._passes_alike(layouts, several[0][0], prices, rows, in_pairs), 0
+            for structure, own in several:
+                at = self._drawn(np.arange(first, first + len(own)))
+                made[structure], first = replace(passes.take(at), structure=structure), first + len(own)
+        return made
+
+    def _drawn(self, rows: Rows) -> Rows:
+        """Positions of layouts' configurations, [rows · (1 + draws)]."""
+        found: Rows = (rows[:, None] * (1 + self.draws) + np.arange(1 + self.draws)).reshape(-1)
+        return found
+
+    def _passes_alike(
+        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, in_pairs: bool
     ) -> Passes:
-        """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
         spans = self._spans(layouts, rows) if ON_LINKS.name in prices.kinds else None
         of = partial(self._block, layouts, prices, structure, rows=rows, in_pairs=in_pairs, spans=spans)
         kinds = range(len(kinds_of(self.model).distinct))

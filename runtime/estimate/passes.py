@@ -154,6 +154,18 @@ class Passes:
     exposed_share: float
     forward_passes: int
 
+    def take(self, rows: Rows) -> "Passes":
+        """Those of the configurations at `rows`."""
+        if len(rows) == len(self.first.forward_us):
+            return self
+        layers = tuple(one.take(rows) for one in self.layers)
+        kept = layers
+        if self.kept_layers is not self.layers:
+            kept = tuple(one.take(rows) for one in self.kept_layers)
+        return replace(
+            self, first=self.first.take(rows), last=self.last.take(rows), layers=layers, kept_layers=kept
+        )
+
     def through(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> ChunkTimes:
         """Passes through a chunk: `counts` layers of each kind, `kept` of them not recomputed, and the model's ends."""
         return chunk_times(

@@ -102,7 +102,7 @@ class Layouts:
 
     def take(self, rows: NDArray[Any] | slice) -> "Layouts":
         """The layouts at `rows` (positions, a mask or a slice)."""
-        return replace(self, table=self.table[rows])
+        return Layouts(self.table[rows], self.like, self.layers)
 
     def with_ends(self, ends: NDArray[np.int64], layers: int) -> "Layouts":
         """The same layouts of a model of `layers` with these layers on the first and last chunk, int64 [2, layouts]."""
