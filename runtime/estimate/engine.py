@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.passes import Cuts, HostShare, Passes, better_ends
 from kernelcast.runtime.estimate.pricing import (
@@ -74,7 +73,7 @@ class Engine:
         """
         found = [
             (structure, rows, self._cuts(layouts.take(rows), structure))
-            for structure, rows in _structures(layouts)
+            for structure, rows in structures(layouts)
         ]
         requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*_pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
@@ -84,18 +83,13 @@ class Engine:
             ]
         prices, *updates = self.prices.price(requests)
         passes_of = self._passes(layouts, prices, [(structure, rows) for structure, rows, _ in found])
-        in_pairs = [(structure, rows) for structure, rows, _ in found if structure.pairs]
-        together_of = self._passes(layouts, prices, in_pairs, in_pairs=True)
         for structure, rows, cuts in found:
-            passes = passes_of[structure]
-            together = together_of.get(structure, passes)
             own, updates = updates[: len(cuts.stages)], updates[len(cuts.stages) :]
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
-                part = rows[first : first + step]
-                at = np.arange(first, first + len(part))
-                two = tuple(one.take(self._drawn(at)) for one in (passes, together))
-                yield from self._group(layouts, structure, cuts, prices, two, own, part, at)
+                at = np.arange(first, min(first + step, len(rows)))
+                passes = tuple(one.take(self._drawn(at), structure) for one in passes_of[structure])
+                yield from self._group(layouts, structure, cuts, prices, passes, own, rows[at], at)
 
     def balanced(self, layouts: Layouts) -> Layouts:
         """The layouts with their layers spread by time: fewer on a chunk that holds an end of the model.
@@ -116,7 +110,7 @@ class Engine:
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
         found = [
             (structure, rows)
-            for structure, rows in _structures(own)
+            for structure, rows in structures(own)
             if structure.pp * structure.virtual_stages <= layers
         ]
         passes = self._passes(own, prices, found)
@@ -127,7 +121,7 @@ class Engine:
             )
             ends[:, is_cut[rows]] = better_ends(
                 partition(layers, structure.pp, structure.virtual_stages),
-                partial(self._whole_us, passes[structure], own),
+                partial(self._whole_us, passes[structure][0], own),
                 passes=own["micro_batches"][rows] - 1,
                 # A stage has one more layer on each of its chunks, which lengthens each of their passes.
                 update_us=(whole_us - half_us) / (layers - layers // 2),
@@ -170,8 +164,8 @@ class Engine:
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
-        """The layouts at `rows`, at positions `of_update` in their structure, with their passes, alone and in pairs with
-        passes of another micro-batch; `updates` holds one update per cut.
+        """The layouts at `rows`, at positions `of_update` in their structure, with their passes, alone and in pairs
+        with passes of another micro-batch; `updates` holds one update per cut.
         """
         passes, together = passes_of
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
@@ -227,28 +221,24 @@ class Engine:
         return [times.reshape(-1, len(cuts.stages[0])) for times in found]
 
     def _passes(
-        self,
-        layouts: Layouts,
-        prices: Prices,
-        found: Sequence[tuple[Structure, Rows]],
-        *,
-        in_pairs: bool = False,
-    ) -> dict[Structure, Passes]:
-        """Passes through the blocks of each structure's layouts, alone or `in_pairs` with one of another micro-batch.
+        self, layouts: Layouts, prices: Prices, found: Sequence[tuple[Structure, Rows]]
+    ) -> dict[Structure, tuple[Passes, ...]]:
+        """Passes through the blocks of each structure's layouts, alone and in pairs with one of another micro-batch.
 
-        They are made for all structures at once that differ in how the model is cut alone.
+        They are made together for structures that differ in how the model is cut alone.
         """
         alike: dict[tuple[bool, ...], list[tuple[Structure, Rows]]] = {}
         for one in found:
-            key = (one[0].is_split, one[0].is_sharded, one[0].pairs)
-            alike.setdefault(key, []).append(one)
+            alike.setdefault((one[0].is_split, one[0].is_sharded, one[0].pairs), []).append(one)
         made = {}
         for several in alike.values():
-            rows = np.concatenate([own for _, own in several])
-            passes, first = self._passes_alike(layouts, several[0][0], prices, rows, in_pairs), 0
+            shared, rows = several[0][0], np.concatenate([own for _, own in several])
+            passes_of = partial(self._passes_alike, layouts, shared, prices, rows)
+            alone, first = passes_of(in_pairs=False), 0
+            together = passes_of(in_pairs=True) if shared.pairs else alone
             for structure, own in several:
-                at = self._drawn(np.arange(first, first + len(own)))
-                made[structure], first = replace(passes.take(at), structure=structure), first + len(own)
+                at = self._drawn(np.arange(first, first := first + len(own)))
+                made[structure] = tuple(one.take(at, structure) for one in (alone, together))
         return made
 
     def _drawn(self, rows: Rows) -> Rows:
@@ -257,7 +247,7 @@ class Engine:
         return found
 
     def _passes_alike(
-        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, in_pairs: bool
+        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool
     ) -> Passes:
         spans = self._spans(layouts, rows) if ON_LINKS.name in prices.kinds else None
         of = partial(self._block, layouts, prices, structure, rows=rows, in_pairs=in_pairs, spans=spans)
@@ -408,9 +398,3 @@ def _pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
     """The columns that passes through the blocks depend on."""
     overlaps = layouts.like.overlap_gradients or layouts.like.overlap_parameters
     return (MICRO_BATCH, SHARDS, *((ON_LINKS,) if overlaps or (layouts["zero"] >= 2).any() else ()))
-
-
-def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:
-    sharded = layouts.are_sharded.astype(np.int64)
-    columns = (layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded)
-    return structures(*columns) if len(layouts) else []

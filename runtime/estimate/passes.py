@@ -154,17 +154,15 @@ class Passes:
     exposed_share: float
     forward_passes: int
 
-    def take(self, rows: Rows) -> "Passes":
-        """Those of the configurations at `rows`."""
+    def take(self, rows: Rows, structure: Structure) -> "Passes":
+        """Those of the configurations at `rows`, which rise, of one structure."""
         if len(rows) == len(self.first.forward_us):
-            return self
-        layers = tuple(one.take(rows) for one in self.layers)
-        kept = layers
-        if self.kept_layers is not self.layers:
-            kept = tuple(one.take(rows) for one in self.kept_layers)
-        return replace(
-            self, first=self.first.take(rows), last=self.last.take(rows), layers=layers, kept_layers=kept
-        )
+            return replace(self, structure=structure)
+        first, last, *layers = (one.take(rows) for one in (self.first, self.last, *self.layers))
+        are_same = self.kept_layers is self.layers
+        kept = layers if are_same else [one.take(rows) for one in self.kept_layers]
+        blocks: dict[str, Any] = {"layers": tuple(layers), "kept_layers": tuple(kept)}
+        return replace(self, structure=structure, first=first, last=last, **blocks)
 
     def through(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> ChunkTimes:
         """Passes through a chunk: `counts` layers of each kind, `kept` of them not recomputed, and the model's ends."""

@@ -4,7 +4,7 @@ Stages whose memory is asked for are arrays: one row is one stage of one layout.
 """
 
 from functools import cached_property, lru_cache, reduce
-from operator import mul
+from operator import add, mul
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -269,7 +269,7 @@ class Rows:
     @cached_property
     def has_layers(self) -> NDArray[np.bool_]:
         """Where there is any layer."""
-        found: NDArray[np.bool_] = sum(self.layers) > 0
+        found: NDArray[np.bool_] = reduce(add, self.layers) > 0
         return found
 
     @cached_property
