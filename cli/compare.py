@@ -16,6 +16,7 @@ from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.output_file import check_target
+from kernelcast.runtime.request.field_types import number
 from kernelcast.runtime.request.fields import REQUEST, FrameworkName
 from kernelcast.runtime.request.layout import read_request
 from kernelcast.runtime.views.formatting import percent, rate, seconds
@@ -30,6 +31,7 @@ from kernelcast.validate.compare.rows import Row
 from kernelcast.validate.compare.storing import keep_in_database, keep_in_file
 
 _MIB = 2**20
+_MFU = number(1, 100, "percent above 1, such as 43", above=True)
 _PART_TITLES = {
     "forward": "forward passes",
     "backward": "backward passes",
@@ -53,10 +55,10 @@ _PART_TITLES = {
     metavar="NUMBER",
     type=float,
 )
-@option.text("--mfu", "mfu_percent", "Model FLOPs utilization, such as 43.", metavar="PERCENT", type=float)
+@option.text("--mfu", "mfu_percent", "Model FLOPs utilization, such as 43.", metavar="PERCENT")
 @option.count("--gpus", "Number of devices; determines dp.")
 @option.bundle
-@option.model
+@option.model_or_layout
 @field_options(*REQUEST.values())
 @layout_option
 @memory_options()
@@ -79,11 +81,11 @@ def compare(
     log_path: Path | None,
     step_s: float | None,
     tokens_per_s_per_gpu: float | None,
-    mfu_percent: float | None,
+    mfu_percent: str | None,
     gpus: int | None,
     bundle: str | None,
     hardware: str | None,
-    model_name: str,
+    model_name: str | None,
     layout: str | None,
     no_calibration: bool,
     run_id: str,
@@ -106,17 +108,12 @@ def compare(
     kernelcast compare --tokens-per-second 6200 --hardware h100-sxm --model llama-3.1-8b --gpus 8 --zero 3 \
 --micro-batch 2 --micro-batches 1 --recompute full
     """
-    stated = {
-        "step_s": step_s,
-        "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
-        "mfu": None if mfu_percent is None else mfu_percent / 100,
-    }
-    measured = (traces or None, log_path, *stated.values())
+    measured = (traces or None, log_path, step_s, tokens_per_s_per_gpu, mfu_percent)
     if (given := sum(one is not None for one in measured)) != 1:
         found = f"{given} of them are" if given else "none is"
         raise UsageError(f"{found} given, expected traces, --log, --step-time, --tokens-per-second or --mfu")
-    if mfu_percent is not None and 0 < mfu_percent <= 1:
-        raise UsageError(f"--mfu is {mfu_percent:g}, expected percent, such as 43")
+    mfu = None if mfu_percent is None else _MFU.parse("--mfu", mfu_percent.rstrip("% ")) / 100
+    stated = {"step_s": step_s, "tokens_per_s_per_gpu": tokens_per_s_per_gpu, "mfu": mfu}
     if runs_path is not None:
         check_target(runs_path, "--keep")
     estimate = _predicted(
@@ -150,7 +147,7 @@ def compare(
 def _predicted(
     bundle: str | None,
     hardware: str | None,
-    model_name: str,
+    model_name: str | None,
     layout: str | None,
     fields: dict[str, Any],
     gpus: int | None,

@@ -341,13 +341,10 @@ def _json(found: Answer) -> None:
     """One object per row, in a list, written as it is read; JSON has no infinity, which SQL computes as 9e999."""
     click.echo("[", nl=False)
     for index, row in enumerate(found.rows):
-        values = dict(zip(found.columns, map(_json_value, row), strict=True))
+        plain = (value.hex() if isinstance(value, bytes) else value for value in row)
+        values = dict(zip(found.columns, plain, strict=True))
         click.echo((",\n " if index else "\n ") + json_text(values, is_ascii=False), nl=False)
     click.echo("\n]")
-
-
-def _json_value(value: object) -> object:
-    return value.hex() if isinstance(value, bytes) else value
 
 
 @db.command(short_help="Browse a database on this machine.")

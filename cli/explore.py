@@ -5,7 +5,7 @@ import os
 import threading
 import webbrowser
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -35,7 +35,11 @@ _IN_ADDRESS = {
 @click.argument("files", nargs=-1, metavar="[DB|TRACE...]", type=option.PATH)
 @option.bundle
 @option.model_or_default
-@field_options(WISHES["gpus"], *(REQUEST[name] for name in _IN_ADDRESS if name in REQUEST))
+@field_options(
+    WISHES["gpus"],
+    *(REQUEST[name] for name in _IN_ADDRESS if name in REQUEST and name != "framework"),
+    replace(REQUEST["framework"], otherwise="none is assumed"),
+)
 @option.text("--port", "Port of 127.0.0.1; 0 for a free one.", type=click.IntRange(0, 65_535), default=0)
 @option.flag("--no-browser", "Only print the address.")
 def explore(

@@ -135,7 +135,9 @@ def model_of(
         sequence_length = sequence_length or file.sequence_length()
         name = name or file.model_name
     if name is None and file is None:
-        raise UsageError("--model is not given, expected it, or --layout with the arguments of Megatron-LM")
+        raise UsageError(
+            "--model is not given, expected it, or --layout with a file that names or describes one"
+        )
     if name is None:
         assert file is not None
         found = FoundModel(model=file.model()).with_length(sequence_length)

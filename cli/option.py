@@ -183,7 +183,7 @@ def _model(*, required: bool, more: str = "") -> Callable[[F], F]:
 
 model = _model(required=True)
 model_or_default = _model(required=False, more="; default: the page's")
-model_or_layout = _model(required=False, more="; default: the model in Megatron-LM's --layout")
+model_or_layout = _model(required=False, more="; default: the model of --layout")
 no_calibration = flag("--no-calibration", "Ignore the bundle's calibration by measured steps.")
 warnings = flag("--warnings", "lists_warnings", "List every warning.")
 database_argument = click.argument("database_path", metavar="FILE", type=FILE)

@@ -193,12 +193,13 @@ class _Further:
             raise UsageError(f"--db is given with --explain {self.explained}, expected an operator's name")
         if self.explained == "layout" and layout is None:
             raise UsageError("--explain layout is given without --layout, expected both")
-        of_one = (self.trace, self.html, self.explained, self.memory_snapshot, self.printed_as, self.suggests)
-        if len(names) > 1 and any(of_one):
-            raise UsageError(
-                f"--hardware names {len(names)} devices with --trace, --html, --explain, --memory-snapshot, "
-                "--suggest or --as, expected one"
-            )
+        of_one = {
+            "--trace": self.trace, "--html": self.html, "--explain": self.explained, "--as": self.printed_as,
+            "--memory-snapshot": self.memory_snapshot, "--suggest": self.suggests, "--software": self.software,
+        }  # fmt: skip
+        given = [name for name, value in of_one.items() if value]
+        if len(names) > 1 and given:
+            raise UsageError(f"--hardware names {len(names)} devices with {given[0]}, expected one")
         _check_files(self.trace, self.html)
 
     def explain(

@@ -42,6 +42,7 @@ from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.request.field_types import option_name
 from kernelcast.runtime.request.fields import DATA, DEGREES, EXPERT_DEGREES, REQUEST, SEARCH, SHARED, RankBy
 from kernelcast.runtime.request.models import find_model
+from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import Answer, SearchResult
 from kernelcast.runtime.search.search import search
@@ -149,14 +150,7 @@ def search_(
     data = wish.data(question.space.sample_length)
     if not (pareto or click.get_current_context().params["as_json"]):
         question = replace(question, front=False)
-    with ExitStack() as stack:
-        report = _late_progress(stack)
-        if scheduler is None:
-            result = search(estimator, question, report=report)
-        else:
-            with needs_extra("--dask", "dask"):
-                from kernelcast.cli.search_dask import search_on_dask
-            result = search_on_dask(scheduler, estimator, question, report=report)
+    result = _searched_by(scheduler, estimator, question)
     best = result.best
 
     def show() -> None:
@@ -185,6 +179,17 @@ def search_(
         show,
         error=None if best is not None else DataError(result.why_nothing()),
     )
+
+
+def _searched_by(scheduler: str | None, estimator: Estimator, question: Question) -> SearchResult:
+    """The search in this process, or on the Dask cluster of `scheduler`; a long one shows its progress."""
+    with ExitStack() as stack:
+        report = _late_progress(stack)
+        if scheduler is None:
+            return search(estimator, question, report=report)
+        with needs_extra("--dask", "dask"):
+            from kernelcast.cli.search_dask import search_on_dask
+        return search_on_dask(scheduler, estimator, question, report=report)
 
 
 def _late_progress(stack: ExitStack) -> Report:

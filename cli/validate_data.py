@@ -1,6 +1,5 @@
 """`kernelcast validate published`, `fabrics` and `prior`: predictions of published steps, collectives and operators."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from kernelcast.validate.fabrics import (
     MOST_ACROSS,
     MOST_DESCRIBED,
     MOST_EXTENDED,
-    Described,
     FabricValidation,
     validate_fabrics,
 )
@@ -172,10 +170,6 @@ def fabrics(directory: Path) -> Shown:
     return Shown(found.to_dict(), lambda: _show_fabrics(found), status=0 if found.holds else 1)
 
 
-def _of_devices(count: int, one: Described) -> str:
-    return percent(one.by_devices.get(count))
-
-
 def _show_fabrics(found: FabricValidation) -> None:
     click.echo("All-reduce in A100 nodes above 32 MiB, described, efficiency from the other sources")
     devices = sorted({count for one in found.described for count in one.by_devices})
@@ -185,7 +179,7 @@ def _show_fabrics(found: FabricValidation) -> None:
         ("efficiency", lambda one: f"{one.efficiency:.3f}"),
         ("median", lambda one: percent(one.median_error)),
         ("signed", lambda one: signed_percent(one.median_signed_error)),
-        *((f"1 × {count}", partial(_of_devices, count)) for count in devices),
+        *((f"1 × {count}", lambda one, count=count: percent(one.by_devices.get(count))) for count in devices),
         ("rows", lambda one: f"{one.rows:,}"),
     )
     click.echo(f"limit: {percent(MOST_DESCRIBED)}\n\n1 × 8 from the same source's rows of 1 × 2 and 1 × 4")

@@ -69,7 +69,7 @@ def steps(
     """
     given = bundle is not None or hardware is not None
     if effects:
-        if given or fabric or stack or changes or each:
+        if given or any((fabric, stack, timeline, picture, changes, each)):
             raise UsageError("--effects is given with another option, expected only runs files and --json")
         options = option_effects(paths)
         return Shown(to_dict(options), lambda: click.echo(_effects(options)))

@@ -46,11 +46,17 @@ def checkpoint_bytes(estimate: Estimate) -> tuple[int, int]:
 
 
 def checkpoint_of(
-    estimate: Estimate, own: Mapping[str, Any], *, nodes: int, host_link_bytes_per_s: float | None
+    estimate: Estimate,
+    own: Mapping[str, Any],
+    *,
+    nodes: int,
+    host_link_bytes_per_s: float | None,
+    network_bytes_per_s: float | None = None,
 ) -> Checkpoint:
-    """Times of a checkpoint by the fields of `PLAN` in `own`; the host link's rate is None where it is not known.
+    """Times of a checkpoint by the fields of `PLAN` in `own`; a rate is None where it is not known.
 
-    The copy to the host runs at the link's published rate; without a known link it takes no time.
+    The copy to the host runs at the link's published rate; without a known link it takes no time. A neighbour's copy
+    goes over the network of a node.
 
     Raises:
         UsageError: in a neighbour's memory with one node.
@@ -62,7 +68,8 @@ def checkpoint_of(
             "checkpoint is memory on one node, expected two nodes or more: a neighbour holds the copy"
         )
     copy_s = device / host_link_bytes_per_s if host_link_bytes_per_s else 0.0
-    per_node = own.get("storage_bandwidth") or NODE_STORAGE_BYTES_PER_S
+    usual = network_bytes_per_s if mode == "memory" else None
+    per_node = own.get("storage_bandwidth") or usual or NODE_STORAGE_BYTES_PER_S
     node_bytes = device * min(estimate.cluster.gpus_per_node, estimate.parallelism.world_size)
     shared_s = total / total_bytes_per_s if total_bytes_per_s and mode != "memory" else 0.0
     storage_s = max(node_bytes / per_node, shared_s)

@@ -13,6 +13,7 @@ from kernelcast.plan.failures import FailureRate, people_detection, rate_of, sta
 from kernelcast.plan.fields import DETECTION_S, PLAN, REPAIR_S, REPLACEMENT_S
 from kernelcast.plan.run import Run, expected, with_best_interval
 from kernelcast.plan.simulation import Draws
+from kernelcast.runtime.answers.collective_times import collective_source
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import KernelcastError, UsageError, unknown_field
@@ -20,7 +21,7 @@ from kernelcast.runtime.estimate.defaults import host_link_bytes_per_s
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.estimate.step_spread import RUNS_STD, StepSpread, spread_of
-from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.devices import Device, device_named
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.by_fields import read_question_fields
 from kernelcast.runtime.intent.goals import Wish
@@ -33,7 +34,15 @@ _FIRST_STEP = 0.05
 _Z95 = 1.645
 _S_PER_DAY = 86_400.0
 _MOST_ROUNDS = 5
-_MOST_FAILURES = 100_000
+_MOST_SIMULATED = 200_000_000
+"""Failures of all simulated runs: some seconds, for which a server's thread is kept."""
+# Fields that change nothing without another, or with another (None) or one value of it.
+_ONLY_WITH = {"elastic": "spares", "repair": "spares", "maintenance": "maintenance_every"}
+_IDLE_WITH = (
+    ("detection", "restarted_by", "people"),
+    ("storage_total", "checkpoint", "memory"),
+    ("price", "node_month_price", None),
+)
 
 
 def plan(
@@ -62,11 +71,12 @@ def plan(
         DataError: no layout is valid, fits, has an answer, or is fast enough.
     """
     own = read_plan({name: value for name, value in fields.items() if name in PLAN})
-    found, fabric, values = read_question_fields(
+    estimator, found, fabric, values = read_question_fields(
         estimator,
         model,
         {name: value for name, value in fields.items() if name not in PLAN},
         (*REQUEST, *MEMORY),
+        is_open=gpus is not None or deadline_s is not None,
     )
 
     def estimated(wish: Wish) -> Estimate:
@@ -107,10 +117,13 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
         found = f"{' and '.join(given)} are" if given else "none of tokens, samples and steps is"
         raise UsageError(f"{found} given, expected one of them")
     Wish.of_data(own)
-    if own.get("elastic") and "spares" not in own:
-        raise UsageError("elastic is given without spares, expected both")
-    if own.get("restarted_by") == "people" and "detection" in own:
-        raise UsageError("detection is given with restarted_by people, expected one of them")
+    for name, other in _ONLY_WITH.items():
+        if own.get(name) and other not in own:
+            raise UsageError(f"{name} is given without {other}, expected both")
+    for name, other, idle in _IDLE_WITH:
+        if name in own and other in own and idle in (None, own[other]):
+            found = other if idle is None else f"{other} {idle}"
+            raise UsageError(f"{name} is given with {found}, expected one of them")
     return own
 
 
@@ -130,10 +143,6 @@ def plan_of(
         UsageError: the run makes no progress, more spares than nodes, or as `Run.check`.
     """
     layout = estimate.parallelism
-    data = Wish.of_data(own)
-    steps = (
-        own.get("steps") or data.steps(layout.samples_per_update, layout.sample_length(estimate.model)) or 1
-    )
     per_node = min(estimate.cluster.gpus_per_node, layout.world_size)
     nodes = math.ceil(layout.world_size / per_node)
     spares = own.get("spares", 0)
@@ -141,34 +150,25 @@ def plan_of(
         raise UsageError(f"spares is {spares}, expected at most the {nodes} nodes of the run")
     spread = spread or spread_of(layout.world_size)
     used = rate or _rate(estimate, own, without)
-    is_by_people = own.get("restarted_by") == "people"
-    usual_s, scatter = people_detection(without=without) if is_by_people else (DETECTION_S, None)
-    host_link = host_link_bytes_per_s(estimator.bundle)
-    checkpoint = checkpoint_of(estimate, own, nodes=nodes, host_link_bytes_per_s=host_link)
+    checkpoint = _checkpoint(estimator, estimate, own, nodes, fabric)
     step_s = estimate.step_time_s * spread.mean
-    restart = Restart(
-        detection_s=own.get("detection", usual_s),
-        replacement_s=own.get("replacement", REPLACEMENT_S),
-        startup_s=own.get("startup", spread.start_s),
-        loading_s=checkpoint.load_s,
-        first_steps_s=_FIRST_STEP * step_s,
-    )
+    restart, scatter = _restart(own, spread, checkpoint, step_s, without)
     failures_per_s = used.per_s(nodes=nodes, gpus_per_node=per_node)
     short, short_s, ratio = _shortage(estimator, estimate, own, failures_per_s, restart, fabric)
+    count = own.get("simulations", PLAN["simulations"].default)
     run = _run(
         own,
         checkpoint,
         restart,
-        steps=steps,
+        simulations=count,
+        steps=own.get("steps") or _steps_of_data(own, estimate),
         step_s=step_s,
         failures_per_s=failures_per_s,
         shape=used.shape,
         short_probability=short,
         short_s=short_s,
     )
-    count = own.get("simulations", PLAN["simulations"].default)
-    seed = own.get("seed", 0)
-    device = None if estimate.peak is None else device_named(estimate.peak.device)
+    seed, device = own.get("seed", 0), _device(estimate)
     return Plan(
         estimate=estimate,
         run=run,
@@ -189,7 +189,54 @@ def plan_of(
     )
 
 
-def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **others: Any) -> Run:
+def _steps_of_data(own: Mapping[str, Any], estimate: Estimate) -> int:
+    layout = estimate.parallelism
+    return Wish.of_data(own).steps(layout.samples_per_update, layout.sample_length(estimate.model)) or 1
+
+
+def _checkpoint(
+    estimator: Estimator,
+    estimate: Estimate,
+    own: Mapping[str, Any],
+    nodes: int,
+    fabric: FabricChoice | None,
+) -> Checkpoint:
+    return checkpoint_of(
+        estimate,
+        own,
+        nodes=nodes,
+        host_link_bytes_per_s=host_link_bytes_per_s(estimator.bundle),
+        network_bytes_per_s=_network_bytes_per_s(estimator, fabric),
+    )
+
+
+def _device(estimate: Estimate) -> Device | None:
+    return None if estimate.peak is None else device_named(estimate.peak.device)
+
+
+def _restart(
+    own: Mapping[str, Any],
+    spread: StepSpread,
+    checkpoint: Checkpoint,
+    step_s: float,
+    without: Collection[str],
+) -> tuple[Restart, float | None]:
+    """What passes until the next step, and the scatter of the logarithm of people's detection."""
+    is_by_people = own.get("restarted_by") == "people"
+    usual_s, scatter = people_detection(without=without) if is_by_people else (DETECTION_S, None)
+    restart = Restart(
+        detection_s=own.get("detection", usual_s),
+        replacement_s=own.get("replacement", REPLACEMENT_S),
+        startup_s=own.get("startup", spread.start_s),
+        loading_s=checkpoint.load_s,
+        first_steps_s=_FIRST_STEP * step_s,
+    )
+    return restart, scatter
+
+
+def _run(
+    own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, *, simulations: int, **others: Any
+) -> Run:
     """The run, with the best interval between checkpoints where none is given."""
     run = Run(
         interval_steps=own.get("checkpoint_every", 1),
@@ -207,9 +254,11 @@ def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **oth
     )
     if "checkpoint_every" not in own:
         run = with_best_interval(run)
-    if (failures := expected(run).failures) > _MOST_FAILURES:
+    most = _MOST_SIMULATED / simulations
+    if (failures := expected(run).failures) > most:
         raise UsageError(
-            f"the run fails {failures:,.0f} times, expected at most {_MOST_FAILURES:,}: fewer tokens or failures"
+            f"the run fails {failures:,.0f} times in each of {simulations:,} simulations, expected at most {most:,.0f}:"
+            " fewer tokens, failures or simulations"
         )
     return run
 
@@ -217,8 +266,15 @@ def _run(own: Mapping[str, Any], checkpoint: Checkpoint, restart: Restart, **oth
 def _rate(estimate: Estimate, own: Mapping[str, Any], without: Collection[str]) -> FailureRate:
     if "failure_rate" in own:
         return stated_rate(own["failure_rate"])
-    device = None if estimate.peak is None else device_named(estimate.peak.device)
+    device = _device(estimate)
     return rate_of(None if device is None else device.architecture, without=without)
+
+
+def _network_bytes_per_s(estimator: Estimator, fabric: FabricChoice | None) -> float | None:
+    """What the cards of a node usually reach together, in one direction; None without a described network."""
+    source = collective_source(estimator.predictor, fabric)
+    between = None if source is None or source.fabric is None else source.fabric.between
+    return None if between is None else between.efficiency * between.cards * between.bytes_per_s
 
 
 def _shortage(

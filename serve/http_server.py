@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import uvicorn
 
@@ -176,14 +176,7 @@ class Server(uvicorn.Server):
         yield
 
 
-async def serving(
-    asgi: Any,
-    limits: Limits,
-    listening: socket.socket,
-    started: Callable[[], None],
-    *,
-    lifespan: Literal["on", "off"] = "off",
-) -> None:
+async def serving(asgi: Any, limits: Limits, listening: socket.socket, started: Callable[[], None]) -> None:
     """Answer requests on a socket until SIGTERM or SIGINT, which let running requests finish.
 
     `started` is called when requests are answered from now on. Sets the interpreter's interval of switching threads.
@@ -193,7 +186,7 @@ async def serving(
         loop="asyncio",
         http=connection_of(limits),  # h11: slower than httptools, which takes request heads of any size
         ws="none",
-        lifespan=lifespan,
+        lifespan="off",
         interface="asgi3",
         log_config=None,
         log_level="error",

@@ -105,6 +105,9 @@ class PredictorRecord(Record):
     role: str = ""  # set if it was trained for one role only
 
 
+_MOST_NODE_S, _MOST_GPUS = 1e17, 10**7  # a stranger's row cannot turn a fit into infinities
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureLog(Record):
     """What one log says of jobs: node-days, failures by cause, and node-seconds of each job.
@@ -128,9 +131,14 @@ class FailureLog(Record):
 
     def __post_init__(self) -> None:
         Record.__post_init__(self)
-        if self.failures != len(self.failed_s) or self.node_days < 0 or self.gpus_per_node < 1:
+        times = (self.node_days, *self.failed_s, *self.ended_s)
+        are_possible = (
+            all(0 <= one <= _MOST_NODE_S for one in times) and 1 <= self.gpus_per_node <= _MOST_GPUS
+        )
+        if self.failures != len(self.failed_s) or not are_possible:
             raise UsageError(
-                "failure log: expected as many failed_s as failures, node_days from 0, gpus_per_node from 1"
+                f"failure log: expected as many failed_s as failures, times from 0 to {_MOST_NODE_S:g}, gpus_per_node"
+                f" from 1 to {_MOST_GPUS:,}"
             )
 
 
@@ -154,5 +162,8 @@ class StepTimes(Record):
 
     def __post_init__(self) -> None:
         Record.__post_init__(self)
-        if not self.times_s or min(self.times_s) <= 0 or self.gpus < 1:
-            raise UsageError("step times: expected at least one time above 0, and one GPU or more")
+        possible = 0 < min(self.times_s, default=0.0) <= max(self.times_s, default=0.0) <= _MOST_NODE_S
+        if not (possible and 1 <= self.gpus <= _MOST_GPUS):
+            raise UsageError(
+                f"step times: expected times above 0, to {_MOST_NODE_S:g} s, and 1 to {_MOST_GPUS:,} GPUs"
+            )

@@ -107,4 +107,4 @@ def _effects(
 def _changed(before: list[float | None], after: list[float | None]) -> int:
     """Steps that differ by more than the order of a sum."""
     pairs = zip(before, after, strict=True)
-    return sum(not (one == other or math.isclose(one or 0, other or 0, rel_tol=1e-6)) for one, other in pairs)
+    return sum(not math.isclose(one or 0, other or 0, rel_tol=1e-6) for one, other in pairs)

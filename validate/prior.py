@@ -76,8 +76,7 @@ class PointsErrors:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "points": self.points,
-            "way": self.way,
+            **plain_values(self, "points", "way"),
             "median_error": float(np.median(self.of_directions)),
             "mean_error": float(np.mean(self.of_directions)),
             "median_role_error": float(np.median(self.of_roles)),

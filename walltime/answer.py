@@ -15,7 +15,7 @@ from kernelcast.runtime.answers.warnings import Cause
 from kernelcast.runtime.catalogue import SCHEME, hardware_named
 from kernelcast.runtime.dataclass import asdict, dataclass
 from kernelcast.runtime.frameworks.slurm import Allocation
-from kernelcast.runtime.frameworks.software import choose_software
+from kernelcast.runtime.frameworks.software import Chosen, choose_software
 from kernelcast.runtime.intent.goals import Wish
 from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import DATA
@@ -130,12 +130,7 @@ def answer(
     described = None if read is None else read.model
     _check_complete(settings, needs_model=described is None)
     with settings.blamed():
-        named = None if "bundle" in settings else settings.text("hardware")
-        chosen = choose_software(
-            {name: one.value for name, one in settings.given.items()},
-            hardware=() if named is None else (named,),
-            file=None if read is None else read.framework,
-        )
+        chosen = _software(settings, None if read is None else read.framework)
         asked = read_request(chosen.values)
         layout: Parallelism = asked["parallelism"]
         given.check(layout)
@@ -151,17 +146,7 @@ def answer(
     with settings.blamed():
         estimator = load(bundle) if chosen.stack is None else load(bundle).with_stack(chosen.stack)
         estimate = estimator.predict(model=model, fabric=fabric, **asked)
-        data = Wish.of_data({name: settings.value(name) for name in DATA})
-        steps = data.steps(layout.samples_per_update, layout.sample_length(model))
-        steps = steps or settings.whole("steps") or 1
-        found = walltime(
-            steps=steps,
-            step=_step_time(estimate, steps),
-            overheads=overheads,
-            margin=settings.number("margin", DEFAULT_MARGIN),
-            max_time_s=settings.number("max_time", 0.0) or None,
-        )
-        _check_sane(found, estimate)
+        found = _walltime(settings, estimate, overheads)
         _check_nodes(given, estimate)
     price = settings.value("price")
     nodes = given.nodes or -(-layout.world_size // estimate.cluster.gpus_per_node)
@@ -194,6 +179,30 @@ def _with_script(
 
     read = script_layout(script.text, script.name, settings, find_model, job.folder)
     return (settings, None) if read is None else (merge(settings.given, read.given), read)
+
+
+def _software(settings: Settings, file: str | None) -> Chosen:
+    """The software of the settings, or of the script's framework."""
+    named = None if "bundle" in settings else settings.text("hardware")
+    given = {name: one.value for name, one in settings.given.items()}
+    return choose_software(given, hardware=() if named is None else (named,), file=file)
+
+
+def _walltime(settings: Settings, estimate: Estimate, overheads: Overheads) -> Walltime:
+    """The time of all steps."""
+    layout = estimate.parallelism
+    data = Wish.of_data({name: settings.value(name) for name in DATA})
+    steps = data.steps(layout.samples_per_update, layout.sample_length(estimate.model))
+    steps = steps or settings.whole("steps") or 1
+    found = walltime(
+        steps=steps,
+        step=_step_time(estimate, steps),
+        overheads=overheads,
+        margin=settings.number("margin", DEFAULT_MARGIN),
+        max_time_s=settings.number("max_time", 0.0) or None,
+    )
+    _check_sane(found, estimate)
+    return found
 
 
 def _check_sane(found: Walltime, estimate: Estimate) -> None:

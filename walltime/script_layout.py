@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.frameworks.accelerate import MODEL_NAME
 from kernelcast.runtime.frameworks.layout_files import line_of, read_layout_text
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.model import FoundModel
@@ -53,7 +52,9 @@ def script_layout(
         return None
     model_given = dict[str, Given]()
     if "model" not in settings and file.model_name is not None:
-        model_given["model"] = Given(value=file.model_name, origin=_place(name, line_of(MODEL_NAME, text)))
+        model_given["model"] = Given(
+            value=file.model_name, origin=_place(name, line_of(file.model_key, text))
+        )
         settings = merge(settings.given, model_given)
     found = find_model(settings) if "model" in settings else FoundModel(model=file.model())
     length = settings.whole("sequence_length") or file.sequence_length()
@@ -62,8 +63,10 @@ def script_layout(
     fields, notes, sources = file.request(found.model, of_request)
     lines = {one.field: one.line for one in reversed(sources)}
     values = fields if file.name is None else {"framework": file.name, **fields}
-    if not {"steps", "tokens", "samples"} & settings.given.keys() and (steps := file.steps()) is not None:
-        values["steps"], lines["steps"] = steps, line_of(file.framework.steps, text)
+    trained = None if {"steps", "tokens", "samples"} & settings.given.keys() else file.trained()
+    if trained is not None:
+        field, count, key = trained
+        values[field], lines[field] = count, line_of(key, text)
     title = file.framework.title
     given = {
         key: Given(value=value, origin=_place(name, lines.get(key), title))
@@ -73,7 +76,7 @@ def script_layout(
     left = [
         text
         for key, text in zip(file.unread_keys, file.unread, strict=True)
-        if "steps" not in values or key != file.framework.steps
+        if trained is None or key != trained[2]
     ]
     unread = (f"{name}: not read ({len(left)}): {', '.join(left)}",) if left else ()
     said = tuple(f"{name}: {note}" for note in notes)

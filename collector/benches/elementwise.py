@@ -7,18 +7,14 @@ from torch import Tensor
 from kernelcast.collector.benches.bench import Bench, Place, Point
 from kernelcast.collector.functions.transformer import add_bias, token_loss
 from kernelcast.collector.functions.transformer import swiglu as swiglu_of
-from kernelcast.collector.functions.vocabulary_parallel import (
-    local_rows,
-    mask_rows,
-    vocabulary_parallel_embedding,
-)
+from kernelcast.collector.functions.vocabulary_parallel import local_rows, mask_rows
 
 
 def embedding(point: Point, place: Place) -> Bench:
     """Lookup in the local rows; the gradient is dense: zeros, a scatter-add, and an addition to `.grad`."""
     tokens, vocabulary, d = point.vector
     ids, weight = place.indices(vocabulary, 1, tokens), place.parameter(vocabulary, d)
-    return Bench(lambda: vocabulary_parallel_embedding(ids, weight, None), [], [weight])
+    return Bench(lambda: F.embedding(ids, weight), [], [weight])
 
 
 def embedding_mask(point: Point, place: Place) -> Bench:

@@ -51,7 +51,8 @@ def rendezvous(environment: Mapping[str, str], *, nodes: int) -> str:
     """
     address = environment.get("MASTER_ADDR", "")
     if not address:
-        address = "127.0.0.1" if nodes == 1 else _address(first_host(_node_list(environment)))
+        listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+        address = "127.0.0.1" if nodes == 1 else _address(first_host(listed))
     port = environment.get("MASTER_PORT") or str(_port(environment))
     return tcp(address, port)
 
@@ -60,10 +61,6 @@ def tcp(address: str, port: str) -> str:
     """Torch's init_method for an address; IPv6 addresses are put in brackets."""
     host = f"[{address}]" if ":" in address and not address.startswith("[") else address
     return f"tcp://{host}:{port}"
-
-
-def _node_list(environment: Mapping[str, str]) -> str:
-    return environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
 
 
 def first_host(node_list: str) -> str:

@@ -1,4 +1,4 @@
-"""Embedding and loss on a shard of the vocabulary under tensor parallelism (arXiv 1909.08053, section 3).
+"""Masks and loss on a shard of the vocabulary under tensor parallelism (arXiv 1909.08053, section 3).
 
 Every device holds `rows` rows of the embedding matrix, or columns of the logits, starting at row `first_row` of the
 vocabulary. Without a process group nothing is summed over devices: one device's work is measured that way, and a shard
@@ -9,24 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
-
-
-def vocabulary_parallel_embedding(
-    ids: Tensor, weight: Tensor, first_row: int | None, group: dist.ProcessGroup | None = None
-) -> Tensor:
-    """Rows of weight [rows, d] for ids [b, l] → [b, l, d]; ids of other shards give zeros before the sum over `group`.
-
-    With `first_row` None, `weight` is the whole vocabulary and no id is masked, as Megatron does on one device.
-    """
-    if first_row is None:
-        return F.embedding(ids, weight)
-    local, elsewhere = local_rows(ids, first_row, weight.shape[0])
-    out = mask_rows(F.embedding(local, weight), elsewhere)
-    if group is not None:
-        out = _SumForward.apply(out, group)  # type: ignore[no-untyped-call]
-    return out
 
 
 def local_rows(ids: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
@@ -85,17 +68,3 @@ class _CrossEntropy(torch.autograd.Function):
         softmax.scatter_add_(-1, local, (~elsewhere).to(softmax.dtype).neg_().unsqueeze(-1))
         softmax.mul_(gradients[0].unsqueeze(-1))
         return softmax.to(ctx.dtype), None, None, None
-
-
-class _SumForward(torch.autograd.Function):
-    """Sum over a group forward, nothing backward: every device continues with the same activations."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.mark_dirty(x)
-        dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None

@@ -101,13 +101,15 @@ def _software(device: torch.device, threads: int, processes: int) -> SoftwareFin
     environment = tuple(f"{name}={os.environ[name]}" for name in _TUNING_VARIABLES if name in os.environ)
     if device.type == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        # With it attention is another kernel than torch's.
+        flash_attn = (f"flash-attn={found}",) if (found := flash_attn_version()) else ()
         return SoftwareFingerprint(
             torch=torch.__version__,
             driver=driver_version(),
             cuda=torch.version.cuda or torch.version.hip or "",
             cudnn=str(cudnn or ""),
             nccl=".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
-            environment=(*environment, cache_state.SETTING, *_flash_attn()),
+            environment=(*environment, cache_state.SETTING, *flash_attn),
         )
     settings = {
         cache_state.SETTING: True,
@@ -120,11 +122,6 @@ def _software(device: torch.device, threads: int, processes: int) -> SoftwareFin
         cpu_libraries=_cpu_libraries(),
         environment=(*environment, *(setting for setting, is_so in settings.items() if is_so)),
     )
-
-
-def _flash_attn() -> tuple[str, ...]:
-    """Empty without flash-attn; with it attention is another kernel than torch's."""
-    return (f"flash-attn={found}",) if (found := flash_attn_version()) else ()
 
 
 def _cpu_libraries() -> tuple[str, ...]:

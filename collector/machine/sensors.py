@@ -94,7 +94,8 @@ class CpuSensors:
 
     def __init__(self, cores: Sequence[int] = (), *, root: Path = _ROOT) -> None:
         self._root = root
-        self._cores = tuple(cores) or _allowed_cores()
+        has_affinity = hasattr(os, "sched_getaffinity")
+        self._cores = tuple(cores) or (tuple(sorted(os.sched_getaffinity(0))) if has_affinity else ())
         self._meter = PowerMeter(self._energy_j)
 
     def read(self) -> Reading:
@@ -154,10 +155,6 @@ def sensors_of(device: torch.device, cores: Sequence[int] = ()) -> Sensors:
 def _mean(values: Iterable[float | None]) -> float | None:
     found = [value for value in values if value is not None]
     return round(sum(found) / len(found), 1) if found else None
-
-
-def _allowed_cores() -> tuple[int, ...]:
-    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 def _cells(block: str) -> dict[str, str]:

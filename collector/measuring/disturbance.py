@@ -131,16 +131,11 @@ def mean_reference_us(before: _Moment, after: _Moment) -> float:
     return (before.reference_us + after.reference_us) / 2
 
 
-def _cpu_line() -> list[str]:
-    try:
-        return _STAT.read_text().splitlines()[0].split()
-    except (OSError, IndexError):  # other systems
-        return []
-
-
 def _stolen_seconds() -> float:
-    cells = _cpu_line()
-    return int(cells[_STEAL_COLUMN]) / _TICKS_PER_SECOND if len(cells) > _STEAL_COLUMN else 0.0
+    try:
+        return int(_STAT.read_text().splitlines()[0].split()[_STEAL_COLUMN]) / _TICKS_PER_SECOND
+    except (OSError, IndexError):  # other systems
+        return 0.0
 
 
 def _cores() -> int:

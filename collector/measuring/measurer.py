@@ -46,8 +46,8 @@ class Measurer(Closeable):
     """Measures points on one place while `processes` − 1 companions run; close it, or use it in a with statement.
 
     Before the first point of an operator, ten iterations of its largest shape among `points` warm up. Points whose
-    tensors need more than `memory_bytes` (0: the memory of each process here) are never built: where a CPU's memory is
-    short, the system would end this process without a message.
+    tensors need more memory than each process has here are never built: where a CPU's memory is short, the system would
+    end this process without a message.
 
     Under sustained `load` (load.py) the device computes for `effort.settle_seconds` before the first point, and all
     cores of a CPU until it is closed.
@@ -66,7 +66,6 @@ class Measurer(Closeable):
         processes: int = 1,
         effort: Effort | None = None,
         points: Iterable[Point] = (),
-        memory_bytes: int = 0,
         load: Load = Load.BURST,
     ) -> None:
         self._place, self._dtype = place, dtype
@@ -82,7 +81,7 @@ class Measurer(Closeable):
         )
         is_alone = not (on_cpu and load.is_sustained)
         self._busy_cores = BusyCores(() if is_alone else other_cores(processes, threads=threads))
-        self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
+        self._memory_bytes = memory_of_each_bytes(place.device, processes)
         self._cold = _largest(point for point in points if not self._lacks_memory(point))
         with bound(self._cores):  # also binds the threads that torch starts with the first product
             self._watch = Watch(place)

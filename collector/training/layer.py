@@ -268,10 +268,10 @@ def _embedding(layer: Layer, op: Op, ids: Tensor) -> Any:
     """Hidden states of this shard's tokens; with other shards, the mask of their tokens too."""
     weight, shard = layer.weights[op.name], layer.shard
     if shard.group is None:
-        return vocabulary_parallel.vocabulary_parallel_embedding(ids, weight, None)
+        return F.embedding(ids, weight)
     with operator_mark("embedding_mask"):
         local, elsewhere = vocabulary_parallel.local_rows(ids, shard.index * weight.shape[0], weight.shape[0])
-    return vocabulary_parallel.vocabulary_parallel_embedding(local, weight, None), elsewhere
+    return F.embedding(local, weight), elsewhere
 
 
 def _activation(run: Callable[[Tensor], Tensor]) -> Run:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernelcast.runtime.answers.onnx_runtime import open_session, run_graph
+from kernelcast.runtime.answers.onnx_runtime import IS_FUSED, open_session, run_graph
 from kernelcast.runtime.bundle.calibration import Factors
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.graph import Graph, check_graph
@@ -30,8 +30,8 @@ LONGEST_US = 100 * 365.25 * 86_400e6
 _SHORTEST_US = 1e-10  # light crosses 30 nm
 _MOST_LEVELS = 256
 _USUAL_ELEMENT_BYTES = 2
-_RUNS_BY_NUMPY = 16
-"""Runs of a graph by numpy before a session is opened, which is twice as fast for few rows and takes longer to open."""
+_RUNS_BY_NUMPY, _ROWS_BY_NUMPY = 16, 1024
+"""Runs of a graph by numpy, and rows of one, before a session is opened: five times as fast, and takes 3 to 30 ms."""
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
 # Asked at once: what a graph may compute for each row is limited, so this limits its memory (MAX_COLUMNS: 256 MiB).
 _MOST_ROWS = 1 << 14
@@ -181,7 +181,7 @@ class Predictor:
 
     def _run(self, key: Key, vectors: Sequence[Vector]) -> list[Answer]:
         operator, direction = key
-        run = self._runner(key)
+        run = self._runner(key, len(vectors))
         asked = np.array(vectors, dtype=np.float32)
         # Rows left over from full blocks are added up in another order, and differ in the last bits:
         # padded, an answer does not depend on what else is asked with it.
@@ -208,15 +208,15 @@ class Predictor:
             answers = carried_over(answers, carried_us / answers[:, 0], widths)
         return list(map(tuple, answers.tolist()))
 
-    def _runner(self, key: Key) -> Callable[[NDArray[np.float32]], Sequence[NDArray[np.float32]]]:
-        """What runs the model on rows: numpy at first, a session once it is asked often."""
+    def _runner(self, key: Key, rows: int) -> Callable[[NDArray[np.float32]], Sequence[NDArray[np.float32]]]:
+        """What runs the model on a number of rows: numpy at first, a session once it is asked often, or for many."""
         file = self.bundle.entries[key].file
         with self._lock:
             if file not in self._sessions:
                 if file not in self._graphs:
                     self._graphs[file] = [self._checked(key), 0]
                 graph, self._graphs[file][1] = self._graphs[file][0], self._graphs[file][1] + 1
-                if self._graphs[file][1] <= _RUNS_BY_NUMPY:
+                if IS_FUSED and self._graphs[file][1] <= _RUNS_BY_NUMPY and rows <= _ROWS_BY_NUMPY:
                     return partial(_by_numpy, graph)
         session = self._session(key)
         return lambda rows: session.run(OUTPUT_NAMES, {INPUT_NAME: rows})

@@ -26,7 +26,7 @@ from kernelcast.runtime.estimate.doubts import (
 from kernelcast.runtime.estimate.step_spread import StepSpread, spread_of
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
@@ -344,30 +344,21 @@ class Estimate:
         memory = self.memory
         return {
             "format": ESTIMATE_FORMAT,
-            "step_time_s": self.step_time_s,
-            "interval_s": None if self.interval_s is None else list(self.interval_s),
-            **values_of(self, "timeline", "bubble_share", "tokens_per_s", "model_flops"),
+            **plain_values(self, "step_time_s", "interval_s", "timeline", "bubble_share", "tokens_per_s"),
+            "model_flops": self.model_flops,
             "tflops_per_device": self.flops_per_s_per_device / 1e12,
-            **values_of(self, "mfu", "hfu"),
-            "peak": None if self.peak is None else self.peak.to_dict(),
-            "components": self.components.to_dict(),
-            "layer_counts": list(self.layer_counts),
-            "stages": [stage.to_dict() for stage in self.stages],
+            **plain_values(self, "mfu", "hfu", "peak", "components", "layer_counts", "stages"),
             "memory": {
-                **values_of(memory, "gpu_memory_bytes", "source", "reserved_bytes"),
-                "communicators": dict(memory.communicators),
-                "largest_bytes": memory.largest_bytes,
-                "interval_bytes": None if (interval := memory.interval_bytes) is None else list(interval),
-                **values_of(memory, "margin_bytes", "fits", "fit_verdict", "fit_probability"),
+                **plain_values(memory, "gpu_memory_bytes", "source", "reserved_bytes", "communicators"),
+                **plain_values(memory, "largest_bytes", "interval_bytes", "margin_bytes"),
+                **values_of(memory, "fits", "fit_verdict", "fit_probability"),
                 "stages": [
                     {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}
                     for stage in memory.stages
                 ],
             },
             "operators": [_row_values(row) for row in self._rows()],
-            "known": self.known.to_dict(),
-            "step_spread": None if (spread := self.spread) is None else spread.to_dict(),
-            "energy": None if (energy := self.energy) is None else energy.to_dict(),
+            **plain_values(self, known="known", step_spread="spread", energy="energy"),
             **self.warning_values(),
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
             "parallelism": {
@@ -376,11 +367,8 @@ class Estimate:
                 "global_batch": self.parallelism.samples_per_update,
                 "bucket_entries": self.bucket_entries,
             },
-            "cluster": {"gpus_per_node": self.cluster.gpus_per_node, "source": self.cluster_source},
-            "concurrency": {
-                "processes_per_node": self.processes_per_node,
-                "answered_with": list(self.answered_with),
-            },
+            "cluster": values_of(self, "cluster.gpus_per_node", source="cluster_source"),
+            "concurrency": plain_values(self, "processes_per_node", "answered_with"),
             "provenance": self.provenance.to_dict(),
         }
 

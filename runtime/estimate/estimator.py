@@ -9,7 +9,9 @@ from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question, question
+import numpy as np
+
+from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.answers.predictor import ANSWER_BYTES, Predictor
 from kernelcast.runtime.answers.uncertainty import (
@@ -51,9 +53,11 @@ from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, MEMORY, OP
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.decomposition import Decomposition
-from kernelcast.runtime.step.op import Call
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kernelcast.runtime.estimate.engine import Engine
     from kernelcast.runtime.stack import Stack
 
 _US_PER_S = 1e6
@@ -229,78 +233,75 @@ class Estimator:
         fabric: FabricChoice | None,
     ) -> Estimate:
         asked = AskedStep.of(self.predictor, model, parallelism, cluster, bucket_entries, timeline, fabric)
-        parallelism, factors, used = asked.parallelism, asked.factors, asked.cluster
-        parts = asked.decomposed()
+        layout, parts = asked.parallelism, asked.decomposed()
         # Configuration 0 is the estimate, the others are its random draws.
-        draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
+        draws = draws_for(timeline, layout.chunks) if with_interval else 0
         answers = asked.times(draws=draws, with_warnings=True)
         engine = asked.engine_of(answers, draws=draws)
         step = asked.configuration(engine, answers)
         found_us = step.times(timeline)
-        steps_s = found_us.step_us / _US_PER_S
+        steps_s = self._scattered(asked, engine, found_us.step_us / _US_PER_S)
         step_time_s = float(steps_s[0])
-        if draws:
-            errors = self.step_errors.of(timeline)
-            steps_s[1:] = around(step_time_s, steps_s[1:], factors, errors)
-            kind = step_kind(model, parallelism)
-            spread = unexplained(factors, draws, errors, kind, self._devices, is_carried=self._is_carried)
-            if self.stack is not None:
-                from kernelcast.runtime.estimate.exposed_draws import exposed_draws
-
-                step_us = float(found_us.step_us[0])
-                spread = spread * exposed_draws(
-                    self.stack, engine, parallelism, timeline, step_us=step_us, draws=draws
-                )
-            steps_s[1:] *= spread
-
-        def time_us(call: Call) -> float:
-            """The time of one call; 0 where it is left out of the sum."""
-            return answers.asked.answers.get(question(call), (0.0,))[0]
-
+        found, time_us = answers.asked, answers.asked.time_us
         return Estimate(
             step_time_s=step_time_s,
             interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
             timeline=timeline,
             bubble_share=bubble_share(step, float(found_us.pipeline_us[0])),
-            tokens_per_s=parallelism.samples_per_update * parallelism.sample_length(model) / step_time_s,
+            tokens_per_s=layout.samples_per_update * layout.sample_length(model) / step_time_s,
             components=components_of(parts, step, time_us),
             stages=tuple(stages_of(parts, step, time_us)),
-            memory=device_memory(self.bundle, model, parallelism, *memory),
-            concerned=MappingProxyType(
-                self._concerned(answers.asked, parts, asked.processes, self._devices_per_node(asked))
-            ),
+            memory=device_memory(self.bundle, model, layout, *memory),
+            concerned=MappingProxyType(self._concerned(asked, found, parts)),
             model=model,
-            parallelism=parallelism,
-            cluster=used,
+            parallelism=layout,
+            cluster=asked.cluster,
             cluster_source=asked.cluster_source,
             processes_per_node=asked.processes,
-            answered_with=self._answered_with(asked.processes, answers.asked.sources.values()),
+            answered_with=self._answered_with(asked.processes, found.sources.values()),
             bucket_entries=bucket_entries,
             peak=peak_of_step(self._peak, parts),
             provenance=replace(
                 self._provenance[timeline],
                 collectives=None if asked.over is None else asked.over.use,
-                data=self._data(answers.asked.sources.values()),
+                data=self._data(found.sources.values()),
             ),
             parts=parts,
-            answers=MappingProxyType(answers.asked.answers),
+            answers=MappingProxyType(found.answers),
             durations=first_alone(step.durations),
         )
 
+    def _scattered(
+        self, asked: AskedStep, engine: Engine, steps_s: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The step's time and its draws, float64 [1 + draws], these with the errors of measured steps."""
+        draws = len(steps_s) - 1
+        if not draws:
+            return steps_s
+        step_s, timeline = float(steps_s[0]), asked.timeline
+        errors = self.step_errors.of(timeline)
+        kind = step_kind(asked.model, asked.parallelism)
+        spread = unexplained(asked.factors, draws, errors, kind, self._devices, is_carried=self._is_carried)
+        if self.stack is not None:
+            from kernelcast.runtime.estimate.exposed_draws import exposed_draws
+
+            spread = spread * exposed_draws(
+                self.stack, engine, asked.parallelism, timeline, step_us=step_s * _US_PER_S, draws=draws
+            )
+        scattered = around(step_s, steps_s[1:], asked.factors, errors) * spread
+        return np.concatenate([steps_s[:1], scattered])
+
     def _concerned(
-        self,
-        asked: OperatorTimes,
-        parts: Decomposition,
-        processes: int,
-        nodes: Iterable[AnswerWarning],
+        self, step: AskedStep, asked: OperatorTimes, parts: Decomposition
     ) -> dict[AnswerWarning, frozenset[Question]]:
         """Warnings of the step, each with the questions that it concerns."""
         collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
         computing = frozenset(asked.answers) - collectives
         updates = frozenset(one for one in asked.answers if one[0][0] == "adam")
-        layout, entries = parts.parallelism, self.predictor.at(processes).bundle.entries
+        layout, processes = step.parallelism, step.processes
+        entries = self.predictor.at(processes).bundle.entries
         of_step = (
-            *((one, collectives) for one in nodes),
+            *((one, collectives) for one in self._devices_per_node(step)),
             (devices_warning(layout.world_size), frozenset(asked.answers)),
             (optimizer_warning(layout), updates),
             (offload_warning(layout, host_link_bytes_per_s(self.bundle)), updates),

@@ -11,7 +11,7 @@ from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import UsageError, alternatives, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.json_text import plain_values, values_of
-from kernelcast.runtime.operators import OPERATORS, Direction, role_name
+from kernelcast.runtime.operators import OPERATORS, Direction, Vector, role_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,35 +140,15 @@ def _explain(
     assert source is not None  # it was answered
     assert entry is not None
     source_vector, factor = source.asked(vector, entry)
-    ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
-    outside = {one.feature for one in exceeded(entry, source_vector)}
+    features, elements = _asked_features(entry, source_vector)
     time_us, low_us, high_us = estimate.answers[asked]
     return Explanation(
         operator=key[0],
         role=role,
         direction=key[1],
         vector=vector,
-        features=tuple(
-            AskedFeature(
-                name=feature,
-                unit=unit,
-                value=value,
-                minimum=low,
-                maximum=high,
-                inside=feature not in outside if entry.elements_range is None else None,
-            )
-            for (feature, unit), value, (low, high) in ranges
-        ),
-        elements=None
-        if entry.elements_range is None
-        else AskedFeature(
-            name=ELEMENTS,
-            unit="elements",
-            value=round(OPERATORS[entry.operator].elements(source_vector)),
-            minimum=entry.elements_range[0],
-            maximum=entry.elements_range[1],
-            inside=ELEMENTS not in outside,
-        ),
+        features=features,
+        elements=elements,
         entry=entry,
         factor=factor,
         calibration_factor=estimate.provenance.factor_of(key[0]),
@@ -187,3 +167,35 @@ def _explain(
         total_s=calls * time_us / 1e6,
         share=calls * time_us / everything_us,
     )
+
+
+def _asked_features(
+    entry: RegressorEntry, vector: Vector
+) -> tuple[tuple[AskedFeature, ...], AskedFeature | None]:
+    """The features of a question with the trained ranges, and its elements where those have a range of their own."""
+    operator, by_elements = OPERATORS[entry.operator], entry.elements_range
+    outside = {one.feature for one in exceeded(entry, vector)}
+    ranges = zip(operator.features.items(), vector, entry.training_range, strict=True)
+    features = tuple(
+        AskedFeature(
+            name=feature,
+            unit=unit,
+            value=value,
+            minimum=low,
+            maximum=high,
+            inside=feature not in outside if by_elements is None else None,
+        )
+        for (feature, unit), value, (low, high) in ranges
+    )
+    if by_elements is None:
+        return features, None
+    low, high = by_elements
+    elements = AskedFeature(
+        name=ELEMENTS,
+        unit="elements",
+        value=round(operator.elements(vector)),
+        minimum=low,
+        maximum=high,
+        inside=ELEMENTS not in outside,
+    )
+    return features, elements

@@ -12,7 +12,7 @@ from kernelcast.runtime.frameworks.nested import parse_flat, parse_json
 from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, NoPadding, Row, Settings
 from kernelcast.runtime.frameworks.shell import WORLD_SIZE, parse_shell, render_shell
 from kernelcast.runtime.request.field_types import FLAG, whole
-from kernelcast.runtime.request.fields import SEARCH
+from kernelcast.runtime.request.fields import LAYOUT, SEARCH
 
 MODEL_NAME = "--model-name-or-path"
 FILES = ("--config-file", "--deepspeed", "--deepspeed-config")
@@ -103,6 +103,41 @@ class Checkpointed(Row):
         return Found({"recompute": "full" if on else "none"})
 
 
+class Adapters(Row):
+    """LoRA by TRL's and PEFT's flags, or LLaMA-Factory's (`--lora-rank`, `--lora-target`)."""
+
+    rank, used, modules = (
+        ("--lora-r", "--lora-rank"),
+        "--use-peft",
+        ("--lora-target-modules", "--lora-target"),
+    )
+    keys = (*rank, used, *modules)
+    fields = ("lora_rank", "lora_linears")
+
+    def keys_of(self, name: str) -> tuple[str, ...]:
+        """Target modules, or rank and use."""
+        return self.modules if name == "lora_linears" else (*self.rank, self.used)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """A rank, 0 without adapters; without target modules the defaults of PEFT and LLaMA-Factory."""
+        ranks = [(key, settings[key]) for key in self.rank if key in settings]
+        if not ranks and settings.get(self.used, False) is False:
+            return Found({"lora_rank": 0})
+        key, rank = ranks[0] if ranks else (self.used, _USUAL_RANK)
+        found = {"lora_rank": LAYOUT["lora_rank"].kind.parse(key, rank)}
+        given = [(key, settings[key]) for key in self.modules if key in settings]
+        usual = "attention,mlp" if key == self.rank[1] else "q_proj,v_proj"
+        flag, value = given[0] if given else ("", usual)
+        listed = ",".join(value) if isinstance(value, tuple) else value
+        found["lora_linears"] = LAYOUT["lora_linears"].kind.parse(flag, listed)
+        note = f"adapters are taken at {usual}, the default there ({self.modules[key == self.rank[1]]} is not given)"
+        return Found(found, () if given or not found["lora_rank"] else (note,))
+
+
+_USUAL_RANK = 16
+"""TRL's, with --use_peft alone."""
+
+
 class Length(Row):
     """Tokens of a sequence, as TRL, axolotl's and others' scripts call it."""
 
@@ -120,7 +155,7 @@ def _parse(text: str) -> Settings:
     words = {"True": True, "False": False, "true": True, "false": False}
     found = {
         key: words.get(value, value) if isinstance(value, str) else value
-        for key, value in parse_shell(text).items()
+        for key, value in parse_shell(text, lists=Adapters.modules).items()
     }
     return found | ({_DPO: True} if _IS_DPO.search(text) else {})
 
@@ -142,7 +177,7 @@ def flags_of_file(text: str) -> dict[str, Any]:
 ACCELERATE = Framework(
     title="Hugging Face's Trainer",
     table="accelerate.toml",
-    own=(Processes(), Sharding(), Checkpointed(), Length(), NoPadding()),
+    own=(Processes(), Sharding(), Checkpointed(), Adapters(), Length(), NoPadding()),
     parse=_parse,
     render=render_shell,
     is_form_of=lambda text: not text.lstrip().startswith("{") and _IS_SCRIPT.search(text) is not None,

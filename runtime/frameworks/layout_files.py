@@ -12,15 +12,16 @@ from kernelcast.runtime.frameworks.accelerate import ACCELERATE, FILES, MODEL_NA
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
 from kernelcast.runtime.frameworks.megatron import MEGATRON
 from kernelcast.runtime.frameworks.rows import Facts, Framework, Job, Settings
-from kernelcast.runtime.frameworks.torchtitan import TORCHTITAN
+from kernelcast.runtime.frameworks.torchtitan import MODEL_OF_TORCHTITAN, TORCHTITAN
 from kernelcast.runtime.frameworks.yaml_trained import LLM_FOUNDRY, NEMO
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST, STEPS
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.models import built_in_name
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.chunks import partition
 
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_OF_SLURM = re.compile(r"^#SBATCH\b.*(?:nodes|gpus|gres|ntasks|-[NGn])", re.MULTILINE)
+_OF_SLURM = re.compile(r"^#SBATCH\b.*\s(?:--(?:nodes|gpus|gres|ntasks)|-[NGn](?=[\s\d=]))", re.MULTILINE)
 
 
 def line_of(key: str, text: str) -> int | None:
@@ -41,7 +42,10 @@ def line_of(key: str, text: str) -> int | None:
     for part in key.split("."):
         name = re.compile(rf"(?<![\w-]){re.escape(part)}(?![\w-])").search(code, place)
         if name is None:
-            return None
+            # A recipe and overrides have the last part alone, some under its older name, `LoRA(dim=8)` its end.
+            last = re.escape(key.rpartition(".")[2].removeprefix("adapter_"))
+            others = [*re.finditer(rf"(?<![\w-])(?:encoder_|adapter_)?{last}(?=[\"']?[ \t]*[=:])", code)]
+            return _line(text, others[-1].start()) if others else None
         place = name.end()
     return _line(text, place - 1) if "." in key else None
 
@@ -121,14 +125,24 @@ class LayoutFile:
 
     @property
     def model_name(self) -> str | None:
-        """The model that a script of Hugging Face's names, None without one."""
+        """The model that Hugging Face's scripts name, or torchtitan's name and flavor, if it is a known one."""
+        if self.framework is TORCHTITAN:
+            family, flavor = (str(self.settings.get(key, "")) for key in MODEL_OF_TORCHTITAN)
+            return built_in_name(f"{family}-{flavor}") or built_in_name(f"{family}.1-{flavor}")
         name = self.settings.get(MODEL_NAME)
         return name if isinstance(name, str) else None
+
+    @property
+    def model_key(self) -> str:
+        """The setting that names the model."""
+        return MODEL_OF_TORCHTITAN[0] if self.framework is TORCHTITAN else MODEL_NAME
 
     @property
     def unread_keys(self) -> tuple[str, ...]:
         """Keys without effect on the layout."""
         known = self.framework.keys | {MODEL_NAME, *FILES}
+        if self.model_name is not None:
+            known |= {*MODEL_OF_TORCHTITAN}
         return tuple(key for key in self.settings if key not in known)
 
     @property
@@ -137,16 +151,17 @@ class LayoutFile:
         lines = ((key, line_of(key, self.text)) for key in self.unread_keys)
         return tuple(key if line is None else f"{key} (line {line})" for key, line in lines)
 
-    def steps(self) -> int | None:
-        """Steps of the whole run, None where the file does not say them.
+    def trained(self) -> tuple[str, int, str] | None:
+        """Steps or samples of the whole run: the field, its value and the setting; None where the file says neither.
 
         Raises:
             UsageError: it is no such number.
         """
-        key = self.framework.steps
-        value = self.settings.get(key)
-        with error_context(self.where):
-            return None if value is None else STEPS.parse(key, value)
+        for field, key in (("steps", self.framework.steps), ("samples", self.framework.samples)):
+            if key in self.settings:
+                with error_context(self.where):
+                    return field, STEPS.parse(key, self.settings[key]), key
+        return None
 
     def sequence_length(self) -> int | None:
         """Tokens of a sequence, None where the file does not say it.
@@ -219,7 +234,11 @@ class LayoutFile:
             line = next((one for one in (line_of(key, self.text) for key in there) if one is not None), None)
             with error_context(*([] if line is None else [f"line {line}"])):
                 found = row.read(self.settings, facts)
-            keys |= {name: there for name in found.facts if name not in facts}
+            keys |= {
+                name: tuple(key for key in row.keys_of(name) if key in there)
+                for name in found.facts
+                if name not in facts
+            }
             notes += found.notes
             if is_of_model:
                 notes += _differences(row.keys[-1], found.facts, model)

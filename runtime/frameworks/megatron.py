@@ -21,14 +21,18 @@ from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 
 
 class Launch(Row):
-    """Nodes and processes per node, by default torchrun's: the devices of the job. WORLD_SIZE counts where they are not
-    given. `is_written`: False for a configuration file, which says nothing of them.
+    """Nodes and processes per node, `flags` or torchrun's: the devices of the job. WORLD_SIZE counts where they are not
+    given, and else torchrun's one node. `is_written`: False for a configuration file, which says nothing of them.
     """
 
     fields = ("devices", "gpus_per_node")
 
     def __init__(self, flags: tuple[str, str] = LAUNCHER, *, is_written: bool = True) -> None:
-        self.flags, self.keys, self.is_written = flags, (*flags, WORLD_SIZE), is_written
+        self.flags, self.keys, self.is_written = (
+            flags,
+            (*dict.fromkeys((*flags, *LAUNCHER)), WORLD_SIZE),
+            is_written,
+        )
 
     def write(self, facts: Facts) -> Part:
         """As many processes on every node, as torchrun wants it."""
@@ -44,9 +48,14 @@ class Launch(Row):
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Nothing where they are no numbers: `--nproc-per-node gpu`, an unknown variable."""
         kind = SEARCH["gpus"].kind
-        nodes, processes, world = (kind.read(settings.get(key)) for key in self.keys)
-        if isinstance(processes, int) and isinstance(nodes, int):
-            return Found({"devices": nodes * processes, "gpus_per_node": processes})
+        world = kind.read(settings.get(WORLD_SIZE))
+        usual = None if world or LAUNCHER[0] in settings else 1
+        for flags, few in ((self.flags, None), (LAUNCHER, usual)):
+            nodes, processes = (
+                kind.read(settings.get(key, other)) for key, other in zip(flags, (few, None), strict=True)
+            )
+            if isinstance(processes, int) and isinstance(nodes, int):
+                return Found({"devices": nodes * processes, "gpus_per_node": processes})
         return Found({} if world is None else {"devices": world})
 
 
@@ -236,4 +245,5 @@ MEGATRON = Framework(
     is_form_of=lambda text: True,
     model=usual_model,
     steps="--train-iters",
+    samples="--train-samples",
 )

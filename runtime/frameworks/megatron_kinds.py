@@ -15,6 +15,7 @@ from kernelcast.runtime.request.fields import (
     OffloadModule,
     RecomputeModule,
 )
+from kernelcast.runtime.request.models import built_in_name, load_model
 
 _EXCHANGES: dict[str, ContextExchange] = {"p2p": "ring", "a2a": "all_to_all", "allgather": "all_gather"}
 _LONGEST_PATTERN = 4 * MAX_LAYERS
@@ -306,10 +307,23 @@ class Tokenizer(Row):
         return Part()
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing of an unknown one."""
+        """Nothing of an unknown one; a note names an unknown file of a known tokenizer, whose usual size is taken."""
         named = self.named(settings)
-        size = next((size for name, size in _TOKENIZERS.items() if name in named), None)
-        return Found({} if size is None or "vocabulary_size" in facts else {"vocabulary_size": size})
+        if (
+            "vocabulary_size" not in facts
+            and (model := built_in_name(settings.get(self.keys[1]))) is not None
+        ):
+            return Found({"vocabulary_size": load_model(model).vocabulary_size})
+        found = next((one for one in _TOKENIZERS.items() if one[0] in named), None)
+        if found is None or "vocabulary_size" in facts:
+            return Found({})
+        files = [f"{key} {settings[key]}" for key in self.keys[:2] if key in settings]
+        notes = (
+            (f"{files[0]} is not read: {found[1]:,} entries are taken, {found[0]}'s",)
+            if files and found[0] == settings.get(self.keys[2])
+            else ()
+        )
+        return Found({"vocabulary_size": found[1]}, notes)
 
     @classmethod
     def named(cls, settings: Settings) -> str:

@@ -84,6 +84,10 @@ class Row:
     fields: tuple[str, ...] = ()
     options: "tuple[Option, ...]" = ()
 
+    def keys_of(self, name: str) -> tuple[str, ...]:
+        """The keys that decide one of its fields."""
+        return self.keys
+
     def write(self, facts: Facts) -> Part:
         """The settings of a layout."""
         return Part()
@@ -314,6 +318,7 @@ class Framework:
     is_form_of: Callable[[str], bool]
     model: Callable[[Settings, Facts], Facts] | None = None
     steps: str = ""
+    samples: str = ""
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -26,6 +26,8 @@ _ARITHMETIC = re.compile(r"\$\(\(([\w\s*]{1,200})\)\)")
 _FLAG = re.compile(r"--[A-Za-z]")
 _HOLDS_FLAGS = re.compile(r"\w+=\s*(?=--[A-Za-z])(?=.*\s)", re.DOTALL)
 _PUNCTUATION = "();|&"
+_LAUNCH = re.compile(r"\btorchrun\b.*|\btorch\.distributed\.(?:run|launch)\b.*")
+_LAUNCHED = re.compile(r"--(nnodes|nproc[-_]per[-_]node)[ \t=]+(\d{1,8})(?!\S)")
 _MOST_STEPS = 16
 """Variables that stand for variables."""
 
@@ -71,6 +73,17 @@ def parse_shell(text: str, switches: Collection[str] = (), lists: Collection[str
     known = variables | _assigned(text)
     of_job = {WORLD_SIZE: known[WORLD_SIZE]} if WORLD_SIZE in known else {}
     return of_job | dict(_flags(words, switches, lists))
+
+
+def launcher_flags(text: str) -> Settings:
+    """The numbers of nodes and processes per node of the text's torchrun."""
+    text = _substituted(_CONTINUED.sub(" ", _COMMENT.sub(r"\1", text)), script_variables(text))
+    found = _LAUNCH.search(text)
+    return (
+        {}
+        if found is None
+        else {f"--{name.replace('_', '-')}": value for name, value in _LAUNCHED.findall(found[0])}
+    )
 
 
 def _held(word: str) -> list[str]:

@@ -254,6 +254,9 @@ class SavedOperators(RecomputedPartly):
         return Found({}, (self.other,) if facts["recompute"] == "selective" else ())
 
 
+MODEL_OF_TORCHTITAN = ("model.name", "model.flavor")
+
+
 class Compiled(Row):
     """torch.compile, off unless a configuration says otherwise; PyTorch's fused RMSNorm does not need it."""
 
@@ -272,7 +275,7 @@ class Compiled(Row):
         return Found({"eager": "all_but_norms"}, () if "eager" in facts else (note,))
 
 
-_OVERRIDE = re.compile(r"--(?=(?:parallelism|training|activation[-_]checkpoint|compile)\.)")
+_OVERRIDE = re.compile(r"--(?=(?:model|parallelism|training|activation[-_]checkpoint|compile)\.)")
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
 

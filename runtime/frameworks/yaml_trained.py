@@ -1,6 +1,7 @@
 """NeMo and LLM Foundry: their YAML, overrides and recipes (docs/frameworks.md)."""
 
 import re
+from collections.abc import Mapping
 
 from kernelcast.runtime.frameworks.cut import even_cut
 from kernelcast.runtime.frameworks.megatron import Chunks, Launch
@@ -15,6 +16,7 @@ from kernelcast.runtime.frameworks.rows import (
     Row,
     Settings,
 )
+from kernelcast.runtime.frameworks.shell import launcher_flags
 from kernelcast.runtime.request.fields import LAYOUT
 
 
@@ -77,22 +79,39 @@ class Granularity(Row):
 
 
 class Adapters(Row):
-    """LoRA as `peft` states it. Which linears have adapters is a list there, which is not read: NeMo's default."""
+    """LoRA as `peft` states it; `adapters_by_name` brings a recipe's words to these."""
 
-    scheme, rank, dropout = (f"model.peft.{name}" for name in
-                             ("peft_scheme", "lora_tuning.adapter_dim", "lora_tuning.adapter_dropout"))  # fmt: skip
-    keys = (scheme, rank, dropout)
+    scheme = "model.peft.peft_scheme"
+    rank, dropout, modules = (
+        f"model.peft.lora_tuning.{name}" for name in ("adapter_dim", "adapter_dropout", "target_modules")
+    )
+    keys = (scheme, rank, dropout, modules)
     fields = ("lora_rank", "lora_dropout", "lora_linears")
 
+    def keys_of(self, name: str) -> tuple[str, ...]:
+        """The scheme decides with the rank whether there are adapters."""
+        return self.keys[:2] if name == "lora_rank" else (self.keys[1 + self.fields.index(name)],)
+
+    groups: Mapping[str, frozenset[str]] = {
+        "attention": frozenset(("attention",)),
+        "mlp": frozenset(("mlp",)),
+        "attention_qkv": frozenset(("q_proj", "k_proj", "v_proj")),
+        "attention_dense": frozenset(("o_proj",)),
+        "mlp_fc1": frozenset(("gate_proj", "up_proj")),
+        "mlp_fc2": frozenset(("down_proj",)),
+    }
+
     def write(self, facts: Facts) -> Part:
-        """All three with adapters, else none."""
-        rank, linears = facts["lora_rank"], facts["lora_linears"]
+        """All of them with adapters, else none."""
+        rank, left = facts["lora_rank"], {*facts["lora_linears"]}
         if not rank:
             return Part()
-        lost = (
-            () if linears == ("attention",) else (f"lora_linears {','.join(linears)} (target_modules there)",)
+        names = [name for name, own in self.groups.items() if own <= left]
+        lost = sorted(left.difference(*(self.groups[name] for name in names)))
+        values = ("lora", rank, facts["lora_dropout"], f"[{', '.join(names)}]")
+        return Part(
+            dict(zip(self.keys, values, strict=True)), (f"lora_linears {','.join(lost)}",) if lost else ()
         )
-        return Part(dict(zip(self.keys, ("lora", rank, facts["lora_dropout"]), strict=True)), lost)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """No adapters, or LoRA; a note names any other scheme."""
@@ -101,11 +120,47 @@ class Adapters(Row):
             return Found(
                 {"lora_rank": 0}, () if scheme == "none" else (f"{self.scheme} {scheme} is not read",)
             )
-        values = (settings.get(self.rank, 32), settings.get(self.dropout, 0.0))
-        read = [LAYOUT[name].kind.parse(key, value)
-                for name, key, value in zip(self.fields, self.keys[1:], values, strict=False)]  # fmt: skip
-        note = "adapters are taken at attention's linears (target_modules is not read)"
-        return Found(dict(zip(self.fields, (*read, ("attention",)), strict=True)), (note,))
+        values = (
+            settings.get(self.rank, 32),
+            settings.get(self.dropout, 0.0),
+            settings.get(self.modules, "attention"),
+        )
+        found = {name: LAYOUT[name].kind.parse(key, value)
+                 for name, key, value in zip(self.fields, self.keys[1:], values, strict=True)}  # fmt: skip
+        note = "adapters are taken at attention's linears (target_modules is not given)"
+        return Found(found, () if self.modules in settings else (note,))
+
+
+# The tables of other schemes, and their overrides, have names of LoRA's: adapter_dim.
+_OTHER_TUNING = re.compile(
+    r"^([ \t]*)(?:adapter|ia3|p|selective)_tuning:[ \t]*(?:#.*)?\n(?:\1[ \t]+.*\n?|[ \t]*\n)*"
+    r"|(?<![\w.])(?:\w+\.)*(?:adapter|ia3|p|selective)_tuning\.\S*",
+    re.M,
+)
+_MODULES = re.compile(
+    r"(\btarget_modules[\"']?[ \t]*[:=])[ \t]*(?:\[([^\[\]]*)\]|((?:\n[ \t]*-[ \t]*[\w\"'.-]+)+))"
+)
+_LORA = re.compile(r"\bLoRA\(([^()]*)\)")
+_OVERRIDE = re.compile(r"(?<![\w.])(?:\w+\.)*peft\.(?=(?:dim|dropout|target_modules)[ \t]*=)")
+_OWN = re.compile(r"\b(dim|dropout)(?=[ \t]*=)")
+
+
+def adapters_by_name(text: str) -> str:
+    """`text` with LoRA in the words of NeMo's YAML: its list of linears as one text, without tables of other schemes.
+
+    `LoRA(dim=8)` of a recipe and `peft.dim=8` of Megatron-Bridge have adapters at all linears by default.
+    """
+
+    def one_text(match: re.Match[str]) -> str:
+        listed = ",".join(re.findall(r"[\w.-]*\w", match[2] or match[3] or ""))
+        return f'{match[1]} "{listed}"'
+
+    usual = '\npeft_scheme=lora target_modules="attention,mlp"\n'
+    text = _MODULES.sub(one_text, _OTHER_TUNING.sub("", text))
+    text = _LORA.sub(lambda match: usual + _OWN.sub(r"adapter_\1", match[1]), text)
+    if _OVERRIDE.search(text):
+        text = usual + _OWN.sub(r"adapter_\1", _OVERRIDE.sub("", text))
+    return text
 
 
 class Aligned(Row):
@@ -132,7 +187,10 @@ def _framework(title: str, table: str, own: tuple[Row, ...], form: str, steps: s
         title=title,
         table=table,
         own=own,
-        parse=lambda text: parse_flat(_OLDER.sub("seq_length", text), framework.keys),
+        parse=lambda text: {
+            **launcher_flags(text),
+            **parse_flat(adapters_by_name(_OLDER.sub("seq_length", text)), framework.keys),
+        },
         render=render_yaml,
         is_form_of=lambda text: found.search(text) is not None,
         steps=steps,

@@ -155,32 +155,7 @@ def answer(
     if not wish.is_open:
         estimate = estimator.predict(model=model, fabric=fabric, **read_request(values))
     else:
-        from kernelcast.runtime.intent.best import find_best, read_open_request
-
-        if wish.days is not None:
-            _require_nodes(estimator, values, fabric)
-        # What is looked for is not known yet; any number that goes with the given ones will do.
-        request = read_open_request(
-            {
-                "global_batch": prod(values.get(name, 1) for name in SAMPLES),
-                "gpus": wish.gpus or prod(values.get(name, 1) for name in DEGREES),
-                **values,
-            },
-            model=model,
-            estimator=estimator,
-            fabric=fabric,
-        )
-        data = wish.data(request.question.space.sample_length)
-        if wish.days is not None and data is not None:
-            from kernelcast.runtime.intent.fewest_devices import find_fewest
-
-            # Padding takes as long as other tokens.
-            fewest = find_fewest(request, tokens=ceil(data["tokens"] / data["useful"]), days=wish.days)
-            request = request.with_space(gpus=(fewest.by_median.parallelism.world_size,))
-        elif wish.largest is not None:
-            largest = _largest(request, wish, values)
-            request = largest.request
-        best = find_best(request)
+        best, fewest, largest = _searched(estimator, wish, values, model, fabric)
         estimate = best.estimate
     run = None
     if (data := wish.data(estimate.parallelism.sample_length(estimate.model))) is not None:
@@ -204,6 +179,43 @@ def answer(
         framework=values.get("framework"),
         by_framework=_by_framework(estimator, values, estimate, fabric),
     )
+
+
+def _searched(
+    estimator: Estimator,
+    wish: Wish,
+    values: Mapping[str, Any],
+    model: ModelConfig,
+    fabric: FabricChoice | None,
+) -> tuple[Best, Fewest | None, Largest | None]:
+    """The best layout, of the fewest devices or the largest values where those are wished for."""
+    from kernelcast.runtime.intent.best import find_best, read_open_request
+
+    if wish.days is not None:
+        _require_nodes(estimator, values, fabric)
+    # What is looked for is not known yet; any number that goes with the given ones will do.
+    request = read_open_request(
+        {
+            "global_batch": prod(values.get(name, 1) for name in SAMPLES),
+            "gpus": wish.gpus or prod(values.get(name, 1) for name in DEGREES),
+            **values,
+        },
+        model=model,
+        estimator=estimator,
+        fabric=fabric,
+    )
+    data = wish.data(request.question.space.sample_length)
+    fewest = largest = None
+    if wish.days is not None and data is not None:
+        from kernelcast.runtime.intent.fewest_devices import find_fewest
+
+        # Padding takes as long as other tokens.
+        fewest = find_fewest(request, tokens=ceil(data["tokens"] / data["useful"]), days=wish.days)
+        request = request.with_space(gpus=(fewest.by_median.parallelism.world_size,))
+    elif wish.largest is not None:
+        largest = _largest(request, wish, values)
+        request = largest.request
+    return find_best(request), fewest, largest
 
 
 def _by_framework(

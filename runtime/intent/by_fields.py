@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
+from kernelcast.runtime.catalogue import shipped_names
 from kernelcast.runtime.errors import UsageError, unknown_field
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
@@ -39,7 +40,8 @@ def predict(
     """What `kernelcast predict` answers; `fields` are its options with `_` for `-`, sizes of memory in bytes.
 
     With `gpus` and `global_batch` the fastest layout, where `fields` fix what they name; else the layout of `fields`.
-    `fabric` is a name or a file, as the model is. Options of the estimator's stack hold unless fields say otherwise.
+    `fabric` is a name or a file, as the model is. Options of the estimator's stack hold unless fields say otherwise;
+    without one, a `framework` brings its stack.
 
     >>> h100 = Estimator.load("h100-sxm")
     >>> estimate = predict(h100, "llama-3-8b", gpus=64, global_batch=512)
@@ -56,7 +58,7 @@ def predict(
         UsageError: a field is unknown, missing or wrong, or there is no such model, fabric or file.
         DataError: no layout is valid, fits, or has an answer.
     """
-    found, fabric, values = read_question_fields(
+    estimator, found, fabric, values = read_question_fields(
         estimator, model, fields, (*REQUEST, *MEMORY, "fit_probability"), is_open=gpus is not None
     )
     wish = Wish(gpus=gpus)
@@ -79,7 +81,7 @@ def search_layouts(
         DataError: a regressor answers nonsense.
     """
     known = (*_OF_QUESTION, *SEARCH, *LIMITS, *SHARED, *MEMORY)
-    found, fabric, values = read_question_fields(estimator, model, fields, known)
+    estimator, found, fabric, values = read_question_fields(estimator, model, fields, known)
     return search(estimator, read_question(values, model=found, bundle=estimator.bundle, fabric=fabric))
 
 
@@ -90,8 +92,8 @@ def read_question_fields(
     known: Iterable[str],
     *,
     is_open: bool | None = None,
-) -> tuple[ModelConfig, FabricChoice | None, dict[str, Any]]:
-    """The model, the fabric, and the other fields including the stack's.
+) -> tuple[Estimator, ModelConfig, FabricChoice | None, dict[str, Any]]:
+    """The estimator with the framework's stack where it has none, the model, the fabric, and the other fields.
 
     Raises:
         UsageError: a field is not among `known`, or there is no such model, fabric or file.
@@ -110,7 +112,9 @@ def read_question_fields(
         found = find_model(model, sequence_length=length).require_length().model
     fabric = values.pop("fabric", None)
     fabric = find_fabric(fabric) if isinstance(fabric, str | os.PathLike) else fabric
-    values = choose_software(
-        values, hardware=(), is_open="gpus" in values if is_open is None else is_open
-    ).values
-    return found, fabric, values if estimator.stack is None else estimator.stack.fill(values)
+    is_open = "gpus" in values if is_open is None else is_open
+    hardware = () if estimator.stack is not None else shipped_names(estimator.bundle)
+    chosen = choose_software(values, hardware=hardware, is_open=is_open)
+    if estimator.stack is not None:
+        return estimator, found, fabric, estimator.stack.fill(chosen.values)
+    return estimator.with_stack(chosen.stack), found, fabric, chosen.values

@@ -61,14 +61,17 @@ def largest_stage_bytes(
     # The same sizes are on the devices of many layouts.
     distinct, sizes_of = layouts.distinct(*_OF_CONTENTS)
     contents = Contents.of(model, distinct.as_one, precision.element, is_cpu=is_cpu)
-    buffers = 0 if is_cpu else workspace_bytes(model, layouts.like, architecture)
+    workspace = (
+        0 if is_cpu else workspace_bytes(model, layouts.like, layouts["tp"].astype(float), architecture)
+    )
+    buffers = np.broadcast_to(workspace, len(layouts))
 
     def needed(row_of: NDArray[np.intp], own: NDArray[np.intp]) -> Floats:
         """Of rows of the table for the layouts at `own`."""
         rows = Rows.of_loads(table[row_of], layouts.take(own))
         found = contents.at(sizes_of[own])
         return memory_of(
-            model, rows, found, precision=precision, architecture=architecture, buffers=buffers
+            model, rows, found, precision=precision, architecture=architecture, buffers=buffers[own]
         ).total
 
     largest = needed(first, np.arange(len(layouts)))

@@ -1,6 +1,6 @@
 """Memory of the devices of every stage: the parts added up."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import ceil
 
 import numpy as np
@@ -12,8 +12,9 @@ from kernelcast.runtime.memory.contents import Contents, Kept
 from kernelcast.runtime.memory.in_flight import FULL, SELECTIVE, Floats, Load, Rows, loads
 from kernelcast.runtime.memory.states import (
     Precision,
+    States,
     as_masters,
-    frozen_bytes,
+    frozen_states,
     model_states,
     precision_of,
     with_optimizer,
@@ -24,6 +25,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunks import chunks_of, kinds_of
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import Number
+from kernelcast.runtime.step.parameters import HeldParameters
 
 _LAYERS_ON_THEIR_WAY = 2
 
@@ -78,7 +80,7 @@ class Bytes:
     activations: Floats
     logits: Floats
     working: Floats
-    workspace: int
+    workspace: Number
     fragments: Floats
     host: Floats
     moments: tuple[Floats, ...]
@@ -134,7 +136,7 @@ def stage_memory(
             activations_bytes=ceil(found.activations[index]),
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
-            workspace_bytes=found.workspace,
+            workspace_bytes=int(found.workspace),
             fragments_bytes=ceil(found.fragments[index]),
             host_bytes=ceil(found.host[index]),
         )
@@ -184,7 +186,7 @@ def bytes_of_loads(
     """The bytes of loads of a layout's stages, a row each; arguments as of `bytes_by_stage`."""
     precision = precision_of(dtype, parallelism.reduce_dtype)
     rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
-    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, architecture, workspace)
+    buffers = 0 if is_cpu else workspace_bytes(model, parallelism, parallelism.tp, architecture, workspace)
     return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 
 
@@ -195,57 +197,19 @@ def memory_of(
     *,
     precision: Precision,
     architecture: str = "",
-    buffers: int = 0,
+    buffers: Number = 0,
 ) -> Bytes:
     """Memory of one device of every row, which is put together from its own of `contents`.
 
     Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
     dropout the embedding's mask on the first. `buffers` are a process's own.
     """
-    layers, loss, modules = contents.layers, contents.loss, contents.sizes.modules
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
-    own = with_optimizer(precision, rows.layout.optimizer, rows.layout.optimizer_states)
-    masters = None if modules.separates_masters else as_masters(own)
-    states = model_states(held.dense, rows.shards, rows.zero, own, masters)
-    if model.experts:
-        states = states + model_states(held.experts, rows.expert_shards, rows.zero, own, masters)
+    states = _states(rows, contents, held, precision)
+    saved, copied = copies_bytes(rows.layout, precision.weight, architecture)
     of_device = 1 - rows.layout.offload_optimizer
-    # A reference model runs before the trained one: its activations and logits are gone when that keeps its own.
-    copy = int(contents.sizes.has_reference_weights)
-    frozen, frozen_experts = held.frozen + copy * held.dense, held.frozen_experts + copy * held.experts
-    weights = states.weights + frozen_bytes(frozen, rows.shards, rows.zero, precision)
-    if model.experts:
-        weights = weights + frozen_bytes(frozen_experts, rows.expert_shards, rows.zero, precision)
-    # Copies in 8 bit stay from update to update; with ZeRO-3 only copies of the gathered blocks.
-    saved, more = copies_bytes(rows.layout, precision.weight, architecture)
-    cast = [one.cast for one in layers]
-    of_stage = (
-        sum(count * entries for count, entries in zip(rows.layers, cast, strict=True)) + rows.last * loss.cast
-    )
-    copied = np.minimum(of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, cast), of_stage))
-    weights = weights + more * copied - saved * of_stage / np.where(rows.zero >= 3, rows.shards, 1.0)
-    by_layer = [_kept_in_flight(rows, one.all_kept) for one in layers]
-    away = [rows.layout.offload_activations * _kept_in_flight(rows, one.offloaded) for one in layers]
-    in_flight, offloaded = (
-        sum(live * own for live, own in zip(rows.live_layers, values, strict=True))
-        for values in (by_layer, away)
-    )
-    activations = (
-        in_flight
-        - offloaded
-        + _pipeline_bytes(rows, contents)
-        + sum(rows.late * count * one.late for count, one in zip(rows.layers, layers, strict=True))
-        + rows.first * rows.live_first * contents.embedding
-        + rows.last * (rows.live_last + rows.late) * loss.kept
-    )
-    if model.extra_predictions:
-        further = kinds_of(model).of_layer[-1]
-        in_flight = rows.live_last * by_layer[further]
-        late = rows.late * layers[further].late
-        activations = activations + rows.last * model.extra_predictions * (in_flight + late)
-    # Late weight gradients wait with the gradients of the logits.
-    logits = rows.live_last * loss.logits + rows.late * loss.late
-    log_probabilities = rows.live_last * loss.log_probabilities
+    away = [rows.layout.offload_activations * _kept_in_flight(rows, one.offloaded) for one in contents.layers]
+    offloaded = _of_live_layers(rows, away)
     working = working_bytes(rows, contents)
     # One layer's are on their way while another one computes.
     on_their_way = _LAYERS_ON_THEIR_WAY * largest_of(rows, away)
@@ -253,18 +217,82 @@ def memory_of(
     in_use = (working.peak, working.buffers, blocks, on_their_way)
     return Bytes(
         parameters=held.total,
-        weights=weights,
+        weights=_with_copies(states.weights, rows, contents, saved, copied),
         gradients=states.gradients,
         optimizer=of_device * states.optimizer,
         host=(1 - of_device) * states.optimizer + offloaded,
-        activations=activations,
-        logits=rows.last * (1 + model.extra_predictions) * (logits + log_probabilities),
+        activations=_activations(rows, contents, offloaded),
+        logits=rows.last * (1 + model.extra_predictions) * _logits(rows, contents),
         working=sum(in_use, np.zeros(1)),
         workspace=buffers,
         fragments=working.fragments,
         moments=working.moments,
         in_use=in_use,
     )
+
+
+def _states(rows: Rows, contents: Contents, held: HeldParameters, precision: Precision) -> States:
+    """Model states of the trained parameters, and weights of the frozen ones and of a reference model.
+
+    A reference model runs before the trained one: its activations and logits are gone when that keeps its own.
+    """
+    own = with_optimizer(precision, rows.layout.optimizer, rows.layout.optimizer_states)
+    masters = None if contents.sizes.modules.separates_masters else as_masters(own)
+    copy = int(contents.sizes.has_reference_weights)
+    parts = [(held.dense, held.frozen, rows.shards)]
+    if contents.sizes.model.experts:
+        parts.append((held.experts, held.frozen_experts, rows.expert_shards))
+    states = [
+        model_states(trained, shards, rows.zero, own, masters)
+        + frozen_states(frozen + copy * trained, shards, rows.zero, precision)
+        for trained, frozen, shards in parts
+    ]
+    return sum(states[1:], states[0])
+
+
+def _with_copies(weights: Floats, rows: Rows, contents: Contents, saved: float, copied: float) -> Floats:
+    """Weights with those that are cast: `saved` bytes less per entry, and `copied` more.
+
+    Copies stay from update to update; with ZeRO-3 only copies of the gathered blocks.
+    """
+    cast = [one.cast for one in contents.layers]
+    of_stage = (
+        sum(count * entries for count, entries in zip(rows.layers, cast, strict=True))
+        + rows.last * contents.loss.cast
+    )
+    at_once = np.minimum(of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, cast), of_stage))
+    found: Floats = weights + copied * at_once - saved * of_stage / np.where(rows.zero >= 3, rows.shards, 1.0)
+    return found
+
+
+def _of_live_layers(rows: Rows, values: Sequence[Floats]) -> Floats:
+    return sum((live * own for live, own in zip(rows.live_layers, values, strict=True)), np.zeros(1))
+
+
+def _activations(rows: Rows, contents: Contents, offloaded: Floats) -> Floats:
+    """What the layers and both ends keep for the micro-batches in flight, without what is `offloaded`."""
+    layers, loss, extra_predictions = contents.layers, contents.loss, contents.sizes.model.extra_predictions
+    by_layer = [_kept_in_flight(rows, one.all_kept) for one in layers]
+    activations = (
+        _of_live_layers(rows, by_layer)
+        - offloaded
+        + _pipeline_bytes(rows, contents)
+        + sum(rows.late * count * one.late for count, one in zip(rows.layers, layers, strict=True))
+        + rows.first * rows.live_first * contents.embedding
+        + rows.last * (rows.live_last + rows.late) * loss.kept
+    )
+    if extra_predictions:
+        further = kinds_of(contents.sizes.model).of_layer[-1]
+        in_flight = rows.live_last * by_layer[further]
+        late = rows.late * layers[further].late
+        activations = activations + rows.last * extra_predictions * (in_flight + late)
+    return activations
+
+
+def _logits(rows: Rows, contents: Contents) -> Floats:
+    """Logits and log-probabilities of one output. Late weight gradients wait with the gradients of the logits."""
+    loss = contents.loss
+    return rows.live_last * loss.logits + rows.late * loss.late + rows.live_last * loss.log_probabilities
 
 
 def offloaded_by_layers(model: ModelConfig, layouts: Layouts, *, dtype: str) -> Floats:

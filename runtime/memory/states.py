@@ -80,10 +80,10 @@ def as_masters(precision: Precision) -> Precision:
     )
 
 
-def frozen_bytes(parameters: Number, shards: Floats, zero: Floats, precision: Precision) -> Floats:
-    """Weights that are not trained, float64 [rows]: nothing else belongs to them."""
-    found: Floats = precision.weight * np.where(zero >= 3, np.ceil(parameters / shards), parameters)
-    return found
+def frozen_states(parameters: Number, shards: Floats, zero: Floats, precision: Precision) -> States:
+    """Weights that are not trained: nothing else belongs to them."""
+    weights = precision.weight * np.where(zero >= 3, np.ceil(parameters / shards), parameters)
+    return States(weights=weights, gradients=np.zeros(1), optimizer=np.zeros(1))
 
 
 def model_states(

@@ -15,7 +15,7 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.modules import FROZEN_BYTES, MODULES, RECIPES
-from kernelcast.runtime.step.op import Number
+from kernelcast.runtime.step.op import Number, flag
 
 _TOKEN_ID_BYTES = 8
 
@@ -141,17 +141,18 @@ which have others (`get_cublas_workspace`)."""
 
 
 def workspace_bytes(
-    model: ModelConfig, layout: Parallelism, architecture: str, torch_bytes: int | None = None
-) -> int:
-    """Bytes of a device of `architecture`, "" for none that is known, which counts as Hopper.
+    model: ModelConfig, layout: Parallelism, tp: Number, architecture: str, torch_bytes: int | None = None
+) -> Number:
+    """Bytes of a device of `architecture`, "" for none that is known, which counts as Hopper; `tp` may be [rows].
 
     `torch_bytes`: a handle's, as CUBLAS_WORKSPACE_CONFIG sets it.
     """
     is_late = architecture not in _BEFORE_HOPPER
     own = _TORCH_BYTES[is_late] if torch_bytes is None else torch_bytes
-    engine = 0
+    engine: Number = 0
     if MODULES[layout.kept_by].has_engine:
-        streams = _STREAMS["products"] if layout.tensor_overlap == "products" else 1
+        is_cut = flag(tp > 1) * (layout.tensor_overlap == "products")
+        streams = 1 + (_STREAMS["products"] - 1) * is_cut
         streams += _STREAMS["experts"] if model.experts else 0
         engine = streams * _ENGINE_BYTES[is_late]
     return _HANDLES * own + engine

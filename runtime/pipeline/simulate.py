@@ -7,6 +7,8 @@ other stage runs a forward pass, the rest run backward passes. The weight gradie
 its stage and no other stage waits for them, so they keep the stage busy for longer, no more.
 """
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -110,14 +112,11 @@ class _Slots:
 
     def _steady(self, ticks: int) -> None:
         # Between ticks `free` says all: odd stages have just sent forward, even ones backward.
-        self.free = run_steady(self._ticks, self.free, ticks, history=self.pp)
+        self.free = run_steady(partial(_Ticks, self), self.free, ticks, history=self.pp)
         weight = self.weight[::2] if self.zero_bubble else 0.0
         self.from_after[: self.pp : 2] = self.free[::2] - weight + self.send_backward[::2]
         odd = self.free[1::2] + self.send_forward[1::2]
         self.from_before[2::2] = odd
-
-    def _ticks(self, configs: NDArray[np.intp]) -> "_Ticks":
-        return _Ticks(self, configs)
 
 
 class _Ticks:

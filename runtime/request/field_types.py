@@ -240,27 +240,36 @@ def names(values: Sequence[str], expected: str, alone: str = "") -> FieldType:
     )
 
 
-_TARGET_MODULES = {
+_ADAPTED = {
     "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
     "mlp": ("gate_proj", "up_proj", "down_proj"),
 }
+_OTHER_MODULES = {
+    **dict.fromkeys(("all-linear", "all"), "attention,mlp"),
+    **dict.fromkeys(("linear_qkv", "attention_qkv", "query_key_value", "qkv_proj"), "q_proj,k_proj,v_proj"),
+    **dict.fromkeys(("linear_proj", "attention_dense"), "o_proj"),
+    **dict.fromkeys(("linear_fc1", "mlp_fc1", "gate_up_proj"), "gate_proj,up_proj"),
+    **dict.fromkeys(("linear_fc2", "mlp_fc2"), "down_proj"),
+}
+"""Names of linears in PEFT, Megatron-Bridge, NeMo and fused models of Transformers."""
 
 
 def adapted(values: Sequence[str]) -> FieldType:
-    """Linears that have adapters; as text also by PEFT's names of all of them."""
-    listed = (f"{name} ({','.join(_TARGET_MODULES[name])})" for name in values)
-    kind = names(values, f"{', '.join(listed)} or both")
+    """Linears that have adapters, by PEFT's names; all of attention or of the MLP by that one's name."""
+    listed = (f"{name} ({','.join(modules)})" for name, modules in _ADAPTED.items())
+    kind = names(values, f"target modules of PEFT: {', '.join(listed)}, or some of these")
 
     def read(value: object) -> Any:
-        if isinstance(value, str):
-            parts = [part.strip() for part in value.split(",")]
-            for name, modules in _TARGET_MODULES.items():
-                if set(modules) <= set(parts):
-                    parts = [part for part in parts if part not in modules] + [name]
-            value = ",".join(parts)
-        return kind.read(value)
+        parts = value.split(",") if isinstance(value, str) else value
+        parts = [str(part).strip() for part in parts] if isinstance(parts, list | tuple) else []
+        found = {one for part in parts for one in _OTHER_MODULES.get(part, part).split(",")}
+        for name, modules in _ADAPTED.items():
+            if name in found or found.issuperset(modules):
+                found = found.difference(modules) | {name}
+        return kind.read([*found])
 
-    return replace(kind, read=read)
+    few = [("attention",), ("mlp",), ("attention", "mlp"), ("q_proj", "v_proj"), ("attention", "up_proj")]
+    return replace(kind, read=read, values=tuple(few))
 
 
 def number(low: float, high: float, expected: str, *, above: bool = False) -> FieldType:

@@ -54,7 +54,9 @@ GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
 Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"]
 LinearKind = Literal["attention", "mlp", "experts"]
-AdaptedKind = Literal["attention", "mlp"]
+AdaptedLinear = Literal[
+    "attention", "q_proj", "k_proj", "v_proj", "o_proj", "mlp", "gate_proj", "up_proj", "down_proj"
+]
 FrozenWeights = Literal["same", "nf4", "nf4_double"]
 Objective = Literal["next_token", "dpo", "dpo_precomputed"]
 ModuleKind = Literal["torch", "torchtitan", "megatron", "megatron_local"]
@@ -282,12 +284,10 @@ class LayoutFields:
         of_stack=True)
     power_limit_w: float = stated(watts(10_000), "Power limit of a device, such as 500W; 0 for its usual limit.", 0.0,
         unit="W", old=("power_limit",), of_stack=True)
-    lora_rank: int = stated(_SIZE_OR_NONE, "Rank of LoRA adapters on frozen weights; 0 to train all weights.", 0,
-        of_stack=True)
-    lora_linears: tuple[AdaptedKind, ...] = stated(adapted(get_args(AdaptedKind)),
-        "Linears with adapters (target_modules); routed experts never have them.", get_args(AdaptedKind), of_stack=True)
-    lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout of the adapters' input.", 0.0,
-        of_stack=True)
+    lora_rank: int = stated(_SIZE_OR_NONE, "Rank of LoRA's adapters; 0 to train all weights.", 0, of_stack=True)
+    lora_linears: tuple[AdaptedLinear, ...] = stated(adapted(get_args(AdaptedLinear)),
+        "Linears with adapters (target_modules); routed experts never have them.", ("attention", "mlp"), of_stack=True)
+    lora_dropout: float = stated(number(0, 1, "a number from 0 to 1"), "Dropout before adapters.", 0.0, of_stack=True)
     frozen_weights: FrozenWeights = stated(choice(get_args(FrozenWeights)),
         "Dtype of linears frozen by LoRA: same as in training, or 4 bit (QLoRA) with a scale per 64 weights (nf4), "
         "which nf4_double stores in 8 bit.", "same", of_stack=True)

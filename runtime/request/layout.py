@@ -307,6 +307,16 @@ class Parallelism(LayoutFields):
         ):
             if not holds:
                 raise UsageError(field=name, found=getattr(self, name), expected=expected)
+        has = model.target_modules
+        if self.lora_rank and has.isdisjoint(self.lora_linears):
+            own = " or ".join(
+                one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has
+            )
+            raise UsageError(
+                field="lora_linears",
+                found=",".join(self.lora_linears),
+                expected=f"{own} in model {model.name}",
+            )
         if not model.experts:
             for name in _OF_EXPERTS:
                 if (value := getattr(self, name)) != (usual := LAYOUT[name].default):

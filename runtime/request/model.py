@@ -114,6 +114,17 @@ class ModelConfig(ModelFields):
             return sum("E" in one for one in parts)
         return (self.layers - self.dense_layers) // self.expert_interval if self.experts else 0
 
+    @property
+    def target_modules(self) -> frozenset[str]:
+        """Linears that can have adapters (`lora_linears`): routed experts, and latent ones by PEFT's names, do not."""
+        found = {"attention", "o_proj"}
+        found |= set() if self.query_rank else {"q_proj"} if self.kv_rank else {"q_proj", "k_proj", "v_proj"}
+        parts = self.layer_parts
+        has_dense = any("-" in one for one in parts) if parts else self.expert_layers < self.layers
+        if has_dense or self.shared_expert_size:
+            found |= {"mlp", "up_proj", "down_proj"} | ({"gate_proj"} if "glu" in self.activation else set())
+        return frozenset(found)
+
     def _check_heads(self) -> None:
         if self.head_size is None and self.hidden_size % self.attention_heads:
             multiple = f"a multiple of attention_heads ({self.attention_heads})"

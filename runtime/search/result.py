@@ -10,7 +10,7 @@ from kernelcast.runtime.errors import shown_size
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.fitting_changes import FittingChange
 from kernelcast.runtime.estimate.training import training
-from kernelcast.runtime.json_text import values_of
+from kernelcast.runtime.json_text import plain_values, values_of
 from kernelcast.runtime.memory.working import communicator_bytes
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
@@ -52,16 +52,12 @@ class Answer:
 
     def to_dict(self, *, tokens: int | None = None, **data: float) -> dict[str, Any]:
         """Plain values; with `tokens` also the days of training on them; `data` as `training` has."""
-        interval = self.estimate.interval_s
         return {
             "parallelism": plain_layout(self.parallelism),
-            "step_time_s": self.step_time_s,
-            "interval_s": None if interval is None else list(interval),
-            "tokens_per_s": self.estimate.tokens_per_s,
+            **plain_values(self, "step_time_s", "estimate.interval_s", "estimate.tokens_per_s"),
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "tflops_per_device": self.estimate.flops_per_s_per_device / 1e12,
-            "mfu": self.estimate.mfu,
-            "memory_bytes": self.memory_bytes,
+            **values_of(self, "estimate.mfu", "memory_bytes"),
             **({} if tokens is None else training(self.estimate, tokens, **data).to_dict()),
             **self.estimate.warning_values(),
         }
@@ -90,8 +86,7 @@ class Smallest:
     def to_dict(self) -> dict[str, Any]:
         return {
             "parallelism": plain_layout(self.parallelism),
-            "memory_bytes": self.memory_bytes,
-            "changes": list(map(asdict, self.changes)),
+            **plain_values(self, "memory_bytes", "changes"),
         }
 
 
@@ -189,23 +184,15 @@ class SearchResult:
             "problems": list(self.problems),
             "best": None if self.best is None else self.best.to_dict(tokens=tokens, **data),
             "top": [answer.to_dict(tokens=tokens, **data) for answer in self.top],
-            "provenance": None if self.best is None else self.best.estimate.provenance.to_dict(),
-            "peak": None
-            if self.best is None or self.best.estimate.peak is None
-            else self.best.estimate.peak.to_dict(),
+            **plain_values(self, "best.estimate.provenance", "best.estimate.peak"),
             "front": [answer.to_dict(tokens=tokens, **data) for answer in self.front],
-            "smallest": None if self.smallest is None else self.smallest.to_dict(),
+            **plain_values(self, "smallest"),
             "asked": {
-                "model": space.model.name,
-                "sequence_length": space.model.sequence_length,
-                "gpus": list(space.gpus),
-                "global_batch": space.global_batch,
-                "gpus_per_node": space.gpus_per_node,
-                "fabric": None if self.question.fabric is None else self.question.fabric.name,
-                **values_of(
-                    self.question, "gpu_memory_bytes", "reserved_memory_bytes", "fit_probability", "timeline"
-                ),
-                **values_of(self.question, "rank_by", "bucket_entries"),
+                **plain_values(space, model="model.name", sequence_length="model.sequence_length"),
+                **plain_values(space, "gpus", "global_batch", "gpus_per_node"),
+                **values_of(self.question, fabric="fabric.name"),
+                **values_of(self.question, "gpu_memory_bytes", "reserved_memory_bytes", "fit_probability"),
+                **values_of(self.question, "timeline", "rank_by", "bucket_entries"),
                 "layer_split": space.common["layer_split"],
             },
         }

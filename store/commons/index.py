@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
+from kernelcast.runtime.bundle.file import MAX_BUNDLE_BYTES
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.errors import DataError, error_context
 from kernelcast.runtime.hardware.devices import device_named
@@ -34,6 +35,8 @@ NAMESPACE = "kernelcast-commons"
 
 _SHA256 = Check(re.compile("[0-9a-f]{64}").fullmatch, "a SHA-256, 64 hex digits")
 _NO_FILE = Check(re.compile("(?:[0-9a-f]{64})?").fullmatch, "a SHA-256, 64 hex digits, or empty")
+# Names a file of the cache: what else a stranger calls it reaches no file system.
+_ID = Check(re.compile("[0-9a-f]{0,64}").fullmatch, "an id, at most 64 hex digits")
 _SIZE = between(1, DEFAULT_MAX_SIZE_BYTES)
 _TEXT = Check(
     lambda text: len(text) <= 300 and text.isprintable(), "a text of at most 300 characters on one line"
@@ -54,10 +57,10 @@ class Part(Record):
     database_bytes: Annotated[int, _SIZE]
     content: Annotated[str, HEX]  # content digest: decides whether the part is written again
     rows: Annotated[int, at_least(1)]
-    run: Annotated[str, _TEXT] = ""
-    hardware: Annotated[str, _TEXT] = ""  # ids, described in the index
-    software: Annotated[str, _TEXT] = ""
-    fabric: Annotated[str, _TEXT] = ""
+    run: Annotated[str, _ID] = ""
+    hardware: Annotated[str, _ID] = ""  # ids, described in the index
+    software: Annotated[str, _ID] = ""
+    fabric: Annotated[str, _ID] = ""
     operator: Annotated[str, _TEXT] = ""
     dtypes: tuple[str, ...] = ()
     first_measured_at: Annotated[str, _TEXT] = ""
@@ -79,7 +82,7 @@ class PublishedBundle(Record):
     """A bundle of regressors."""
 
     digest: Annotated[str, _SHA256]
-    size_bytes: Annotated[int, _SIZE]
+    size_bytes: Annotated[int, between(1, MAX_BUNDLE_BYTES)]
     devices: tuple[str, ...]
     dtype: Annotated[str, NAME]
     created_at: Annotated[str, MOMENT]

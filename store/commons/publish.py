@@ -29,7 +29,7 @@ from kernelcast.runtime.bundle.signature import SIGNATURE_BEGINS, signature_of, 
 from kernelcast.runtime.dataclass import dataclass, field, replace
 from kernelcast.runtime.errors import DataError, system_errors
 from kernelcast.runtime.hardware.fabric import described_fabric, fabric_toml
-from kernelcast.runtime.output_file import unfinished_beside, write_bytes, write_companion
+from kernelcast.runtime.output_file import unfinished_beside, write_companion
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.stack import find_stack, stack_toml
 from kernelcast.store.canonical import utc_now
@@ -251,6 +251,10 @@ class _Writer:
         self.written.append(part)
         return part
 
+    def _write(self, one: PublishedBundle | Description, content: bytes) -> None:
+        write_companion(self.target / one.path, content, str(self.folder / one.path), begins=content)
+        self.written.append(one)
+
     def bundle(self, path: Path) -> PublishedBundle:
         """A bundle, written where it is new."""
         bundle, content = read_bundle(path), path.read_bytes()
@@ -264,8 +268,7 @@ class _Writer:
             regressors=len(manifest.regressors),
         )
         if not (self.folder / published.path).is_file():
-            write_bytes(self.target / published.path, content, str(self.folder / published.path))
-            self.written.append(published)
+            self._write(published, content)
         return published
 
     def descriptions(self, fabrics: Sequence[str], stacks: Sequence[str]) -> Iterator[Description]:
@@ -282,8 +285,7 @@ class _Writer:
                 digest = sha256(content).hexdigest()
                 one = Description(digest=digest, size_bytes=len(content), kind=kind, name=name)
                 if not (self.folder / one.path).is_file():
-                    write_bytes(self.target / one.path, content, str(self.folder / one.path))
-                    self.written.append(one)
+                    self._write(one, content)
                 yield one
 
 
@@ -339,7 +341,7 @@ def _write_index(folder: Path, index: Index, key: Path | None) -> None:
     if key is not None:
         signature = signature_of(content, key, namespace=NAMESPACE, where=str(path))
         write_companion(signature_path(path), signature, str(signature_path(path)), begins=SIGNATURE_BEGINS)
-    write_bytes(path, content, str(path))
+    write_companion(path, content, str(path), begins=b"{")
 
 
 def _remove_unnamed(folder: Path, index: Index, before: Index | None) -> int:

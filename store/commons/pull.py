@@ -44,16 +44,15 @@ class Pulled:
     received_bytes: int
 
 
-def refresh(source: Source, transfer: Transfer | None = None) -> tuple[Index, Verified | None]:
+def refresh(source: Source) -> tuple[Index, Verified | None]:
     """Fetch and verify the index of a source; the one before stays where it is the same, or the new one is refused.
 
     Raises:
         DataError: it cannot be fetched, is not an index, is of a newer format, is older than the one before; or is not
             signed by whom the source is trusted to be.
     """
-    transfer = transfer or Transfer(source=source)
     with made(source.folder), _alone(source):
-        return _refresh(source, transfer)
+        return _refresh(source, Transfer(source=source))
 
 
 def _refresh(source: Source, transfer: Transfer) -> tuple[Index, Verified | None]:

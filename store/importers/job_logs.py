@@ -27,6 +27,7 @@ _OUTCOMES = {"failed": True, "ok": False}
 _MLLOG = ":::MLLOG"
 _WARM = 5
 _S_PER_DAY = 86_400.0
+_LONGEST_S, _MOST_NODES, _LATEST_MS = 1e10, 10**7, 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class Job:
     seconds: float
     nodes: int
     cause: str
+
+
+def _job(seconds: float, nodes: int, cause: str) -> Job | None:
+    return Job(seconds, nodes, cause) if 0 <= seconds <= _LONGEST_S and 0 <= nodes <= _MOST_NODES else None
 
 
 def read_failure_log(
@@ -88,8 +93,13 @@ def _jobs(text: str, path: Path, nodes: int | None) -> tuple[str, Sequence[Job |
             return "sacct", [_sacct_job(one) for one in document["jobs"] if not _goes_on(one)]
     else:
         reader = csv.DictReader(io.StringIO(text))
-        if reader.fieldnames and set(_CSV) <= set(reader.fieldnames):
-            return "csv", [_csv_job(row) for row in reader]
+        try:
+            if reader.fieldnames and set(_CSV) <= set(reader.fieldnames):
+                return "csv", [_csv_job(row, path, reader.line_num) for row in reader]
+        except csv.Error as error:
+            raise DataError(
+                f"{shown_path(path)}:{reader.line_num}: is not CSV ({error}), expected {', '.join(_CSV)}"
+            ) from error
     raise DataError(
         f"{shown_path(path)}: is no log of jobs, expected sacct --json, an MLPerf log, or CSV of "
         f"{', '.join(_CSV)}"
@@ -113,24 +123,23 @@ def _sacct_job(job: Any) -> Job | None:
         state, time = _state(job), job["time"]
         elapsed, nodes = time["elapsed"], job["allocation_nodes"]
         nodes = nodes["number"] if isinstance(nodes, dict) else nodes
-        found = Job(float(elapsed), int(nodes), state if state in _FAILED else "")
-    except (TypeError, LookupError, ValueError):
+        return _job(float(elapsed), int(nodes), state if state in _FAILED else "")
+    except (TypeError, LookupError, ValueError, OverflowError):
         return None
-    return found if found.seconds >= 0 and found.nodes >= 0 else None
 
 
-def _csv_job(row: Mapping[str, Any]) -> Job | None:
+def _csv_job(row: Mapping[str, Any], path: Path, line: int) -> Job | None:
+    outcome = (row["outcome"] or "").strip()
+    if outcome and outcome not in _OUTCOMES:
+        raise DataError(
+            f"{shown_path(path)}:{line}: outcome is {outcome[:40]!r}, expected {' or '.join(_OUTCOMES)} (of a node)"
+        )
     try:
         start, end = (datetime.fromisoformat(str(row[name])) for name in ("start", "end"))
-        seconds, nodes, failed = (
-            (end - start).total_seconds(),
-            int(row["nodes"]),
-            _OUTCOMES[row["outcome"].strip()],
-        )
+        cause = str(row.get("cause") or "failed") if _OUTCOMES[outcome] else ""
+        return _job((end - start).total_seconds(), int(row["nodes"]) or -1, cause)
     except (TypeError, LookupError, ValueError, AttributeError):
         return None
-    cause = str(row.get("cause") or "failed") if failed else ""
-    return Job(seconds, nodes, cause) if seconds >= 0 and nodes > 0 else None
 
 
 def _events(text: str) -> Iterator[dict[str, Any]]:
@@ -142,7 +151,12 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
                 value = json.loads(event)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(value, dict) and isinstance(value.get("time_ms"), int | float):
+            moment = value.get("time_ms") if isinstance(value, dict) else None
+            if (
+                isinstance(moment, int | float)
+                and abs(moment) < _LATEST_MS
+                and isinstance(value.get("key"), str)
+            ):
                 yield value
 
 
@@ -162,13 +176,10 @@ def _mlperf_job(events: Sequence[Mapping[str, Any]], nodes: int) -> Job | None:
         return None
     seconds = (events[-1]["time_ms"] - events[0]["time_ms"]) / 1000
     stops = [one for one in events if one.get("key") == "run_stop"]
-    status = (stops[-1].get("metadata") or {}).get("status") if stops else None
+    metadata = stops[-1].get("metadata") if stops else None
+    status = metadata.get("status") if isinstance(metadata, dict) else None
     # A run that did not converge has ended by itself; one without an end was cut off.
-    return (
-        Job(seconds, nodes, "" if status in ("success", "aborted") else "no run_stop")
-        if seconds >= 0
-        else None
-    )
+    return _job(seconds, nodes, "" if status in ("success", "aborted") else "no run_stop")
 
 
 def read_mlperf_steps(
@@ -185,7 +196,8 @@ def read_mlperf_steps(
     tracked = [
         one for one in events if one.get("key") == "tracked_stats" and isinstance(one.get("value"), dict)
     ]
-    times = [float(one["value"]["train_step_time"]) for one in tracked if "train_step_time" in one["value"]]
+    found = [one["value"].get("train_step_time") for one in tracked]
+    times = [float(one) for one in found if isinstance(one, int | float) and 0 < one < _LONGEST_S]
     steady = times[_WARM:] or times
     if not steady:
         raise DataError(
@@ -199,7 +211,7 @@ def read_mlperf_steps(
         model_name=str(value.get("submission_benchmark") or ""),
         device_name=device_name,
         gpus=gpus,
-        samples_per_step=batch if isinstance(batch, int) else None,
+        samples_per_step=batch if isinstance(batch, int) and 0 < batch < _LATEST_MS else None,
         times_s=tuple(steady),
         start_s=None if run is None else run - begin,
         total_s=events[-1]["time_ms"] / 1000 - begin,

@@ -333,7 +333,28 @@ def test_a_wrong_speed_is_one_line(
     assert words in line
 
 
+def test_the_model_of_a_layout_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "train.toml"
+    table = '[model]\nname = "llama3"\nflavor = "{}"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+    file.write_text(table.format("8B"))
+    asked = ("compare", "--step-time", "1", "--layout", file, "--hardware", "h100-sxm", "--gpus", "8")
+    assert ended(*asked) == 0
+    shown = capsys.readouterr()
+    assert "at 500 W; " in " ".join(shown.out.split())
+    assert "model." not in shown.err
+    file.write_text(table.format("9X"))
+    assert ended(*asked) == 2
+    assert "torchtitan settings do not describe a model: give --model" in capsys.readouterr().err
+
+
 def test_a_utilization_is_percent(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "compare --mfu 0.55 --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1"
-    assert ended(*command.split()) == 2
-    assert capsys.readouterr().err == "kernelcast: error: --mfu is 0.55, expected percent, such as 43\n"
+    command = "compare --mfu {} --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1"
+    for found in ("0.55", "1", "0", "120", "x"):
+        assert ended(*command.format(found).split()) == 2
+        expected = f"--mfu is '{found}', expected percent above 1, such as 43"
+        assert capsys.readouterr().err == f"kernelcast: error: {expected}\n"
+    outputs = []
+    for found in ("45", "45%"):
+        assert ended(*command.format(found).split()) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from tests.cli.printed import printed
 
@@ -61,6 +62,21 @@ def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str)
     printed(capsys, *RUN, "--picture", path)
     begin = path.read_bytes()[:8]
     assert begin == b"\x89PNG\r\n\x1a\n" if name.endswith("png") else begin.startswith(b"<?xml")
+
+
+def test_the_picture_marks_the_interval_with_the_fewest_days(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    printed(capsys, *RUN, "--picture", tmp_path / "plan.svg")
+    calendar, fan, interval = figures[0].axes
+    curve, marked = interval.lines
+    minutes, days = map(list, curve.get_data())
+    assert marked.get_xdata()[0] == pytest.approx(minutes[days.index(min(days))])  # type: ignore[index]
+    ends = [bar.get_x() + bar.get_width() for bar in calendar.patches]  # type: ignore[attr-defined]
+    assert calendar.get_xlim() == pytest.approx((0, max(ends)))
+    assert fan.lines[0].get_xdata()[-1] == pytest.approx(max(ends), rel=0.1)  # type: ignore[index]
 
 
 def test_own_failures_and_steps_change_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -151,7 +151,10 @@ def test_what_would_make_it_fit() -> None:
     [
         ("q_proj,k_proj,v_proj,o_proj", ["attention"]),
         ("up_proj,gate_proj,down_proj,attention", ["attention", "mlp"]),
-        ("q_proj,v_proj", None),
+        ("q_proj,v_proj", ["q_proj", "v_proj"]),
+        ("linear_qkv,attention_dense", ["attention"]),
+        ("all-linear", ["attention", "mlp"]),
+        ("experts", None),
     ],
 )
 def test_linears_of_adapters_by_names_of_peft(
@@ -161,7 +164,7 @@ def test_linears_of_adapters_by_names_of_peft(
     assert ended(*command.split(), "--lora-linears", modules) == (2 if found is None else 0)
     shown = capsys.readouterr()
     if found is None:
-        assert "expected attention (q_proj,k_proj,v_proj,o_proj), mlp (" in shown.err
+        assert "expected target modules of PEFT: attention (q_proj,k_proj,v_proj,o_proj), mlp (" in shown.err
     else:
         assert json.loads(shown.out)["parallelism"]["lora_linears"] == found
 

@@ -15,7 +15,7 @@ from kernelcast.cli.main import kernelcast
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.runtime import DataError, UsageError
-from tests.cli.printed import next_commands, without_next
+from tests.cli.printed import ended, next_commands, without_next
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -335,4 +335,13 @@ def test_a_bundle_without_nodes_needs_them(make_bundle: Callable[..., Path]) -> 
     ]
     assert str(refusal(*arguments)) == (
         "gpus_per_node is not given and the bundle knows none, expected it with days"
+    )
+
+
+def test_what_one_device_is_asked_for_is_refused_of_several(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "predict --hardware h100-sxm,b200-sxm --model llama-3-8b --gpus 8 --global-batch 64 --software x"
+    assert ended(*asked.split()) == 2
+    assert (
+        capsys.readouterr().err
+        == "kernelcast: error: --hardware names 2 devices with --software, expected one\n"
     )

@@ -116,6 +116,8 @@ def adapted(given: dict[str, Any], model: ModelConfig) -> dict[str, Any]:
         _less(fields, "cp", 1)
     if model.experts and fields.get("tp", 1) > 1:
         fields["sequence_parallel"] = True
+    if model.target_modules.isdisjoint(fields.get("lora_linears", ("attention",))):
+        fields["lora_linears"] = ["attention"]
     cut = [model.attention_heads, model.kv_heads, model.mlp_size, length]
     if model.shared_expert_size:
         cut.append(model.shared_expert_size)

@@ -54,6 +54,24 @@ def test_a_plan_is_made_of_the_step(usual: Plan) -> None:
     assert usual.expected.total_s / 86_400 <= least * (1 + 1e-3)
 
 
+def test_a_plan_of_a_framework_has_the_step_that_it_is_predicted_to_have(h100: Estimator) -> None:
+    layout = {"dp": 64, "zero": 3, "micro_batch": 1, "framework": "torchtitan", "global_batch": 64}
+    step = predict(h100, "llama-3-8b", **layout)
+    planned = plan(h100, "llama-3-8b", steps=1000, **layout)
+    assert planned.estimate == step
+    assert step.provenance.stack is not None
+
+
+def test_a_neighbours_memory_is_written_over_the_network(h100: Estimator) -> None:
+    slow, fast = (
+        plan(h100, "llama-3-8b", steps=1000, checkpoint="memory", fabric=name, **LAYOUT).checkpoint
+        for name in ("h100-400g", "h100-3200g")
+    )
+    assert slow.write_s > 4 * fast.write_s > 0
+    stated = plan(h100, "llama-3-8b", steps=1000, checkpoint="memory", storage_bandwidth="2GB/s", **LAYOUT)
+    assert stated.checkpoint.write_s == pytest.approx(8 * stated.checkpoint.device_bytes / 2e9)
+
+
 def test_halved_causes_help_and_the_best_first(usual: Plan) -> None:
     saved = list(usual.helps.values())
     assert saved == sorted(saved, reverse=True)
@@ -136,6 +154,13 @@ def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
         ({"steps": 100, "failure_rate": -1}, "failure_rate is -1, expected failures per 1,000 days"),
         ({"steps": 100, "spares": 9}, "spares is 9, expected at most the 8 nodes"),
         ({"steps": 100, "elastic": True}, "elastic is given without spares"),
+        ({"steps": 100, "repair": "2d"}, "repair is given without spares"),
+        ({"steps": 100, "maintenance": "3h"}, "maintenance is given without maintenance_every"),
+        (
+            {"steps": 100, "storage_total": "1TB/s", "checkpoint": "memory"},
+            "storage_total is given with checkpoint memory",
+        ),
+        ({"steps": 100, "price": 2, "node_month_price": 9}, "price is given with node_month_price"),
         (
             {"steps": 1, "restarted_by": "people", "detection": 9},
             "detection is given with restarted_by people",
@@ -147,6 +172,10 @@ def test_a_deadline_finds_a_size_that_keeps_it(h100: Estimator) -> None:
             "expected storage that is faster",
         ),
         ({"steps": 100, "walltime_limit": "30s"}, "walltime_limit is 30.00 s, expected more than start-up"),
+        (
+            {"tokens": "150T", "failure_rate": 100, "simulations": 100_000},
+            "in each of 100,000 simulations, expected at most 2,000: fewer tokens, failures or simulations",
+        ),
         ({"steps": 100, "tokns": 1}, "unknown"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Kernel, MeasuredStep, Prediction, Repetition, Run, Sample, Source, Status
+from kernelcast.store.steps import FailureLog, StepTimes
 
 SampleMaker = Callable[..., Sample]
 
@@ -214,3 +215,36 @@ def test_records_that_json_cannot_hold_are_refused(step: MeasuredStep) -> None:
 def test_unknown_kinds_of_source_are_refused() -> None:
     with pytest.raises(UsageError, match="expected collector, import or trace"):
         Source(kind="hearsay", name="x")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"failures": 2}, {"node_days": -1.0}, {"failed_s": (-1.0,)}, {"ended_s": (-1.0,)}, {"ended_s": (1e308,)},
+        {"gpus_per_node": 0}, {"gpus_per_node": 10**30},
+    ],
+)  # fmt: skip
+def test_a_log_of_failures_is_possible(changed: dict[str, Any]) -> None:
+    sound = FailureLog(
+        kind="csv",
+        gpus_per_node=1,
+        node_days=0.0,
+        failures=1,
+        failed_s=(0.0,),
+        ended_s=(1e17,),
+        file_digest="0",
+    )
+    with pytest.raises(
+        UsageError, match=r"^failure log: expected as many failed_s as failures, times from 0 to 1e\+17"
+    ):
+        replace(sound, **changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"times_s": ()}, {"times_s": (1.0, 0.0)}, {"times_s": (1e308,)}, {"gpus": 0}, {"gpus": 10**30}],
+)
+def test_times_of_steps_are_possible(changed: dict[str, Any]) -> None:
+    sound = StepTimes(gpus=1, times_s=(1e-9, 1e17), file_digest="0")
+    with pytest.raises(UsageError, match=r"^step times: expected times above 0"):
+        replace(sound, **changed)

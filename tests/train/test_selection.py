@@ -1,6 +1,6 @@
 """The choice among candidates: measured on rows that were held out, the smallest error wins, all rows are refitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,14 @@ from kernelcast.train import selection
 from kernelcast.train.baseline import Constant
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.regressor import Candidate, Regressor, fit
-from kernelcast.train.selection import CANDIDATES, FEWEST_ROWS, _Search, relative_errors, select
+from kernelcast.train.selection import (
+    CANDIDATES,
+    FEWEST_ROWS,
+    _Search,
+    largest_quarters,
+    relative_errors,
+    select,
+)
 
 SEED = 20
 
@@ -251,3 +258,19 @@ def test_relative_errors_are_per_row(make_table: Callable[..., Table]) -> None:
     predicted_us = known.predict_us(table.workloads)
     assert relative_errors(predicted_us, table.times_us) == pytest.approx([0, 0.5, 0.5, 0.5])
     assert relative_errors(np.array([np.nan, 100.0]), np.array([100.0, 100.0])).tolist() == [np.inf, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (range(1, 9), {7, 8}),
+        ([*range(1, 8), 8, 8, 8, 8, 8], {8}),  # more than a quarter have the largest value
+        ([1, 1, 2, 2, 3, 3], None),  # too few values
+    ],
+)
+def test_the_largest_quarter(values: Sequence[int], expected: set[int] | None) -> None:
+    workloads = np.array([[one, 5, 2 * one] for one in values], dtype=float)
+    found = largest_quarters(workloads)
+    assert [(one.features, set(workloads[one.rows, 0])) for one in found] == (
+        [((0, 2), expected)] if expected else []
+    )

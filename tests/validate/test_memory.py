@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.cli.tables import signed_percent
 from kernelcast.docs import generate_memory_validation
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.shipped import MEMORY_ERRORS
+from kernelcast.runtime.views.formatting import percent
 from kernelcast.validate.memory import MemoryValidation, covered, spreads, spreads_toml, validate_memory
 from kernelcast.validate.memory_cases import GOLDEN, TITAN
+from tests.cli.printed import ended
 
+pytestmark = pytest.mark.usefixtures("wide")
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 measured = pytest.mark.skipif(not (DATA / "memory").is_dir(), reason=f"{DATA} has no measured memory")
 
@@ -68,6 +72,30 @@ def test_every_case_is_asked_or_counted() -> None:
     left_out = sum(count for why, count in found().left_out.items() if why.startswith(GOLDEN))
     assert len(golden) + left_out == 206
     assert found().unread["--log-params-norm"] > 150
+
+
+@measured
+def test_the_command_prints_what_was_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    written = tmp_path / "errors.toml"
+    assert ended("validate", "memory", str(DATA), "--each", "--output", str(written)) == 0
+    assert written.read_text() == spreads_toml(found())
+    lines = capsys.readouterr().out.splitlines()
+    texts = [" ".join(line.split()) for line in lines]
+    for group in found().groups:
+        row = [
+            group.kind,
+            group.number_format,
+            str(group.cases),
+            *(percent(one) for one in (group.median_abs_error, group.mean_abs_error, group.tenth_largest)),
+            signed_percent(group.mean_error),
+        ]
+        assert " ".join((group.source, *row)) in texts
+    for source, *counts in (*found().fitting, *((name, *two) for name, two in covered(found()).items())):
+        assert " ".join((source, *map(str, counts))) in texts
+    largest = max(found().measured, key=lambda one: abs(one.error or 0))
+    first = next(line for line in lines if largest.case.name in line)
+    assert first.endswith(signed_percent(largest.error))
+    assert all(f"not asked: {count} × {why}" in lines for why, count in found().left_out.items())
 
 
 @measured

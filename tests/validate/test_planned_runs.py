@@ -10,7 +10,10 @@ from kernelcast.validate.plans import PlannedRun, planned_runs
 
 
 def test_hours_lost_per_failure_are_the_site_s_own() -> None:
-    found = {one.name: one for one in islice(planned_runs(), 5)}
+    *shares, of_hours = islice(planned_runs(), 6)
+    assert of_hours.to_dict()["quantity"] == "gpu_hours"
+    assert 0.3 * of_hours.predicted < of_hours.interval[0] < of_hours.predicted < of_hours.interval[1]
+    found = {one.name: one for one in shares}
     bloom = found["bloom"]
     # 118 days on 48 nodes, a tenth of them lost, and 25 lost GPUs.
     reported, planned = bloom.lost_per_failure_h or (0.0, 0.0)

@@ -51,6 +51,8 @@ def test_a_few_points_are_better_than_none_and_than_no_prior(some_operators: Pat
     with Database.open(some_operators, read_only=True) as database:
         found = validate_prior(a100, database, points=(5,), draws=3)
     assert (found.prior, found.target) == ("a100-sxm", "gh200")
+    for one in found.found:
+        assert (min(a.coverage or 0 for a in one.operators) > 0.5) == (one.way != "without prior")
     errors = by_way(found)
     telling, alone = errors[5, "telling"], errors[5, "without prior"]
     assert len(telling["operators"]) == 8

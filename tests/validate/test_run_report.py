@@ -10,11 +10,12 @@ import pytest
 
 from kernelcast.cli.validate_run import show_run
 from kernelcast.runtime import Estimator
-from kernelcast.store import MeasuredStep
+from kernelcast.store import MeasuredStep, Run
 from kernelcast.validate.run import predict_jobs
 from kernelcast.validate.run_config import RunConfig
 from kernelcast.validate.run_report import ComparedJob, RunReport
-from kernelcast.validate.run_steps import layout_columns, operator_parts, round_minima_s
+from kernelcast.validate.run_steps import layout_columns, operator_parts, round_minima_s, step_of
+from tests.collector.training.test_job_result import LAYOUT, rank, result
 
 DOCUMENT = {
     "models": {
@@ -193,3 +194,15 @@ def test_a_report_in_words(
     if "WRITE_RUN_REPORT" in os.environ:
         text.write_text(printed, encoding="utf-8")
     assert printed == text.read_text(encoding="utf-8")
+
+
+def test_operators_and_kernels_of_a_step_are_told_apart() -> None:
+    traced = rank(operators=[["gemm", "forward", True, [[30.0]]], ["a kernel", "once", False, [[10.0]]]])
+    run = Run(
+        compute_id="0" * 32, software_id="0" * 32, command="validate run", started_at="2026-01-01T00:00:00Z"
+    )
+    step = step_of(run, result(LAYOUT, traced), 0, None, finished=True)
+    assert [(one.name, one.direction, one.known, one.step_s) for one in operator_parts(step)] == [
+        ("gemm", "forward", True, 30e-6), ("a kernel", "once", False, 10e-6),
+    ]  # fmt: skip
+    assert step.options["repetition"] == 0

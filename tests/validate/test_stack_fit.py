@@ -116,6 +116,16 @@ def test_all_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
     assert not any(value for row in stack.log_covariance for value in row)
 
 
+def test_a_factor_below_1_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {2: 0.8, 4: 0.8})
+    stack = fit_stack(
+        [path], name="ours", fixed={"compute": 0.8, "exposed_share": 0.0}, bundle=str(bundle)
+    ).stack
+    assert 0.8 <= stack.attention <= 1.0
+    assert stack.residual < 0.1
+
+
 def test_the_residual_is_that_of_steps_left_out_by_hand(tmp_path: Path, make_bundle: Make) -> None:
     bundle = make_bundle()
     path = runs_file(bundle, tmp_path, {2: 1.2, 4: 0.9})
@@ -202,6 +212,13 @@ def test_the_command_prints_writes_and_is_understood(tmp_path: Path, make_bundle
     assert [step.error for step in scored.steps] == pytest.approx(
         [stack.compute / 1.1 - 1, stack.compute / 1.2 - 1], abs=0.02
     )
+
+
+def test_no_prediction_at_all_is_said_with_its_reason(tmp_path: Path, make_bundle: Make) -> None:
+    path = runs_file(make_bundle(), tmp_path, {2: 1.1})
+    poor = str(make_bundle(without=["gemm"], name="poor.kcast"))
+    with pytest.raises(UsageError, match=r"^no step can be predicted, expected one that can: .* for gemm"):
+        fit_stack([path], name="ours", bundle=poor)
 
 
 def test_few_errors_widen_an_interval_as_students_t_does() -> None:

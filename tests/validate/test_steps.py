@@ -107,7 +107,15 @@ def test_a_step_that_cannot_be_predicted_says_why(
     assert alone.reason == ""
     assert "all_reduce" in together.reason
     assert ended("validate", "steps", str(path), "--bundle", bundle, "--each") == 0
-    assert f"not predicted: 1 × small (1-1-2): {together.reason}" in capsys.readouterr().out
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"Example: two devices; predicted as {found.asked}"
+    reasons = shown.index(f"not predicted: 1 × small (1-1-2): {together.reason}")
+    assert shown[reasons + 1 : reasons + 3] == ["measured: made up", ""]
+    licensed = write(tmp_path, RUNS.replace('"made up"', '"made up"\nlicence = "CC0"') + RUN)
+    assert ended("validate", "steps", str(licensed), "--bundle", bundle, "--fabric", "h100-400g") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].endswith(" over h100-400g")
+    assert shown[-1] == "measured: made up; CC0"
 
 
 def test_no_prediction_at_all_is_a_failure(tmp_path: Path, make_bundle: Callable[..., Path]) -> None:
@@ -210,6 +218,20 @@ def test_an_option_that_is_none_is_refused(
 ) -> None:
     assert ended("validate", "steps", "--with", text) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--bundle", "h100-sxm"], ["--hardware", "h100-sxm"], ["--fabric", "x"], ["--stack", "torchtitan"],
+        ["--timeline", "simulate"], ["--picture", "x.svg"], ["--with", "dropout=0.1"], ["--each"],
+    ],
+)  # fmt: skip
+def test_effects_are_of_all_and_of_files_as_they_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("validate", "steps", "--effects", *words) == 2
+    assert "--effects is given with another option" in capsys.readouterr().err
 
 
 def test_effects_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -317,6 +317,17 @@ def test_a_script_as_it_is(tmp_path: Path, make_bundle: Make) -> None:
     assert (own.estimate.parallelism.pp, own.estimate.parallelism.dp, own.walltime.steps) == (4, 2, 7)
 
 
+def test_samples_of_a_script(tmp_path: Path, make_bundle: Make) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text(LAUNCHED.replace("--train-iters 500", "--train-samples 600"))
+    found = answer(
+        find_job(script, options={"bundle": str(make_bundle())}, environment={"KERNELCAST_SITE": ""})
+    )
+    assert found.walltime.steps == 600 // 12
+    assert found.settings.given["samples"].origin == f"{script} line 7"
+    assert f"{script}: not read (1): --lr (line 7)" in found.warnings
+
+
 def test_a_script_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path, make_bundle: Make) -> None:
     script = tmp_path / "train.sbatch"
     script.write_text(LAUNCHED.replace("--micro-batch-size 1", "--micro-batch-size $MBS"))

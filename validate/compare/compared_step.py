@@ -189,27 +189,26 @@ def _unlike(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -
     if "forward" in passes and "backward" not in passes:
         yield "found no backward pass, as in inference"
     shapes = any(work.operator in PRODUCTS and work.vector for work in traced.work)
-    found_s, products_s = _matched_products(operators)
-    if shapes and found_s < _LEAST_MATCHED * products_s:
-        yield f"found {found_s / products_s:.0%} of the predicted matrix products, by their shapes"
+    matched = _matched_products(operators)
+    if shapes and matched < _LEAST_MATCHED:
+        yield f"found {matched:.0%} of the predicted matrix products, by their shapes"
 
 
-def _matched_products(operators: Sequence[Row]) -> tuple[float, float]:
-    """Predicted seconds of the products that the traces show, and of all."""
-    products = [
-        (row.predicted_s, row.is_matched) for row in operators if row.operator in PRODUCTS and row.predicted_s
-    ]
-    return sum(time_s for time_s, is_matched in products if is_matched), sum(time_s for time_s, _ in products)
+def _matched_products(operators: Sequence[Row]) -> float:
+    """Share of the predicted products' time that the traces show; 1 where none is predicted."""
+    products = [one for one in operators if one.operator in PRODUCTS and one.predicted_s]
+    of_all = sum(one.predicted_s or 0.0 for one in products)
+    return sum(one.predicted_s or 0.0 for one in products if one.is_matched) / of_all if products else 1.0
 
 
 def _notes(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -> list[str]:
     """What trace and prediction disagree about, or is worth knowing."""
     found = []
     world_size = estimate.parallelism.world_size
-    found_s, products_s = _matched_products(operators)
-    if found_s < _LEAST_MATCHED * products_s:
+    matched = _matched_products(operators)
+    if matched < _LEAST_MATCHED:
         found.append(
-            f"the traces show {found_s / products_s:.0%} of the predicted matrix products: without shapes "
+            f"the traces show {matched:.0%} of the predicted matrix products: without shapes "
             "(record_shapes=True) it is not known whether they are of this model"
         )
     measured_on = {one.split(",")[0] for one in estimate.provenance.compute}

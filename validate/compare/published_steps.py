@@ -15,19 +15,24 @@ _SHAPE = ("hidden_size", "layers", "mlp_size", "experts", "sequence_length")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSteps:
-    """Steps that one software ran: tokens per second and GPU of the slowest and the fastest, and their GPUs."""
+    """Steps that one software ran: tokens per second and GPU of the slowest and the fastest, and their GPUs.
+
+    `power_limit_w` is what all of them ran under, 0 for the usual limit or several.
+    """
 
     software: str
     device: str
     steps: int
     tokens_per_s_per_gpu: tuple[float, float]
     gpus: tuple[int, int]
+    power_limit_w: float = 0.0
 
     def line(self, own: float) -> str:
         """In words, with the speed of one's own step, such as `torchtitan: 5,600 to 8,500 tokens/s per GPU, …`."""
         low, high = self.tokens_per_s_per_gpu
         reached = rate(low) if self.steps == 1 else f"{rate(low)} to {rate(high)}"
         where = f"{counted(self.steps, 'step')} on {value_range(*self.gpus)} {self.device}"
+        where += f" at {self.power_limit_w:g} W" if self.power_limit_w else ""
         side = "slower than these" if own < low else "faster than these" if own > high else "among these"
         return f"{self.software}: {reached} tokens/s per GPU, {where}; this step, {rate(own)}, is {side}"
 
@@ -53,6 +58,7 @@ def _shape(model: ModelConfig) -> tuple[object, ...]:
 
 def _of(software: str, device: str, runs: Sequence[MeasuredRun]) -> PublishedSteps:
     gpus = [run.parallelism.world_size for run in runs]
+    limits_w = {run.parallelism.power_limit_w for run in runs}
     rates = [
         run.parallelism.samples_per_update * run.model.sequence_length / run.measured_s / devices
         for run, devices in zip(runs, gpus, strict=True)
@@ -63,6 +69,7 @@ def _of(software: str, device: str, runs: Sequence[MeasuredRun]) -> PublishedSte
         steps=len(rates),
         tokens_per_s_per_gpu=(min(rates), max(rates)),
         gpus=(min(gpus), max(gpus)),
+        power_limit_w=limits_w.pop() if len(limits_w) == 1 else 0.0,
     )
 
 

@@ -56,7 +56,7 @@ def attention(s: Sizes) -> Ops:
             s.attention_width,
             s.hidden,
             gathers=Direction.BACKWARD,
-            saves=s.input_bytes("attention") * s.tokens * s.attention_width,
+            saves=s.input_bytes("attention", OUTPUT) * s.tokens * s.attention_width,
             late=late,
         ),
         bias(
@@ -224,7 +224,7 @@ def _rank_norm(s: Sizes, name: str, rank: int, *, before: int) -> Ops:
             s.local_length,
             rank,
             parameters=rank,
-            saves=s.input_bytes("attention") * rows * rank,
+            saves=s.input_bytes("attention", name) * rows * rank,
             needs="output",
             module="mla_up_proj" if s.modules.fuses_norms else "",
         ),

@@ -59,12 +59,10 @@ def _routed(s: Sizes) -> Ops:
     expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp) on a device. LatentMoE has
     2·d·r more, and experts r in the place of d.
     """
-    model, element, width, branches = s.model, s.element_bytes, s.expert_width, s.branches
-    size = s.routed_size
+    model, size = s.model, s.routed_size
     # Rows of the fullest device's experts; devices that share an expert have each other's rows too.
     all_rows = s.imbalance * s.sent_rows * s.expert_tp
     rows = _whole(all_rows)
-    of_each = _whole(rows / s.experts)
     dispatcher = s.layout.expert_dispatcher
     # What comes in is in the order of the senders; DeepEP's and HybridEP's is permuted once, in a kernel of its own
     # (HybridEP's `permute_launcher` behind its dispatch and `unpermute_launcher` before its combination, which are
@@ -75,16 +73,9 @@ def _routed(s: Sizes) -> Ops:
     # maps, and experts that are padded to a capacity have aligned rows.
     pads = flag(s.is_cast("experts") and s.layout.cuda_graphs != "full" and not s.layout.expert_padding)
     under = OTHER_MICRO_BATCH if s.overlaps_experts and dispatcher == "hybridep" else None
-    # Biases, and with them the clamped activation of gpt-oss, have kernels of their own, unless a graph of whole
-    # passes takes fused ones.
-    is_apart = has_bias(s) and s.layout.cuda_graphs != "full"
     routed = (s.local_tokens, model.experts_per_token, size)
-    up = f"experts_{'gate_' if s.is_gated else ''}up"
-    biases = (s.experts * branches * width, s.experts * size) if has_bias(s) else (0, 0)
     router_biases = model.experts if model.router == "sigmoid" or has_bias(s) else 0
-    read = s.input_bytes("experts")
-    of_rows, of_width = element * all_rows * size, element * all_rows * width
-    results = s.modules.kept_results * element * s.imbalance * s.sent_rows * size
+    results = s.modules.kept_results * s.element_bytes * s.imbalance * s.sent_rows * size
     return (
         plain_linear(
             s,
@@ -93,7 +84,7 @@ def _routed(s: Sizes) -> Ops:
             s.hidden,
             model.experts,
             parameters=model.experts * s.hidden + router_biases,
-            late=2 * element * s.local_tokens * s.hidden,
+            late=2 * s.element_bytes * s.local_tokens * s.hidden,
         ),
         op(
             "routing",
@@ -109,6 +100,29 @@ def _routed(s: Sizes) -> Ops:
         _cut(s, "gather_rows", "all_gather", _sent_entries(s)),
         op("sort", "copy", rows, size, count=sorts),
         op("pad_rows", "copy", rows, size, role=PADDING, count=pads),
+        *_grouped_mlp(s, all_rows),
+        op("unpad_rows", "copy", rows, size, role=PADDING, count=pads),
+        op("sort_back", "copy", rows, size, count=sorts),
+        _cut(s, "scatter_rows", "reduce_scatter", _sent_entries(s) * s.expert_tp),
+        *_exchanges(s, "combine", False, with_probabilities=False),
+        op("unpermute", "unpermute", *routed, overlaps=under, saves=results, needs="output"),
+        *(_latent_up(s) if model.expert_latent_size else ()),
+    )
+
+
+def _grouped_mlp(s: Sizes, all_rows: Number) -> Ops:
+    """The products of a device's experts and the activation between them, of `all_rows` tokens."""
+    element, width, branches, size = s.element_bytes, s.expert_width, s.branches, s.routed_size
+    rows = _whole(all_rows)
+    of_each = _whole(rows / s.experts)
+    # Biases, and with them the clamped activation of gpt-oss, have kernels of their own, unless a graph of whole
+    # passes takes fused ones.
+    is_apart = has_bias(s) and s.layout.cuda_graphs != "full"
+    up = f"experts_{'gate_' if s.is_gated else ''}up"
+    biases = (s.experts * branches * width, s.experts * size) if has_bias(s) else (0, 0)
+    read = s.input_bytes("experts", up)
+    of_rows, of_width = element * all_rows * size, element * all_rows * width
+    return (
         *linear(
             s,
             "experts",
@@ -160,19 +174,13 @@ def _routed(s: Sizes) -> Ops:
             count=_BIAS_GRADIENT_PASSES * is_apart,
             directions=(Direction.BACKWARD,),
         ),
-        op("unpad_rows", "copy", rows, size, role=PADDING, count=pads),
-        op("sort_back", "copy", rows, size, count=sorts),
-        _cut(s, "scatter_rows", "reduce_scatter", _sent_entries(s) * s.expert_tp),
-        *_exchanges(s, "combine", False, with_probabilities=False),
-        op("unpermute", "unpermute", *routed, overlaps=under, saves=results, needs="output"),
-        *(_latent_up(s) if model.expert_latent_size else ()),
     )
 
 
 def _latent_down(s: Sizes) -> Ops:
     """Tokens to the size that routed experts read, on every device whole (Megatron-core's `fc1_latent_proj`)."""
     rows, size = s.local_tokens, s.routed_size
-    own_copy = s.cast_bytes("mlp") * rows * s.hidden
+    own_copy = s.cast_bytes("mlp", "latent_down") * rows * s.hidden
     return linear(
         s, "mlp", "latent_down", rows, s.hidden, size, saves=own_copy, late=s.element_bytes * rows * size
     )
@@ -181,7 +189,7 @@ def _latent_down(s: Sizes) -> Ops:
 def _latent_up(s: Sizes) -> Ops:
     """The sum of a token's experts back to a hidden state (`fc2_latent_proj`)."""
     rows, size = s.local_tokens, s.routed_size
-    kept, late = s.input_bytes("mlp") * rows * size, s.element_bytes * rows * (size + s.hidden)
+    kept, late = s.input_bytes("mlp", "latent_up") * rows * size, s.element_bytes * rows * (size + s.hidden)
     return linear(s, "mlp", "latent_up", rows, size, s.hidden, saves=kept, late=late)
 
 
@@ -198,7 +206,7 @@ def _shared(s: Sizes) -> Ops:
     """The experts that every token goes to; the router keeps what they read."""
     width, rows, element = s.shared_expert_width, s.tokens, s.element_bytes
     up_width = s.branches * width
-    own_copy = s.cast_bytes("mlp") * s.local_tokens * s.hidden
+    own_copy = s.cast_bytes("mlp", SHARED_UP) * s.local_tokens * s.hidden
     ops = (
         *linear(
             s, "mlp", SHARED_UP, rows, s.hidden, up_width, saves=own_copy, late=element * rows * up_width
@@ -219,7 +227,7 @@ def _shared(s: Sizes) -> Ops:
             rows,
             width,
             s.hidden,
-            saves=s.input_bytes("mlp") * rows * width,
+            saves=s.input_bytes("mlp", SHARED_DOWN) * rows * width,
             late=element * rows * width,
         ),
     )

@@ -29,8 +29,8 @@ def linear(
     A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
     it is added to; its products run in the training's type, and cut like the linear need no collective of their
     own. A weight in 4 bit is dequantised before either product that reads it. `bias` is the number of further
-    parameters, `columns` as of `Matrix`, `gathers` the pass whose input a cut sequence is gathered for, `others` fields
-    of `Op`.
+    parameters, `columns` as of `Matrix` (those with an adapter share one), `gathers` the pass whose input a cut
+    sequence is gathered for, `others` fields of `Op`.
     """
     *groups, m, k, n = shape
     casts: Ops = ()
@@ -50,9 +50,10 @@ def linear(
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
     if s.is_quantised:
         casts = (_dequantisation(s, f"{role}_dequantisation", weight, product.module), *casts)
-    if groups or not s.is_adapted(kind):
+    adapted = s.adapted_columns(kind, role, columns or (n,))
+    if groups or not adapted:
         return (*casts[:1], product, *casts[1:])
-    rank, module, drops = s.layout.lora_rank, product.module, int(s.layout.lora_dropout > 0)
+    n, rank, module, drops = sum(adapted), s.layout.lora_rank, product.module, int(s.layout.lora_dropout > 0)
     return (
         *casts[:1],
         product,

@@ -71,7 +71,7 @@ def mlp(s: Sizes) -> Ops:
             width,
             s.hidden,
             gathers=Direction.BACKWARD,
-            saves=s.input_bytes("mlp") * rows * width,
+            saves=s.input_bytes("mlp", DOWN) * rows * width,
             late=element * (rows * width + s.local_tokens * s.hidden),
             gradients=element * rows * width + weight_gradient_bytes(s, width * s.hidden),
             module="mlp",

@@ -1,5 +1,6 @@
 """LayerNorm and RMSNorm."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from kernelcast.runtime.request.fields import LinearKind, RecomputeModule
@@ -10,6 +11,10 @@ STATISTIC_BYTES = 4
 """Norms and flash attention keep their statistics in fp32."""
 
 
+_FIRST: Mapping[LinearKind, str] = {"attention": "qkv", "mlp": "mlp_gate_up"}
+"""The products that read a norm's output."""
+
+
 def norm_parameters(s: Sizes) -> int:
     """2d for LayerNorm (weight and bias), d for RMSNorm; whole on every device."""
     return (2 if s.model.norm == "layer_norm" else 1) * s.hidden
@@ -18,7 +23,7 @@ def norm_parameters(s: Sizes) -> int:
 def read_bytes(s: Sizes, read_by: LinearKind | None = None) -> Number:
     """Bytes of a norm's output as the next products keep it: as it was gathered along the sequence, or a shard."""
     rows = s.tokens if s.modules.keeps_gathered else s.local_tokens
-    return (s.element_bytes if read_by is None else s.input_bytes(read_by)) * rows * s.hidden
+    return (s.element_bytes if read_by is None else s.input_bytes(read_by, _FIRST[read_by])) * rows * s.hidden
 
 
 def norm_operator(s: Sizes) -> str:

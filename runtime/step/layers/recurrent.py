@@ -109,7 +109,7 @@ def recurrent_mixer(s: Sizes) -> Ops:
             rows,
             width,
             s.hidden,
-            saves=s.input_bytes("attention") * rows * width,
+            saves=s.input_bytes("attention", OUT) * rows * width,
             late=element * (rows * width + s.local_tokens * s.hidden),
         ),
         dropout(s, "mixer_dropout"),

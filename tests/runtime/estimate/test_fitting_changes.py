@@ -129,6 +129,14 @@ def test_changes_that_shorten_a_step(estimator: Estimator) -> None:
     assert more.fields == {"dp": 32, "micro_batches": 16}
 
 
+def test_a_graph_takes_the_launches_of_the_host(estimator: Estimator) -> None:
+    found = [
+        faster_changes(estimator, asked(estimator, **SLOW, kept_by="megatron", host_launch_us=us))
+        for us in (0.0, 1e3)
+    ]
+    assert [{"cuda_graphs": "full"} in [one.fields for one in changes] for changes in found] == [False, True]
+
+
 def test_only_changes_that_the_framework_runs(estimator: Estimator) -> None:
     # Without tensor parallelism: LLM Foundry has none, and no selective recomputation either.
     estimate = asked(estimator, **SLOW, tp=1, zero=3)

@@ -371,6 +371,8 @@ def test_arguments_of_other_models_are_refused() -> None:
 @pytest.mark.parametrize(
     ("setting", "found"),
     [
+        ("--tokenizer-type: Llama2Tokenizer\n  --tokenizer-model: own.model", 32_000),
+        ("--tokenizer-type: HuggingFaceTokenizer\n  --tokenizer-model: meta-llama/Meta-Llama-3-8B", 128_256),
         ("--vocab-file: data/bpe/vocab.json", 50_257),
         ("--tokenizer-type: GPT2BPETokenizer", 50_257),
         ("--tokenizer-type: Llama2Tokenizer", 32_000),
@@ -387,6 +389,16 @@ def test_the_vocabulary_of_a_tokenizer(setting: str, found: int | str) -> None:
         with pytest.raises(UsageError, match=found):
             file.model()
     assert read_layout_text(f"{CONFIG}  {setting}\n", "").model().vocabulary_size == 50_257
+
+
+def test_an_unknown_vocabulary_file_of_a_known_tokenizer_has_a_note() -> None:
+    flags = "pretrain_gpt.py --tokenizer-type GPT2BPETokenizer --vocab-file {} --micro-batch-size 1"
+    note = "--vocab-file own.json is not read: 50,257 entries are taken, GPT2BPETokenizer's"
+    for file, found in (("own.json", True), ("bpe/vocab.json", False)):
+        _, notes, _ = read_layout_text(flags.format(file), "x").request(
+            replace(MODEL, vocabulary_size=50_257), {}, 8
+        )
+        assert (note in notes) == found
 
 
 def test_ends_that_count_as_layers() -> None:

@@ -14,6 +14,7 @@ from kernelcast.runtime import (
     search_layouts,
 )
 from kernelcast.runtime.answers.fabric_choice import find_fabric
+from kernelcast.runtime.frameworks.software import framework_named
 from kernelcast.runtime.stack import find_stack
 
 LLAMA = "llama-3-8b"
@@ -48,6 +49,19 @@ def test_a_layout_by_fields_is_that_layout(h100: Estimator) -> None:
     # The paper's name of a degree.
     others = {name: value for name, value in LAYOUT.items() if name != "tp"}
     assert predict(h100, load_model(LLAMA), **others, mp=2) == estimate
+
+
+def test_a_framework_brings_its_stack_unless_there_is_one(h100: Estimator) -> None:
+    layout = {**LAYOUT, "zero": 3}
+    found = predict(h100, LLAMA, **layout, framework="torchtitan")
+    stack = framework_named("torchtitan").stack_on(["h100-sxm"])
+    assert found.provenance.stack is not None
+    assert stack is not None
+    assert found == predict(h100.with_stack(stack), LLAMA, **layout, framework="torchtitan")
+    other = Estimator.load("h100-sxm", stack="fsdp-composer")
+    kept = predict(other, LLAMA, **layout, framework="torchtitan").provenance.stack
+    assert kept is not None
+    assert kept.name == "fsdp-composer"
 
 
 def test_fabric_and_stack_are_names_or_values(h100: Estimator) -> None:

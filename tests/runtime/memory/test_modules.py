@@ -223,6 +223,14 @@ def test_async_tensor_parallelism_has_its_buffers_elsewhere() -> None:
     assert usual.total_bytes == overlapped.total_bytes
 
 
+def test_workspaces_of_cut_products_are_of_tensor_parallelism() -> None:
+    megatron = {"kept_by": "megatron", "tensor_overlap": "products"}
+    for tp, streams in ((1, 0), (2, 2)):
+        cut = {"tp": tp, "sequence_parallel": tp > 1, "kept_by": "megatron"}
+        usual, overlapped = stage(**cut), stage(**cut | megatron)
+        assert overlapped.workspace_bytes - usual.workspace_bytes == streams * 32 * 2**20
+
+
 # Of 64 tokens each goes to 2 of 4 experts of 24, and to a shared one of 40.
 MIXED = replace(MODEL, experts=4, experts_per_token=2, expert_size=24, shared_expert_size=40)
 ROWS, E, SHARED = 2 * S, 24, 2 * S * 3 * 40

@@ -133,3 +133,18 @@ def test_an_index_of_a_newer_version_is_not_replaced(public: Path) -> None:
 def test_a_signed_commons_stays_signed(public: Path) -> None:
     with pytest.raises(DataError, match=r"public: its index is signed, expected --key$"):
         publish(SMALL, public)
+
+
+def test_planted_links_are_not_followed(public: Path, tmp_path: Path) -> None:
+    [stack] = publish(SMALL, tmp_path / "first", stacks=["megatron-core"]).index.descriptions
+    (public / (INDEX_FILE + ".sig")).unlink()
+    (public / stack.path).symlink_to(tmp_path / "planted")
+    with pytest.raises(DataError, match=r"\.toml: is a link or no file"):
+        publish(SMALL, public, stacks=["megatron-core"])
+    assert not (tmp_path / "planted").exists()
+    index = (public / INDEX_FILE).rename(tmp_path / "other.json")
+    (public / INDEX_FILE).symlink_to(index)
+    before = index.read_bytes()
+    with pytest.raises(DataError, match=f"{INDEX_FILE}: is a link or no file"):
+        publish(SMALL, public, about={"site": "B"})
+    assert index.read_bytes() == before

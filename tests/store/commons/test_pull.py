@@ -187,6 +187,16 @@ def test_an_older_index_is_refused(public: Path, keys: Path, tmp_path: Path) -> 
     refused(source(older, keys), tmp_path / "new.db", "older than the one of .* that was seen")
 
 
+BUNDLE = {
+    "digest": "0" * 64,
+    "size_bytes": 1,
+    "devices": ["x"],
+    "dtype": "float32",
+    "created_at": "2026-01-01T00:00:00Z",
+    "regressors": 1,
+}
+
+
 def changed_index(public: Path, change: Change) -> None:
     values = json.loads((public / INDEX_FILE).read_text())
     change(values)
@@ -201,6 +211,8 @@ def changed_index(public: Path, change: Change) -> None:
         (lambda index: index.update(parts=[{}]), r"parts\[0\]\.digest is missing"),
         (lambda index: index["parts"][2].update(digest="../../../etc/passwd"), r"parts\[2\]\.digest is .*SHA-256"),
         (lambda index: index["parts"][2].update(digest="A" * 64), r"parts\[2\]\.digest is .*SHA-256"),
+        (lambda index: index["parts"][0].update(hardware="../../mine"), r"parts\[0\]\.hardware is .*hex digits"),
+        (lambda index: index.update(bundles=[{**BUNDLE, "size_bytes": 2**30}]), r"bundles\[0\]\.size_bytes is"),
         (lambda index: index["parts"][0].update(size_bytes=10**30), r"parts\[0\]\.size_bytes is"),
         (lambda index: index["parts"][0].update(size_bytes=-1), r"parts\[0\]\.size_bytes is"),
         (lambda index: index["parts"][0].update(size_bytes=100), r"db\.xz: has more than 100 bytes"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,23 @@ def test_csv_of_starts_and_ends(tmp_path: Path) -> None:
     assert found.node_days == pytest.approx(4 + 2 * 0.5 / 86_400, rel=1e-9)
 
 
+def test_outcomes_of_another_vocabulary_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("start,end,nodes,outcome\n2026-01-01,2026-01-02,1,ok\n2026-01-01,2026-01-02,1,FAILED\n")
+    with pytest.raises(DataError, match=r"jobs.csv:3: outcome is 'FAILED', expected failed or ok"):
+        read_failure_log(path)
+
+
 @pytest.mark.parametrize(
-    "content", ["", "a,b\n1,2\n", "{", '{"jobs": 1}', "{}", '{"jobs": [{}]}', "[" * 100_000]
-)
+    "content",
+    [
+        "", "a,b\n1,2\n", "{", '{"jobs": 1}', "{}", '{"jobs": [{}]}', "[" * 100_000,
+        json.dumps({"jobs": [_job("COMPLETED", 1, math.inf), _job("COMPLETED", math.inf, 1)]}),
+        json.dumps({"jobs": [_job("COMPLETED", 1, 10**400), _job([], 1, 1), _job("COMPLETED", math.nan, 1)]}),
+        f"start,end,nodes,outcome\n2026-01-01,2026-01-02,{10**400},ok\n",
+        f"start,end,nodes,outcome\n{'x' * 200_000}\n",
+    ],
+)  # fmt: skip
 def test_what_is_no_log_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "some.txt"
     path.write_text(content)
@@ -191,3 +206,19 @@ def test_what_a_log_of_mlperf_says(tmp_path: Path) -> None:
     path.write_text(f":::MLLOG {rows[4]}\n" + rows[3].replace("64", '"many"').join([":::MLLOG ", "\n"]))
     found = read_mlperf_steps(path, gpus=8)
     assert (found.publisher, found.model_name, found.samples_per_step, found.start_s) == ("", "", None, None)
+
+
+def test_values_of_a_log_without_sense_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    lines = [
+        {"key": ["x"], "time_ms": 0},
+        {"key": "run_start", "time_ms": 10**400},
+        {"key": "run_start", "time_ms": 1_000},
+        {"key": "global_batch_size", "time_ms": 1_000, "value": 10**30},
+        *({"key": "tracked_stats", "time_ms": 1_000, "value": {"train_step_time": one}} for one in ("x", 0, 2, 1e300)),
+        {"key": "run_stop", "time_ms": 3_000, "metadata": ["status"]},
+    ]  # fmt: skip
+    path.write_text("".join(f":::MLLOG {json.dumps(line)}\n" for line in lines))
+    found = read_mlperf_steps(path, gpus=8)
+    assert (found.times_s, found.samples_per_step, found.total_s) == ((2,), None, 2)
+    assert read_failure_log(path, nodes=3).causes == {"no run_stop": 1}

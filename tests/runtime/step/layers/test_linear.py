@@ -177,6 +177,26 @@ def test_frozen_weights_have_no_gradient_and_adapters_do(llama: Sizes) -> None:
     assert held_parameters(frozen, ops).dense == 2 * (32 + 48) + 2 * (24 + 32)
 
 
+@pytest.mark.parametrize(
+    ("linears", "shapes"),
+    [
+        (("q_proj",), [(48, 32, 2), (48, 2, 24)]),
+        (("k_proj", "v_proj"), [(48, 32, 2), (48, 2, 24)]),
+        (("o_proj",), [(48, 24, 2), (48, 2, 32)]),
+        (("up_proj",), [(48, 32, 2), (48, 2, 20)]),
+        (("down_proj",), [(48, 20, 2), (48, 2, 32)]),
+    ],
+)
+def test_adapters_of_single_linears(
+    llama: Sizes, linears: tuple[str, ...], shapes: list[tuple[int, ...]]
+) -> None:
+    frozen = changed(llama, lora_rank=2, lora_linears=linears)
+    ops = transformer_layer(frozen)
+    found = [shape for _, role, _, shape in products(forward(ops)) if role.startswith("adapter")]
+    assert found == shapes
+    assert held_parameters(frozen, ops).dense == sum(k * n for _, k, n in shapes)
+
+
 def test_the_ends_of_a_frozen_model(llama: Sizes) -> None:
     frozen = changed(llama, lora_rank=2)
     assert not any(one.operator == "embedding" for one in backward(embedding(frozen)))
@@ -294,7 +314,9 @@ def test_a_stage_without_adapters_updates_nothing() -> None:
 def test_wrong_fields() -> None:
     with pytest.raises(UsageError, match=r"^fp8_recipe is 'fp6', expected none, .*, mxfp8 or nvfp4$"):
         replace(LAYOUT, fp8_recipe="fp6")
-    with pytest.raises(UsageError, match=r"^lora_linears is .*, expected attention .*, mlp .* or both$"):
+    with pytest.raises(
+        UsageError, match=r"^lora_linears is .*, expected target modules of PEFT: attention .*, mlp .*"
+    ):
         replace(LAYOUT, lora_linears=("experts",))
 
 
@@ -324,3 +346,11 @@ def test_an_adapter_of_rank_1_is_one(llama: Sizes) -> None:
     ]
     assert ops[-1].call is not None
     assert (ops[-1].call.operator, ops[-1].call.shape) == ("residual_add", (1, 2, 5))
+
+
+def test_adapters_that_no_linear_of_the_model_has_are_refused() -> None:
+    sparse = replace(LLAMA, experts=4, experts_per_token=2)
+    with pytest.raises(
+        UsageError, match=r"^lora_linears is 'mlp', expected attention or q_proj or .* in model"
+    ):
+        replace(LAYOUT, sequence_parallel=True, lora_rank=2, lora_linears=("mlp",)).check(sparse)
