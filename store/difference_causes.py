@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-LEAST_SHARE = 0.03
+LEAST_SHARE = 0.015
 """A cause below this share of the longer step is not named."""
+_SPLIT = 2  # times the least change, for which a module is divided into its parts
 _ALIKE = 0.25  # of the kernels' time may have changed less than what counts as common to all
 _LEAST_FACTOR = 0.05
 _SAME_SHAPES = 0.25  # of the time of a run: above, it computes the same as the other
@@ -49,7 +50,9 @@ class Work(NamedTuple):
 Sums = Mapping[Work, tuple[float, float]]
 """Launches, and ms that nothing overlaps with the short gaps before them, per step and rank."""
 IDLE, LOADER = Work("idle", *[""] * 5), Work("data loader", *[""] * 5)
-"""Gaps between modules of at least 0.1 ms, others belong to what ends them; the data loader."""
+"""Gaps of at least 0.1 ms between modules, others belong to what ends them; the data loader."""
+GAPS = "gaps between its parts"
+"""The kernel of such gaps inside a module; it is not launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +125,15 @@ def difference_causes(
         found.append(_cause("shapes", "", compute, text))
     else:
         factor, common = _factors(compute)
-        if abs(common - 1) >= _LEAST_FACTOR:
+        if abs(common - 1) < _LEAST_FACTOR:
+            factor = 1.0
+        else:
             text = f"all kernels take {factor:.2f} × as long: clocks, power, or other work on the device"
             found.append(_told("device", "", (factor - 1) * _one_ms(compute), text, _is_chance(compute)))
-        for path, part in _changed(compute, (), factor, least_ms):
+        changed = _changed(compute, (), factor, _SPLIT * least_ms)
+        known = {row.work for _, part in changed for row in part}
+        rest = [row for row in compute if row.work not in known]
+        for path, part in [*changed, *_changed(rest, (), factor, least_ms)]:
             kind, text = _reason(part)
             if kind == "slow_kernels" and len(path) == 1 and _one_ms(part) >= _MOST * _one_ms(compute):
                 kind = "device"
@@ -226,7 +234,7 @@ def _factors(rows: Sequence[_Row]) -> tuple[float, float]:
 
     By time. The second is at most the median, or with an opposite change at least; 1 where they do not agree.
     """
-    alike = [row for row in rows if row.one_ms and row.one_launches == row.two_launches]
+    alike = [row for row in rows if row.one_ms and 0 < row.one_launches == row.two_launches]
     ratios = sorted((row.two_ms / row.one_ms, row.one_ms) for row in alike)
     before_ms = list(accumulate(time_ms for _, time_ms in ratios))
     if not ratios or not before_ms[-1]:
@@ -264,7 +272,10 @@ def _excess_ms(rows: Sequence[_Row], factor: float) -> float:
 
 def _is_whole(rest: Sequence[_Row], found: Sequence[Sequence[_Row]], factor: float) -> bool:
     """Whether all parts of a module changed for one reason, and the rest of it as much, relative to its time."""
-    if len({_reason(part)[0] for part in found}) != 1 or len(found) + bool(rest) < 2:
+    kinds = {_reason(part)[0] for part in found}
+    if (
+        len(kinds - {"host"} or kinds) != 1 or len(found) + bool(rest) < 2
+    ):  # whatever runs, gaps are between it
         return False
     rows = [row for part in found for row in part]
     of_rest, of_found = (
@@ -282,6 +293,12 @@ def _reason(rows: Sequence[_Row]) -> tuple[str, str]:
         for place, value in enumerate(row[2:6]):
             sums[row.work.kernel][place] += value
     change_ms = _two_ms(rows) - _one_ms(rows)
+    waited = sums.pop(GAPS, [0.0] * 4)
+    if not sums or abs(waited[3] - waited[1]) > abs(change_ms) / 2:
+        return (
+            "host",
+            "the device has nothing to do between its parts: Python, synchronisation, or a dependency",
+        )
     new = {name: one[3] for name, one in sums.items() if not one[0]}
     gone = {name: one[1] for name, one in sums.items() if not one[2]}
     if sum(new.values()) + sum(gone.values()) >= _OTHER_KERNELS * abs(change_ms):

@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernelcast.store.database import Database
 from kernelcast.store.difference_causes import (
+    GAPS,
     IDLE,
     LOADER,
     DifferenceCause,
@@ -20,15 +22,16 @@ from kernelcast.store.runs import CUT
 from kernelcast.store.trace_report import PARTS
 
 _PARTS = f"SELECT {', '.join(f'sum({part}) AS {part}' for part in PARTS)} FROM step_time WHERE run_id = ? AND {{where}}"
-# A gap that is short, or inside a module, belongs to what ends it.
+# A gap that is short, or inside a module, belongs to what ends it; another one has the scope before it.
 _SUMS = """
     SELECT class, name, host_operator, direction, coalesce(scope, ''), shapes, {group}, count(*),
-        sum(duration_us) / 1e3, sum(exposed_us + own_us) / 1e3, sum(idle_us - own_us) / 1e3
+        sum(duration_us) / 1e3, sum(exposed_us + iif(before IS NULL, idle_us, 0)) / 1e3,
+        sum(iif(before IS NULL, 0, idle_us)) / 1e3, before
     FROM (
-        SELECT *, iif(idle_us < 100 OR scope = lag(scope) OVER (PARTITION BY trace_id, device ORDER BY sequence),
-            idle_us, 0) AS own_us
+        SELECT *, iif(idle_us >= 100, nullif(coalesce(lag(scope) OVER (
+            PARTITION BY trace_id, device ORDER BY sequence), ''), coalesce(nullif(scope, ''), '?')), NULL) AS before
         FROM trace_event WHERE run_id = ?
-    ) WHERE {where} GROUP BY class, name, host_operator, direction, scope, shapes, {group}
+    ) WHERE {where} GROUP BY class, name, host_operator, direction, scope, shapes, {group}, before
 """
 _LOADER = """
     SELECT {group}, sum(total_ns) / 1e6 FROM (
@@ -157,6 +160,13 @@ def _changes(one: _Sums, two: _Sums) -> tuple[Change, ...]:
     return tuple(sorted(found, key=lambda change: -abs(change.change_ms)))
 
 
+def _gap(before: str, after: str) -> Work:
+    """A gap between two scopes: in the module around both, or the host's if that is the whole model."""
+    pairs = zip(before.split(_INSIDE), after.split(_INSIDE), strict=False)
+    around = _INSIDE.join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return Work("compute", GAPS, "", "", around, "") if _INSIDE in around else IDLE
+
+
 def _per_step(database: Database, run_id: str) -> _PerStep:
     def asked(query: str, counted: str) -> Iterator[Any]:
         return iter(database.connection.execute(query.format(where=counted, group=_GROUP), (run_id,)))
@@ -171,11 +181,15 @@ def _per_step(database: Database, run_id: str) -> _PerStep:
     count_of = defaultdict[Work, float](float)
     for group, loader_ms in asked(_LOADER, counted):
         totals_ms[LOADER][places.get(group, 0)] += loader_ms
-    for *about, group, launches, time_ms, own_ms, waited_ms in asked(_SUMS, counted):
+    for *about, group, launches, time_ms, own_ms, waited_ms, before in asked(_SUMS, counted):
         class_, name, operator, direction, scope, _ = about
         count_of[Work(*about)] += launches / steps
         totals_ms[Work(*about)][places[group]] += own_ms
-        totals_ms[IDLE][places[group]] += waited_ms
+        if waited_ms:
+            gap = _gap(before, scope)
+            totals_ms[gap][places[group]] += waited_ms
+            if gap != IDLE:
+                count_of[gap] += 0
         inside = scope.split(_INSIDE) if scope else []
         modules = {_INSIDE.join(inside[: level + 1]) for level in range(len(inside))}
         operators = {f"{operator} ({direction})" if direction else operator} if operator else set[str]()

@@ -27,6 +27,7 @@ from kernelcast.store.runs import CUT
 RECOMPUTATION = "recomputation"
 """Direction of an event that computes a forward pass again; its sample is one of a forward pass."""
 _RANKS = {"compute": 0, "communication": 1, "memory": 2}
+_SAME_SHARE = 0.99  # of calls with kernels: below, a step lacks some
 _COMMUNICATION = ("nccl", "rccl", "msccl", "gloo:", "cross_device_reduce", "c10d::", "deep_ep", "nvshmem")
 _MEMORY_CATEGORIES = ("gpu_memcpy", "gpu_memset")
 _BYTES = {
@@ -86,14 +87,37 @@ class TraceEvents:
 
     @cached_property
     def steps(self) -> tuple[TracedStep, ...]:
-        """The steps that the host marked; `CUT` ends the name of one that the recording did not see finish."""
+        """The steps that the host marked; `CUT` ends the name of one that the recording or the file has a part of."""
         steps = self._steps
         starts_ns, durations_ns = _ns(steps.start_us - self.start_us), _ns(steps.duration_us)
+        lacks = self._lacks_events if self.trace.is_truncated else np.zeros(len(steps), dtype=bool)
         names = (
-            step.name + CUT * (arguments_of(step).finished is False and not step.name.endswith(CUT))
-            for step in steps
+            step.name
+            + CUT * ((is_cut or arguments_of(step).finished is False) and not step.name.endswith(CUT))
+            for step, is_cut in zip(steps, lacks.tolist(), strict=True)
         )
         return tuple(map(TracedStep, names, starts_ns.tolist(), durations_ns.tolist()))
+
+    @cached_property
+    def _lacks_events(self) -> NDArray[np.bool_]:
+        """Which steps of a truncated file lack events: those whose calls launched fewer kernels than in another step.
+
+        Kineto writes calls in order, and after them kernels buffer by buffer: any step may lack some.
+        """
+        steps, calls, around = self._steps, self.extracted.tree.calls, self.extracted.pieces.call
+        if not self.extracted.is_device:
+            return steps.end_us > calls.start_us.max(initial=-np.inf)
+        has_kernel = np.zeros(len(calls), dtype=bool)
+        has_kernel[around[around >= 0]] = True
+        rows = np.flatnonzero(np.isin(calls.kind, calls.kind[has_kernel]))
+        step = Steps(steps).at(calls.start_us[rows])
+        rows, step = rows[step != NO_ID], step[step != NO_ID]
+        kinds, kind = np.unique(calls.kind[rows], return_inverse=True)
+        called, launched = np.zeros((2, len(steps), len(kinds)))
+        np.add.at(called, (step, kind), 1)
+        np.add.at(launched, (step, kind), has_kernel[rows])
+        wanted = called * (launched / np.maximum(called, 1)).max(axis=0, initial=0.0)
+        return launched.sum(axis=1) < _SAME_SHARE * wanted.sum(axis=1)
 
     @cached_property
     def _times(self) -> dict[str, Integers]:

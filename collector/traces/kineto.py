@@ -56,6 +56,7 @@ _OLD_CATEGORIES = {
 }  # fmt: skip
 _STEP = "ProfilerStep#"
 UNREAD = "events of a kind that is not read"
+_TRUNCATED = "the file is cut off: read up to there"
 _KINDS: Mapping[type, str] = {list: "a list", dict: "a table", int: "an integer", str: "a text"}
 
 
@@ -107,6 +108,11 @@ class Trace:
     hip_runtime_version: int = 0
     host_name: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the file ends before the trace does."""
+        return _TRUNCATED in self.notes
 
     def of_category(self, *categories: str) -> Events:
         """Events of the named categories, by start time."""
@@ -281,7 +287,7 @@ def _document(content: bytes, path: Path, *, is_partial: bool) -> _Document:
     text, notes = repaired(content)
     if is_partial and (closed := closed_document(text, lambda cut: _decoded(cut, path))) is not None:
         text = closed
-        notes["the file is cut off: read up to there"] += 1
+        notes[_TRUNCATED] += 1
     if not notes:
         raise _unreadable(path, first) from first
     try:

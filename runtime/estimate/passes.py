@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.estimate.configurations import Rows, Structure, Times
 from kernelcast.runtime.memory.stages import offloaded_by_layers
-from kernelcast.runtime.pipeline.durations import Overlap, gathered_together_us, gathered_us, slowed_us
+from kernelcast.runtime.pipeline.durations import (
+    Overlap,
+    beyond_us,
+    gathered_together_us,
+    gathered_us,
+    slowed_us,
+)
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, exposed_us, sum_of
 from kernelcast.runtime.step.chunks import AS_SPLIT, Chunk, StageKind, balanced_ends
@@ -116,15 +122,20 @@ def update_overlap(
         return structure.per_chunk(of_stage / structure.chunks_per_stage)
 
     first_us = last_us = nothing
+    stages = buckets.shape[1]
     if gather_us is not None and structure.virtual_stages > 1:
-        stages = buckets.shape[1]
         first_us = gathered_together_us(
             forward_us, send_us, shared(gather_us), of_chunk, exposed_share, links_us[0], stages
         )
     elif gather_us is not None:
         first_us = gathered_us(forward_us, shared(gather_us), of_chunk, exposed_share, links_us[0])
     if gradients_us is not None:
-        last_us = slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share, links_us[1])
+        network_us = shared(gradients_us)
+        last_us = slowed_us(completing_us, network_us, of_chunk, exposed_share, links_us[1])
+        if structure.virtual_stages > 1:
+            # What the completing pass leaves runs under passes of the chunks before.
+            left_us = network_us - last_us / (exposed_share or 1)
+            last_us[:, stages:] += beyond_us(left_us, completing_us, exposed_share, stages)[:, stages:]
     return Overlap(
         first_us=first_us,
         last_us=last_us,

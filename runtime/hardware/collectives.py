@@ -230,7 +230,7 @@ def terms_of(operator: str, size: Times, setting: Setting, *, quality: float = 0
             inside_steps_us=0.0 if inside is None else one.inside_steps * inside.latency_us,
             between_steps_us=0.0 if between is None else one.between_steps * between.latency_us,
             inside_startup_us=0.0 if inside is None else inside.startup_us,
-            between_startup_us=0.0 if between is None else between.startup_us,
+            between_startup_us=0.0 if between is None else one.between_steps * between.startup_us,
             inside_us=inside_us,
             between_us=between_us,
             has_low_latency=one.has_low_latency,
@@ -267,8 +267,9 @@ def _algorithms(operator: str, size: Times, setting: Setting, quality: float) ->
         yield _direct(size, setting, share)
         return
     yield _Algorithm(
-        inside_steps=steps * n * (g - 1),
-        between_steps=steps * (n - 1),
+        # Every step of a ring over several nodes waits for a message between two of them.
+        inside_steps=steps * (g - 1) if n == 1 else 0,
+        between_steps=steps * (p - 1) if n > 1 else 0,
         inside_bytes=volume * ((g - 1) / g if n > 1 else 1.0),
         between_bytes=volume,
         inside_share=share,

@@ -98,8 +98,9 @@ class Inside(Record):
 class Between(Record):
     """Network cards of a node: `cards` with `gbit_per_s` each in each direction.
 
-    Latency, start-up and efficiency as inside. With `in_network_reduction`, switches add up all-reduces (SHARP); it
-    only lowers the bound that nothing can be faster than.
+    Latency and efficiency as inside; a large message takes `startup_us` in every step of an algorithm. With
+    `in_network_reduction`, switches add up all-reduces (SHARP); it only lowers the bound that nothing can be faster
+    than.
     """
 
     kind: Annotated[str, one_of(BETWEEN_KINDS)]
@@ -198,6 +199,7 @@ class Defaults(NamedTuple):
 # Rounded from what the tables say that docs/fabrics.md lists; `kernelcast validate fabrics` does without the table that
 # it compares with.
 _NVLINK = "all-reduce, all-gather and reduce-scatter in nodes of A100, H100, H200 and B200"
+# A step between nodes: all-gathers of H100 (nccl-tests) take 11 µs per step beyond their bytes on 10 × 1, 12 on 10 × 8.
 _RDMA = "H100 and GH200 nodes on 400 Gbit/s InfiniBand"
 DEFAULTS: Mapping[str, Defaults] = {
     "NVSwitch": Defaults(1.2, 40, Efficiency(0.72, 0.62, 0.80), _NVLINK),
@@ -206,17 +208,17 @@ DEFAULTS: Mapping[str, Defaults] = {
         1.5, 40, Efficiency(0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"
     ),
     "PCIe": Defaults(5, 15, Efficiency(0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
-    "InfiniBand": Defaults(2.5, 40, Efficiency(0.95, 0.85, 0.98), _RDMA),
-    "RoCE": Defaults(3, 40, Efficiency(0.92, 0.75, 0.97), "not measured: as InfiniBand, with a wider range"),
+    "InfiniBand": Defaults(2.5, 9, Efficiency(0.95, 0.85, 0.98), _RDMA),
+    "RoCE": Defaults(3, 9, Efficiency(0.92, 0.75, 0.97), "not measured: as InfiniBand, with a wider range"),
     "Slingshot": Defaults(
-        4, 40, Efficiency(0.85, 0.60, 0.95), "not measured: as InfiniBand, with a wider range"
+        4, 9, Efficiency(0.85, 0.60, 0.95), "not measured: as InfiniBand, with a wider range"
     ),
-    "EFA": Defaults(8, 60, Efficiency(0.80, 0.60, 0.92), "not measured: as InfiniBand, with a wider range"),
+    "EFA": Defaults(8, 14, Efficiency(0.80, 0.60, 0.92), "not measured: as InfiniBand, with a wider range"),
     "Ethernet": Defaults(
-        25, 60, Efficiency(0.70, 0.30, 0.92), "not measured: as InfiniBand, with a wider range"
+        25, 14, Efficiency(0.70, 0.30, 0.92), "not measured: as InfiniBand, with a wider range"
     ),
 }
-"""Latency and start-up in µs, efficiency with its range, by kind of link."""
+"""Latency and start-up in µs, efficiency with its range, by kind of link; between nodes the start-up is of a step."""
 IN_SWITCH = Efficiency(usual=0.60, low=0.50, high=0.64)
 """Share of the links' rate at which NVSwitch adds up an all-reduce (H100, H200, B200 nodes of 8)."""
 

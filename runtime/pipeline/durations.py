@@ -60,6 +60,16 @@ def gathered_us(
     return whole - pass_us
 
 
+def beyond_us(network_us: Times, pass_us: Times, exposed_share: float, stages: int) -> Times:
+    """Time in µs by which the rest of a chunk's collective slows passes of the stage's other chunks.
+
+    Until the stage has run another chunk for as many micro-batches as there are stages, `pass_us` each. All stages lose
+    that time at once, the chain of one micro-batch a part of it in every stage.
+    """
+    longer: Times = exposed_share * np.clip(network_us, 0, (stages - 1) * pass_us) / stages
+    return longer
+
+
 def waiting_us(link_us: Times, buckets: Times) -> Times:
     """Time that overlapped pieces wait for the pass's own collectives on the same links; the exposed piece does not."""
     waits: Times = link_us * (buckets - 1) / buckets
@@ -89,6 +99,8 @@ def gathered_together_us(
         first_us, last_us = begin_us + whole / pieces, begin_us + whole
         last_us = last_us + np.where(left_us > 0, waiting_us(link, pieces), 0)
         end_us = np.maximum(np.maximum(arrival_us, first_us) + slowed, last_us + slowed / pieces)
+        if chunk >= stages:
+            end_us = end_us + beyond_us(whole - left_us, own, exposed_share, stages)
         longer[:, chunk] = end_us - arrival_us - own
         arrival_us = end_us + send_us[:, chunk]
     return np.maximum(longer, 0.0)

@@ -145,6 +145,8 @@ def _today_run(row: Mapping[str, str]) -> dict[str, Any]:
     if "eager kernels" in row["recipe_beyond_fields"]:
         recipe["eager"] = "all"
     recipe |= _experts(row)
+    if "fp8 parameter gather" in row["recipe_beyond_fields"] and "Megatron" in row["source"]:
+        recipe["fp8_weights"] = True
     beyond = re.sub(r" \(asked as.*?\)", "", row["recipe_beyond_fields"].removeprefix(f"{row['release']} "))
     if modules := _recomputed(row, recipe):
         recipe |= {"recompute": "selective", "recompute_modules": modules}
@@ -271,7 +273,7 @@ def _mlperf_run(row: Mapping[str, str], per_node: int) -> dict[str, Any]:
                 "fp8_activation_store": sizes["cp"] == 1,
             }
             if "lora" in row["benchmark"]
-            else MLPERF_OVERLAPS
+            else MLPERF_OVERLAPS | ({"fp8_weights": True} if row["fp8_param_gather"] == "1" else {})
         ),
         **({"attention_kernel": "cudnn"} if row["device"] in HOPPER and row["fp8_attention"] == "0" else {}),
         **({"fp8_attention": True} if row["device"] in BLACKWELL and row["fp8_attention"] == "1" else {}),

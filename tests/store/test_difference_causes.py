@@ -43,7 +43,7 @@ def causes(two: Made, *, idle_ms: float = 0.0, loader_ms: float = 0.0) -> list[t
 
 def test_the_same_runs_have_none() -> None:
     assert causes(model()) == []
-    assert causes(scaled(model(), 1, 1.02, "")) == []
+    assert causes(scaled(model(), 1, 1.01, "")) == []
 
 
 @pytest.mark.parametrize("launches", [1, 2])
@@ -61,6 +61,17 @@ def test_one_part_of_a_module() -> None:
     assert causes(scaled(model(), 1, 3, "Linear")) == [
         ("slow_kernels", "Model / Block / Attention / Linear", 40.0)
     ]
+
+
+def test_gaps_inside_a_module_are_its_own() -> None:
+    gaps = work("gaps between its parts", "Model_0 / Block_0 / Attention_0")
+    assert causes(scaled(model(), 2, 2, "Attention") | {gaps: (0.0, 10.0)}) == [
+        ("more_work", "Model / Block / Attention", 50.0)
+    ]
+    two = scaled(model(), 2, 2, "Attention") | {gaps: (0.0, 30.0)}
+    assert causes(two) == [("more_work", "Model / Block / Attention", 70.0)]
+    [(kind, name, change_ms)] = causes(model() | {gaps: (0.0, 10.0)})
+    assert (kind, name, change_ms) == ("host", "Model / Block / Attention", 10.0)
 
 
 def test_other_kernels() -> None:

@@ -1,6 +1,9 @@
-"""A step in which the recording ends: a real trace of torch, whose last annotation is still open when it stops."""
+"""Steps that the recording or the file cuts: real traces of torch, and one as of a GPU."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from kernelcast.store.trace_difference import compare_traces
 from kernelcast.store.trace_export import write_trace
 from kernelcast.store.trace_report import trace_report, traced_runs
 from kernelcast.validate.compare.traced_steps import traced_steps
+from tests.collector.ingest.conftest import training_step
 
 
 def record(path: Path, *, steps: int, whole: int) -> Path:
@@ -57,3 +61,43 @@ def test_if_no_other_step_is_whole_the_best_one_counts(tmp_path: Path, whole: in
         assert [step["step"] for step in report.steps if step["in_mean"]] == [counted]
         assert sum(report.parts_ms.values()) > 0
         assert traced_steps(database, run).typical == counted
+
+
+def in_means(path: Path) -> list[tuple[str, int]]:
+    """Steps of a truncated file, and which are in its means."""
+    with opened_traces([path], is_partial=True) as database:
+        [run] = traced_runs(database)
+        return [(step["step"], step["in_mean"]) for step in trace_report(database, run).steps if step["step"]]
+
+
+def test_a_step_in_which_a_file_of_a_cpu_ends_is_in_no_mean(tmp_path: Path) -> None:
+    text = record(tmp_path / "whole.json", steps=4, whole=4).read_text()
+    cut = tmp_path / "cut.json"
+    cut.write_text(text[: text.rindex('"aten::mm"')])
+    assert in_means(cut) == [
+        ("iteration 0", 0), ("iteration 1", 1), ("iteration 2", 1), ("iteration 3 (cut)", 0),
+    ]  # fmt: skip
+
+
+def test_steps_whose_kernels_a_truncated_file_lacks_are_in_no_mean(
+    make_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Kineto writes kernels after all calls, buffer by buffer: the file ends within the second of four steps."""
+    calls, kernels = list[Any](), list[Any]()
+    for number in (2, 3, 0, 1):
+        step = training_step(1000.0 + 2000 * number)
+        step.host("user_annotation", f"ProfilerStep#{number}", 999.0 + 2000 * number, 1900, 1, {})
+        for event in step.events:
+            (kernels if event["cat"] in ("kernel", "cuda_runtime") else calls).append(event)
+            event["args"] = {
+                key: value + 1000 * number if key in ("correlation", "External id") else value
+                for key, value in event["args"].items()
+            }
+    text = make_file("whole.json", events=calls + kernels).read_text()
+    cut = tmp_path / "cut.json"
+    cut.write_text(text[: text.rindex('"gelu"')])
+    assert in_means(cut) == [
+        ("ProfilerStep#0", 0), ("ProfilerStep#1 (cut)", 0), ("ProfilerStep#2", 1), ("ProfilerStep#3", 1),
+    ]  # fmt: skip
+    cut.write_text(json.dumps(json.loads(text)) + " ")
+    assert [counts for _, counts in in_means(cut)] == [0, 1, 1, 1]

@@ -117,6 +117,13 @@ def bus_gb_per_s(operator: str, setting: Setting, size: float) -> float:
     return float(ring_bytes(operator, np.array([size]), setting.processes)[0]) / time_us / 1e3
 
 
+def test_a_ring_over_nodes_waits_for_them_in_every_step() -> None:
+    """Measured: all-gathers of 512, 1,024 and 8,192 MiB on 10 × 8 H100 (data/nccl-tests)."""
+    ring = Setting(fabric=fabric_named("h100-3200g"), nodes=10, gpus_per_node=8)
+    shards = np.array([0.5, 1, 8]) * GIB / ring.processes
+    assert collective_us("all_gather", shards, ring) == pytest.approx([2395, 4007, 26645], rel=0.1)
+
+
 def test_a_switch_that_adds_up_beats_the_ring() -> None:
     """Measured: 481 GB/s of bus bandwidth over links of 450 (data/nccl-tests)."""
     node = Setting(fabric=fabric_named("h100-nvswitch"), nodes=1, gpus_per_node=8)

@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernelcast.runtime.pipeline.durations import Overlap, gathered_together_us, gathered_us, slowed_us
+from kernelcast.runtime.pipeline.durations import (
+    Overlap,
+    beyond_us,
+    gathered_together_us,
+    gathered_us,
+    slowed_us,
+)
 from kernelcast.runtime.pipeline.pass_times import step_timeline
 from kernelcast.runtime.pipeline.simulate import simulate
 from tests.runtime.pipeline.questions import uniform
@@ -112,6 +118,13 @@ def test_parameters_that_arrive_in_buckets_by_hand() -> None:
     assert gathered(20, 0, 4, 0.5) == 0
 
 
+def test_what_a_pass_leaves_of_a_collective_slows_the_next_ones() -> None:
+    left_us, pass_us = np.array([0.0, 8.0, 80.0]), np.full(3, 10.0)
+    # Three more passes of 10 run before the next chunk's gradients are complete.
+    assert beyond_us(left_us, pass_us, 0.5, 4).tolist() == [0, 0.5 * 8 / 4, 0.5 * 30 / 4]
+    assert beyond_us(left_us, pass_us, 0.5, 1).tolist() == [0, 0, 0]
+
+
 def test_gathers_that_begin_together_by_hand() -> None:
     def longer(network_us: list[float], buckets: float = 2, share: float = 0.0) -> list[float]:
         row = np.array([network_us])
@@ -132,6 +145,8 @@ def test_gathers_that_begin_together_by_hand() -> None:
     # The first chunk's second half waits until 30. At 36 the second chunk has all; the third one begins at 47, and
     # waits for its second bucket from 52 to 60.
     assert longer([30.0] * 4) == [25, 0, 8, 0]
+    # What second chunks gather before their first pass, 8, slows a stage by 4; each of two stages shows half of it.
+    assert longer([8.0] * 4, share=0.5) == [6, 0, 2, 2]
     # Alone the first of a pipeline is as if it were gathered with its pass.
     for network_us, share in ((8.0, 0.5), (80.0, 0.25)):
         alone = gathered_us(np.array([10.0]), np.array([network_us]), np.array([4.0]), share, np.zeros(1))
