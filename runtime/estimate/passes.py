@@ -166,7 +166,7 @@ class Passes:
     forward_passes: int
 
     def take(self, rows: Rows, structure: Structure) -> "Passes":
-        """Those of the configurations at `rows`, which rise, of one structure."""
+        """Passes of the configurations at `rows`, which rise, of one structure."""
         if len(rows) == len(self.first.forward_us):
             return replace(self, structure=structure)
         first, last, *layers = (one.take(rows) for one in (self.first, self.last, *self.layers))

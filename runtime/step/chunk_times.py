@@ -35,7 +35,7 @@ class BlockTimes:
     backward_link_us: Times
 
     def take(self, rows: NDArray[np.intp]) -> "BlockTimes":
-        """Those of the configurations at `rows`."""
+        """Times of the configurations at `rows`."""
         return BlockTimes(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
 
