@@ -22,6 +22,7 @@ from kernelcast.runtime.request.fields import (
     LAYOUT,
     MEMORY,
     REQUEST,
+    STACK,
     WISHES,
     renamed,
 )
@@ -81,13 +82,17 @@ _IDLE_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
 }
 
 
-def check_effect(options: Mapping[str, Any], layout: Parallelism) -> None:
+def check_effect(options: Mapping[str, Any], layout: Parallelism, *, is_searched: bool) -> None:
     """Refuse options of the command line that change nothing in `layout`; a file may state them.
+
+    Of a layout that a search found, what it chose itself makes no option wrong.
 
     Raises:
         UsageError: one does not.
     """
     for name, (other, idle) in _IDLE_WITH.items():
+        if is_searched and other not in STACK:
+            continue
         value, with_value = options.get(name), getattr(layout, other)
         if value is not None and value != LAYOUT[name].default and with_value in idle:
             found = with_value if isinstance(with_value, str) else f"{with_value:g}"

@@ -138,8 +138,7 @@ def predict(
         return _compared(asked, {name: estimators[name] for name in names})
     [(name, estimator)] = estimators.items()
     found = asked.answer(name, estimator)
-    if not asked.wish.is_open:
-        check_effect(fields, found.estimate.parallelism)
+    check_effect(fields, found.estimate.parallelism, is_searched=asked.wish.is_open)
     if further.suggests:
         from kernelcast.runtime.estimate.fitting_changes import faster_changes
 

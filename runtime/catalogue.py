@@ -9,7 +9,7 @@ import csv
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from hashlib import sha256
 from math import log
@@ -236,16 +236,18 @@ def hardware_bundle(name: str) -> Bundle:
     row = hardware_named(name)
     target = device(row.device)
     own = None if row.bundle is None else _shipped(row.bundle)
-    entries: list[RegressorEntry] = [] if own is None else _stated(own.manifest.regressors, row)
+    entries: list[RegressorEntry] = (
+        [] if own is None else [_stated(entry, row) for entry in own.manifest.regressors]
+    )
     origins = {entry.file: own for entry in entries} if own is not None else {}
     read = [] if own is None else [own]
     for donor in map(hardware_named, row.donors):
         bundle = _shipped(_file(donor))
         read.append(bundle)
         known = {entry.operator for entry in entries}
-        for entry in _stated(bundle.manifest.regressors, donor):
+        for entry in bundle.manifest.regressors:
             if entry.operator not in known and not OPERATORS[entry.operator].is_collective:
-                entries.append(carried_to(entry, device(donor.device), target))
+                entries.append(carried_to(_stated(entry, donor), device(donor.device), target))
                 origins[entry.file] = bundle
     base = read[0].manifest
     manifest = replace(
@@ -290,18 +292,14 @@ def _sums() -> Mapping[str, tuple[str, str]]:
     return {name: (digest, manifests[name]) for name, digest in files.items()}
 
 
-def _stated(entries: Sequence[RegressorEntry], row: Hardware) -> list[RegressorEntry]:
-    """The same entries with the source of their measurements, and fused attention with its kernel."""
-    kernels = measured_kernels(row.name)
-    by_direction = {} if kernels is None else kernels.by_direction
-    return [
-        replace(
-            entry,
-            data=entry.data or row.data,
-            kernel=by_direction.get(entry.direction) if entry.operator == FUSED else None,
-        )
-        for entry in entries
-    ]
+def _stated(entry: RegressorEntry, row: Hardware) -> RegressorEntry:
+    """The same entry with the source of its measurements, and of fused attention the kernel."""
+    kernels = measured_kernels(row.name) if entry.operator == FUSED else None
+    return replace(
+        entry,
+        data=entry.data or row.data,
+        kernel=None if kernels is None else kernels.by_direction.get(entry.direction),
+    )
 
 
 def _rates(of: Device, dtype: str) -> Rates:

@@ -60,8 +60,7 @@ def _compiled(cls: Any, frozen: bool) -> Any:
     return init
 
 
-def _getter(cls: Any, which: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    names = [one.name for one in fields(cls) if which(one)]
+def _getter(names: list[str]) -> Callable[[Any], Any]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda one: tuple(getattr(one, name) for name in names)
@@ -82,8 +81,9 @@ def _set_state(self: Any, state: list[Any]) -> None:
 
 def _methods(cls: Any, *, eq: bool, frozen: bool) -> dict[str, Any]:
     """The methods of a class that compare and show its fields."""
-    compared = _getter(cls, lambda one: one.compare)
-    shown = [one.name for one in fields(cls) if one.repr]
+    known = fields(cls)
+    compared = _getter([one.name for one in known if one.compare])
+    shown = [one.name for one in known if one.repr]
 
     @recursive_repr()
     def __repr__(self: Any) -> str:
@@ -95,7 +95,7 @@ def _methods(cls: Any, *, eq: bool, frozen: bool) -> dict[str, Any]:
     methods: dict[str, Any] = {"__repr__": __repr__}
     if eq:
         methods["__eq__"] = __eq__
-        hashed = _getter(cls, lambda one: one.compare if one.hash is None else one.hash)
+        hashed = _getter([one.name for one in known if (one.compare if one.hash is None else one.hash)])
         methods["__hash__"] = (lambda self: hash(hashed(self))) if frozen else None
     if frozen:
         methods |= {"__setattr__": _refuse_set, "__delattr__": _refuse_set}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from random import Random
@@ -167,6 +168,23 @@ def shipped_step_errors() -> StepErrors:
         ),
         carried=tuple(CarriedError(**row) for row in table["carried"]),
     )
+
+
+def never_compared(model: ModelConfig, layout: Parallelism, device_name: str) -> str:
+    """What no step that was compared has of this one, in words; empty where there were steps like it.
+
+    A device counts by its chip: variants of an H100 are alike, and a device without a name says nothing.
+    """
+    sources = shipped_step_errors().sources
+    if layout.objective != "next_token":
+        return "no step of DPO was compared"
+    if layout.frozen_weights != "same":
+        return "no step with weights in 4 bit was compared"
+    if step_kind(model, layout) not in {one.kind for one in sources}:
+        return "no step with recurrent layers was compared"
+    chips = {part for one in sources for part in one.name.split("-")} | {"a100", "gh200"}  # Perlmutter, Vista
+    words = set(re.split(r"[ -]", device_name.lower()))
+    return f"no step on {device_name} was compared" if device_name and chips.isdisjoint(words) else ""
 
 
 def is_carried(stack: Stack | None, bundle: Bundle) -> bool:

@@ -250,12 +250,19 @@ class Grade(Record):
         return f"{self.grade}: {self.reason}"
 
 
-def grade_of(step_s: float, interval_s: tuple[float, float], doubts: Sequence[Doubt]) -> Grade:
-    """The grade of a step; the reason is its interval and the most severe cause that concerns a tenth of it."""
+def grade_of(
+    step_s: float, interval_s: tuple[float, float], doubts: Sequence[Doubt], uncompared: str = ""
+) -> Grade:
+    """The grade of a step; the reason is its interval and the most severe cause that concerns a tenth of it.
+
+    A step is not good where none like it was ever compared (`uncompared`, in words), which is the reason then.
+    """
     low, high = (one_s / step_s - 1 for one_s in interval_s)
     grade = next((name for name, most in _MOST_HALF_WIDTH if (high - low) / 2 <= most), GUESS)
     reason = f"in 9 of 10 cases {_side(low)} to {_side(high)}"
     large = [one for one in doubts if one.share is None or one.share >= _LARGE_SHARE]
+    if uncompared:
+        return Grade(grade=ROUGH if grade == GOOD else grade, reason=f"{reason}; {uncompared}")
     if grade != GOOD and large:
         worst = large[0]
         part = "an operator" if worst.share is None else f"{worst.share * 100:.0f} % of the step"

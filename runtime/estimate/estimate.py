@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.predictor import Answer
+from kernelcast.runtime.answers.uncertainty import never_compared
 from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.manifest import Peak
 from kernelcast.runtime.catalogue import power_laws
@@ -204,7 +205,15 @@ class Estimate:
     @property
     def grade(self) -> Grade | None:
         """Good, rough or guess, with the reason; None without an interval."""
-        return None if self.interval_s is None else grade_of(self.step_time_s, self.interval_s, self.doubts)
+        return self._grade(self.doubts)
+
+    def _grade(self, doubts: Sequence[Doubt]) -> Grade | None:
+        if self.interval_s is None:
+            return None
+        # Steps that a bundle was calibrated by were of its device.
+        named = "" if self.peak is None or self.provenance.calibration is not None else self.peak.device
+        like = never_compared(self.model, self.parallelism, named)
+        return grade_of(self.step_time_s, self.interval_s, doubts, like)
 
     @property
     def doubtful_share(self) -> float:
@@ -264,7 +273,7 @@ class Estimate:
         """Plain values of the grade and all warnings, one by one with their share, and of their groups."""
         times_s = self.times_s()
         doubts = grouped(self.concerned, times_s)
-        grade = None if self.interval_s is None else grade_of(self.step_time_s, self.interval_s, doubts)
+        grade = self._grade(doubts)
         return {
             "grade": None if grade is None else grade.to_dict(),
             "warnings": [

@@ -115,7 +115,7 @@ class Parallelism(LayoutFields):
                 ("fp8_recipe", self.fp8_recipe != "none"),
             ):
                 if lacks:
-                    usual = f"same with {name} {getattr(self, name)}"
+                    usual = f"same with {name} {getattr(self, name)}" + ", or a rank" * (name == "lora_rank")
                     raise UsageError(field="frozen_weights", found=self.frozen_weights, expected=usual)
         of_stage = self.world_size // self.pp
         if of_stage % (self.ep * self.expert_tp):

@@ -190,6 +190,16 @@ def test_an_option_without_effect_is_refused(
     assert capsys.readouterr().err == ("" if error is None else expected)
 
 
+def test_an_option_without_effect_is_refused_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    command = (
+        "predict --hardware h100-sxm --model llama-3-8b --gpus 8 --global-batch 8 -q --lora-linears q_proj"
+    )
+    assert ended(*command.split()) == 2
+    assert (
+        "--lora-linears is given with lora_rank 0, expected not: it has no effect" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("size", "heading", "verdict"),
     [

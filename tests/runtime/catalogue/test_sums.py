@@ -1,5 +1,6 @@
 """Bundles that ship are read in parts: their digests are listed, and each is verified here."""
 
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -8,9 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.datasets import build
-from kernelcast.runtime import DataError
-from kernelcast.runtime.bundle.file import Bundle, UnreadFiles, open_shipped, read_bundle
-from kernelcast.runtime.catalogue import _shipped
+from kernelcast.runtime import DataError, Estimate, Estimator, Parallelism
+from kernelcast.runtime.answers.sources import source_of
+from kernelcast.runtime.bundle.file import Bundle, Key, UnreadFiles, open_shipped, read_bundle
+from kernelcast.runtime.catalogue import _shipped, load_bundle
+from kernelcast.runtime.dataclass import replace
+from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.shipped import BUNDLES, SUMS
 
 PATHS = sorted(BUNDLES.glob("*.kcast"))
@@ -83,3 +87,25 @@ def test_a_damaged_regressor_is_noticed_when_it_is_asked(tmp_path: Path) -> None
 def test_a_bundle_in_the_place_of_another_is_read_whole_and_has_its_own_digest(tmp_path: Path) -> None:
     one, other = map(read_bundle, PATHS[:2])
     assert opened(other.path, one) == other
+
+
+def test_a_prediction_reads_each_regressor_that_it_asks_once_and_no_other() -> None:
+    bundle, read = load_bundle("hardware:h100-sxm"), list[str]()
+
+    def counted(name: str) -> bytes:
+        read.append(name)
+        return bundle.files[name]
+
+    files = UnreadFiles({name: partial(counted, name) for name in bundle.files})
+    estimator = Estimator(replace(bundle, files=files))
+    layout = Parallelism(pp=4, tp=8, dp=64, micro_batch=1, micro_batches=16)
+    estimate = estimator.predict(model=find_model("llama-3-70b").model, parallelism=layout)
+    asked = {bundle.entries[answered_by].file for answered_by in sources(estimate, bundle)}
+    assert sorted(read) == sorted(asked)
+    assert len(read) <= len(bundle.files) / 2
+
+
+def sources(estimate: Estimate, bundle: Bundle) -> set[Key]:
+    """The regressors of a bundle that answered."""
+    found = (source_of(key, bundle.entries) for key, *_ in estimate.answers)
+    return {one.answered_by for one in found if one is not None}

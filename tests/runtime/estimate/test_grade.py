@@ -1,5 +1,7 @@
 """The grade of doubt, and the distribution that a predicted time has."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,32 @@ ranges = st.builds(
 def test_by_the_width_of_the_interval(interval_s: tuple[float, float], grade: str, reason: str) -> None:
     found = grade_of(1.0, interval_s, ())
     assert found.to_dict() == {"grade": grade, "reason": reason}
+
+
+def test_a_step_like_no_compared_one_is_not_good() -> None:
+    found = grade_of(1.0, (0.9, 1.1), (), "no step of DPO was compared")
+    assert (found.grade, found.reason.rpartition("; ")[2]) == ("rough", "no step of DPO was compared")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fields", "reason"),
+    [
+        ("h100-nvl", {}, ""),
+        ("gh200-144gb", {"lora_rank": 8}, ""),
+        ("h100-sxm", {"objective": "dpo"}, "no step of DPO was compared"),
+        ("h100-sxm", {"lora_rank": 8, "frozen_weights": "nf4"}, "no step with weights in 4 bit was compared"),
+        ("v100-sxm2-32gb", {}, "no step on NVIDIA V100 SXM2 32 GB was compared"),
+    ],
+)
+def test_what_was_never_compared(hardware: str, fields: dict[str, Any], reason: str) -> None:
+    layout = Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=4, **fields)
+    estimate = Estimator.load(f"hardware:{hardware}").predict(
+        model=load_model("llama-3-8b"), parallelism=layout
+    )
+    assert estimate.grade is not None
+    found = estimate.grade.reason.rpartition("; ")[2]
+    assert found == reason if reason else "compared" not in found
+    assert not reason or estimate.grade.grade != "good"
 
 
 def test_an_estimate_says_why_it_is_no_good() -> None:

@@ -301,7 +301,9 @@ def test_weights_in_4_bit_are_gathered_as_they_are() -> None:
 
 
 def test_weights_in_4_bit_are_frozen_and_multiply_in_the_trainings_type() -> None:
-    with pytest.raises(UsageError, match=r"^frozen_weights is 'nf4', expected same with lora_rank 0$"):
+    with pytest.raises(
+        UsageError, match=r"^frozen_weights is 'nf4', expected same with lora_rank 0, or a rank$"
+    ):
         replace(LAYOUT, frozen_weights="nf4")
     with pytest.raises(UsageError, match=r"^frozen_weights is 'nf4', expected same with fp8_recipe delayed$"):
         replace(LAYOUT, frozen_weights="nf4", lora_rank=2, fp8_recipe="delayed")
