@@ -1,6 +1,6 @@
 """Two traced runs, per step and rank: parts, kernels, operators and modules that are slower, faster, new or gone."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -46,9 +46,10 @@ _WHOLE = f"step NOT LIKE '%{CUT}'"
 _COUNTED = f"step_index > 0 AND {_WHOLE}", _WHOLE, "step_index IS NOT NULL", "1"
 """Steps that count: not the first, before which nothing was recorded, nor the last if it is cut, if there are others;
 without marks the trace."""
-_GROUPS = 16
-_GROUP = f"coalesce(step_index, 0) % {_GROUPS}"
-"""Steps are summed in groups, whose scatter tells chance from a cause."""
+_STEP = "coalesce(step_index, 0)"
+_GROUPS = 16, 15, 13
+"""Steps are summed in groups, whose scatter tells chance from a cause: by the first of these divisors that gives most,
+as counted steps may all lie as many steps from each other."""
 _STEPS = "SELECT {group}, count(*) FROM step_time WHERE run_id = ? AND {where} GROUP BY {group}"
 _INSIDE = " / "
 
@@ -140,7 +141,7 @@ def _causes(*runs: _PerStep) -> tuple[DifferenceCause, ...]:
     for number, run in enumerate(runs):
         for work, ms in run.totals_ms.items():
             if work not in by_steps:
-                by_steps[work] = np.full((2, _GROUPS), np.nan)
+                by_steps[work] = np.full((2, max(_GROUPS)), np.nan)
                 for row, other in zip(by_steps[work], runs, strict=True):
                     row[: len(other.steps)] = 0.0
             by_steps[work][number, : len(ms)] = ms / run.steps
@@ -168,20 +169,24 @@ def _gap(before: str, after: str) -> Work:
 
 
 def _per_step(database: Database, run_id: str) -> _PerStep:
-    def asked(query: str, counted: str) -> Iterator[Any]:
-        return iter(database.connection.execute(query.format(where=counted, group=_GROUP), (run_id,)))
+    def asked(query: str, counted: str, group: str) -> Iterator[Any]:
+        return iter(database.connection.execute(query.format(where=counted, group=group), (run_id,)))
 
     for counted in _COUNTED:
-        if groups := dict(asked(_STEPS, counted)):
+        if single := dict(asked(_STEPS, counted, _STEP)):
             break
+    divisor = max(_GROUPS, key=lambda one: len({step % one for step in single}))
+    group_by, groups = f"{_STEP} % {divisor}", Counter[int]()
+    for step, count in single.items():
+        groups[step % divisor] += count
     steps, places = sum(groups.values()), {group: place for place, group in enumerate(groups)}
-    [parts] = asked(_PARTS, counted)
+    [parts] = asked(_PARTS, counted, group_by)
     sums = [defaultdict[tuple[str, str], list[float]](lambda: [0.0, 0.0]) for _ in range(3)]
     totals_ms = defaultdict[Work, Floats](lambda: np.zeros(len(groups)))
     count_of = defaultdict[Work, float](float)
-    for group, loader_ms in asked(_LOADER, counted):
+    for group, loader_ms in asked(_LOADER, counted, group_by):
         totals_ms[LOADER][places.get(group, 0)] += loader_ms
-    for *about, group, launches, time_ms, own_ms, waited_ms, before in asked(_SUMS, counted):
+    for *about, group, launches, time_ms, own_ms, waited_ms, before in asked(_SUMS, counted, group_by):
         class_, name, operator, direction, scope, _ = about
         count_of[Work(*about)] += launches / steps
         totals_ms[Work(*about)][places[group]] += own_ms

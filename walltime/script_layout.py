@@ -4,6 +4,7 @@ Flags of Megatron-LM, options of torchtitan and the like are read as `predict --
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,13 +42,8 @@ def script_layout(
     Raises:
         UsageError, DataError: a flag is wrong, or something is missing; names the script, and the line where known.
     """
-
-    def named(path: str) -> str:
-        file = (folder or Path()) / path
-        return read_small_file(file, where=f"file {file}", most_bytes=_MOST).decode(errors="replace")
-
     try:
-        file = read_layout_text(text[:_MOST], name, None if folder is None else named)
+        file = read_layout_text(text[:_MOST], name, None if folder is None else partial(_named, folder))
     except DataError:
         return None
     model_given = dict[str, Given]()
@@ -71,7 +67,7 @@ def script_layout(
     given = {
         key: Given(value=value, origin=_place(name, lines.get(key), title))
         for key, value in values.items()
-        if key not in settings and (lines.get(key) or value != FIELDS[key].default)
+        if lines.get(key) or value != FIELDS[key].default
     }
     left = [
         text
@@ -86,3 +82,8 @@ def script_layout(
 
 def _place(name: str, line: int | None, title: str = "") -> str:
     return f"{name}, as {title}" if line is None else f"{name} line {line}"
+
+
+def _named(folder: Path, path: str) -> str:
+    file = folder / path
+    return read_small_file(file, where=f"file {file}", most_bytes=_MOST).decode(errors="replace")

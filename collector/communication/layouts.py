@@ -70,7 +70,7 @@ def _named(item: str, world: World) -> tuple[int, int]:
         nodes, per_node = int(match[1]), int(match[2])
     else:
         nodes, per_node = _of_degree(match[3], int(match[4]), world)
-    if not (1 <= nodes <= world.nodes and 1 <= per_node <= world.local_size) or nodes * per_node < 2:
+    if nodes > world.nodes or per_node > world.local_size or nodes * per_node < 2:
         raise UsageError(
             f"--layouts: {item} cannot be formed, found {world.nodes} node(s) with {world.local_size} process(es) "
             f"each; expected groups of 2 to {world.size} processes that fit them"

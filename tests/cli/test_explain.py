@@ -109,12 +109,15 @@ def test_memory_by_op_and_next_to_a_snapshot(
     fullest = max(stage["total_bytes"] for stage in stages)
     assert total[-2:] == allocated[-4:-2] == gibibytes(fullest).split()
     assert [line for line in lines if line[:1] == ["reserved"]]
-    states = sum(max(stages, key=lambda one: one["total_bytes"])[f"{name}_bytes"] for name in STATES)
-    snapshot.write_text(f"Theoretical memory footprints: weight and optimizer={states / 2**20 / 2:.6f} MB")
-    [line] = [
-        one for one in run(make_bundle(), model_file, *arguments).output.splitlines() if "theory:" in one
-    ]
-    assert line.split()[-2:] == ["+100.0", "%"]
+    stage = max(stages, key=lambda one: one["total_bytes"])
+    parts = {"weight and optimizer": STATES, "activation": ("activations", "logits"), "total": ("total",)}
+    halves = (
+        f"{key}={sum(stage[f'{one}_bytes'] for one in names) / 2**21:.6f} MB" for key, names in parts.items()
+    )
+    snapshot.write_text(f"Theoretical memory footprints: {', '.join(halves)}")
+    shown = run(make_bundle(), model_file, *arguments).output.splitlines()
+    theory = [line.split() for line in shown if "theory:" in line]
+    assert [line[-2:] for line in theory] == [["+100.0", "%"]] * 3
     # Nothing of a CPU is reserved, unless it is asked for.
     asked = (arguments, [*arguments, *["--gpu-memory", "8GiB", "--reserved-memory", "1GiB"]])
     texts = [" ".join(run(make_bundle(), model_file, *each).output.split()) for each in asked]

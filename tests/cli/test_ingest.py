@@ -26,7 +26,8 @@ def test_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
                                 "%", "recognised", "%"]  # fmt: skip
     assert lines[2].split() == ["cuda.json", "Example", "GPU", "3", "17", "7", "0.322", "85.4", "0.0"]
     assert "not recognised: 7 kernels; the longest:" in lines
-    assert any(line.split()[:2] == ["aten::linear", "slow_tail"] for line in lines)
+    [tail] = [line.split() for line in lines if line.split()[:2] == ["aten::linear", "slow_tail"]]
+    assert tail[2] == "1"
     assert " ".join(" ".join(lines).split()).endswith(f"{database}: 1 trace(s) of 1 run(s) added, 0 samples")
     again = printed(capsys, "ingest", TRACES / "cuda.json", "--db", database)
     assert " ".join(again.split()) == f"{database}: 0 trace(s) of 0 run(s) added, 0 samples, 1 already there"

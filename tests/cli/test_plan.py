@@ -59,7 +59,8 @@ def test_sizes_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", ["plan.png", "plan.svg"])
 def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    printed(capsys, *RUN, "--picture", path)
+    assert "--picture" not in printed(capsys, *RUN, "--picture", path)
+    assert "--picture plan.svg" in printed(capsys, *RUN)
     begin = path.read_bytes()[:8]
     assert begin == b"\x89PNG\r\n\x1a\n" if name.endswith("png") else begin.startswith(b"<?xml")
 

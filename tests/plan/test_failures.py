@@ -1,9 +1,12 @@
 """Failure rates: published sites, posteriors, and fitted times between failures."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import polygamma, psi
 
 from kernelcast.plan.failures import fit, published_sites, rate_of, stated_rate
 from kernelcast.runtime.errors import UsageError
@@ -67,3 +70,19 @@ def test_times_without_a_failure_lengthen_the_mean() -> None:
     assert few is not None
     assert few.kind == "exponential"
     assert few.shape_interval is None
+
+
+def test_a_rate_has_the_scatter_of_one_more_site() -> None:
+    logs = np.log([one.per_1000_node_days for one in published_sites().values()])
+    found = rate_of(None)
+    # A Gamma's logarithm has the variance ψ₁(events) and the mean ψ(events) − log(events) + log(mean).
+    assert polygamma(1, found.events) == pytest.approx(logs.var(ddof=1) * (1 + 1 / len(logs)), rel=0.05)
+    assert psi(found.events) - math.log(found.thousands) == pytest.approx(logs.mean(), abs=0.01)
+
+
+def test_a_site_alone_is_certain() -> None:
+    name, *others = published_sites()
+    found = rate_of(None, without=others)
+    assert found.mean == pytest.approx(published_sites()[name].per_1000_node_days, rel=1e-3)
+    low, high = found.interval()
+    assert high < 1.1 * low

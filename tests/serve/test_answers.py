@@ -294,6 +294,12 @@ def test_a_fabric_by_name_or_by_its_fields(bundle: Path, start: Start, fabric: A
     assert job["step_time_s"] == estimate["step_time_s"]
 
 
+def test_a_measured_fabric_answers_by_its_bundle(bundle: Path, start: Start) -> None:
+    server = start(bundle=bundle)
+    asked = {"model": TINY, "micro_batch": 1, "micro_batches": 2, "dp": 16, "fabric": "vista-measured"}
+    assert server.post("/predict", asked).json["provenance"]["collectives"]["name"] == "vista-measured"
+
+
 def test_requests_name_no_file_as_fabric(bundle: Path, start: Start) -> None:
     server = start(bundle=bundle)
     asked = {"model": TINY, "micro_batch": 1, "micro_batches": 2, "steps": 1}

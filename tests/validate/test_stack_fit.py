@@ -116,6 +116,17 @@ def test_all_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
     assert not any(value for row in stack.log_covariance for value in row)
 
 
+def test_contradicting_steps_are_followed_less(tmp_path: Path, make_bundle: Make) -> None:
+    bundle, fixed = make_bundle(), {"attention": 1.0, "exposed_share": 0.0}
+
+    def compute(spread: float) -> float:
+        factors = {layers: 1.2 * math.exp(spread * (-1) ** layers) for layers in (2, 3, 4, 5)}
+        path = runs_file(bundle, tmp_path, factors)
+        return fit_stack([path], name="ours", fixed=fixed, bundle=str(bundle)).stack.compute
+
+    assert compute(0.0) > 1.01 * compute(0.1)
+
+
 def test_a_factor_below_1_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
     bundle = make_bundle()
     path = runs_file(bundle, tmp_path, {2: 0.8, 4: 0.8})

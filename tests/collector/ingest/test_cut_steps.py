@@ -101,3 +101,33 @@ def test_steps_whose_kernels_a_truncated_file_lacks_are_in_no_mean(
     ]  # fmt: skip
     cut.write_text(json.dumps(json.loads(text)) + " ")
     assert [counts for _, counts in in_means(cut)] == [0, 1, 1, 1]
+
+
+def test_steps_as_far_from_each_other_as_groups_are_many(
+    make_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Three whole steps of 49: that one takes longer is chance, that all do is not."""
+
+    def made(name: str, *durations_us: float) -> Path:
+        step = training_step()
+        step.events.clear()
+        for number in range(49):
+            is_whole = number % 16 == 0
+            step.host(
+                "user_annotation", f"step {number}" + " (cut)" * (not is_whole), 1000.0 * number, 999, 1, {}
+            )
+            step.host_us, step.device_us = 1000.0 * number + 1, 1000.0 * number + 100
+            step.call(
+                "aten::mm", kernels=(("mm", 1.0 if number % 16 else (5.0, *durations_us)[number // 16]),)
+            )
+        return make_file(name, events=step.events)
+
+    usual = made("usual.json", 400.0, 500.0, 401.0)
+    for name, durations_us, kinds in (
+        ("chance.json", (402.0, 403.0, 700.0), []),
+        ("slow.json", (702.0, 703.0, 800.0), ["device"]),
+    ):
+        with opened_traces([usual]) as one, opened_traces([made(name, *durations_us)]) as two:
+            found = compare_traces(one, *traced_runs(one), two, *traced_runs(two))
+        assert found.one_steps == 3
+        assert [cause.kind for cause in found.causes if cause.kind != "host"] == kinds

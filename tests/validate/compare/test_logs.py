@@ -66,6 +66,12 @@ def test_the_first_steps_warm_up(tmp_path: Path) -> None:
     times = [30_000, 4_000, 1_000, 1_100, 900]
     text = "".join(f"elapsed time per iteration (ms): {ms} |\n" for ms in times)
     assert read(tmp_path / "train.log", text) == ("Megatron-LM", 1.0, 3)
+    # Of four none is left out.
+    assert read(tmp_path / "train.log", text.rpartition("elapsed")[0]) == (
+        "Megatron-LM",
+        pytest.approx(2.55),
+        4,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "iteration 3: loss 2.5\n", "tps: 0\n"])
