@@ -11,7 +11,7 @@ from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.frameworks.accelerate import ACCELERATE, FILES, MODEL_NAME, flags_of_file
 from kernelcast.runtime.frameworks.deepspeed import DEEPSPEED
 from kernelcast.runtime.frameworks.megatron import MEGATRON
-from kernelcast.runtime.frameworks.rows import Facts, Framework, Job, Settings
+from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, Job, Row, Settings
 from kernelcast.runtime.frameworks.torchtitan import MODEL_OF_TORCHTITAN, TORCHTITAN
 from kernelcast.runtime.frameworks.yaml_trained import LLM_FOUNDRY, NEMO
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST, STEPS
@@ -171,9 +171,16 @@ class LayoutFile:
         """
         with error_context(self.where):
             for row in self.framework.rows:
-                if row.fields == ("sequence_length",) and (found := row.read(self.settings, {}).facts):
+                there = tuple(key for key in row.keys if key in self.settings)
+                if row.fields == ("sequence_length",) and (found := self._read(row, there, {}).facts):
                     return int(found["sequence_length"])
         return None
+
+    def _read(self, row: Row, there: tuple[str, ...], facts: Facts) -> Found:
+        """What a row reads; an error names the first line of its settings that are `there`."""
+        line = next((one for one in (line_of(key, self.text) for key in there) if one is not None), None)
+        with error_context(*([] if line is None else [f"line {line}"])):
+            return row.read(self.settings, facts)
 
     def model(self) -> ModelConfig:
         """The model that the file's settings describe.
@@ -231,9 +238,7 @@ class LayoutFile:
             there = tuple(key for key in row.keys if key in self.settings)
             if is_of_model and not there:
                 continue
-            line = next((one for one in (line_of(key, self.text) for key in there) if one is not None), None)
-            with error_context(*([] if line is None else [f"line {line}"])):
-                found = row.read(self.settings, facts)
+            found = self._read(row, there, facts)
             keys |= {
                 name: tuple(key for key in row.keys_of(name) if key in there)
                 for name in found.facts

@@ -220,6 +220,8 @@ def test_few_points_beside_a_prior(tmp_path: Path) -> None:
     [
         (("--points", "5", "--prior", "a100-sxm", "--budget", "5m"), "--points goes with neither --budget"),
         (("--points", "5", "--prior", "a1000"), "a1000"),
+        (("--points", "5"), "--points is given without --prior, expected both or neither"),
+        (("--prior", "a100-sxm"), "--prior is given without --points, expected both or neither"),
         (("--points", "5", "--prior", "none.kcast"), "none.kcast"),
     ],
 )

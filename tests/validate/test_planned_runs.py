@@ -1,5 +1,6 @@
 """Published runs against their plans."""
 
+import json
 from itertools import islice
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from kernelcast.plan.failures import published_sites
 from kernelcast.runtime.dataclass import replace
 from kernelcast.validate.plans import PlannedRun, planned_runs
+from tests.cli.printed import ended
 
 
 def test_hours_lost_per_failure_are_the_site_s_own() -> None:
@@ -53,3 +55,12 @@ def check_errors(share: PlannedRun, hours: PlannedRun) -> None:
     assert asked(hours, 0.5, False) == (0.6, False)
     assert hours.to_dict()["quantity"] == "gpu_hours"
     assert hours.lost_per_failure_h is None
+
+
+def test_the_command_prints_every_run_and_the_mean_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("validate", "plans", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    for quantity in ("goodput", "gpu_hours"):
+        errors = [abs(one["error"]) for one in document["runs"] if one["quantity"] == quantity]
+        assert document[f"{quantity}_error"] == pytest.approx(sum(errors) / len(errors))
+    assert document["within"] == sum(one["within"] for one in document["runs"]) > 5

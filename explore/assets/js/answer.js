@@ -8,7 +8,7 @@ export function figures(estimate, { tokens, price }) {
   const devices = estimate.parallelism.world_size, memory = estimate.memory;
   const [low, high] = estimate.interval_s ?? [null, null];
   const found = [
-    ["Step", seconds(estimate.step_time_s), low === null ? "" : `${estimate.grade.grade}; 90 % interval ${seconds(low)} to ${seconds(high)}`],
+    ["Step", seconds(estimate.step_time_s), low === null ? "" : `${graded(estimate.grade)}; 90 % interval ${seconds(low)} to ${seconds(high)}`],
     ["Tokens per second", rate(estimate.tokens_per_s), `${rate(estimate.tokens_per_s / devices)} per GPU`],
     ["MFU", percent(estimate.mfu), estimate.peak ? `${Math.round(estimate.tflops_per_device)} of ${Math.round(estimate.peak.flops_per_s / 1e12)} TFLOP/s` : ""],
     ["Memory", gib(memory.largest_bytes), memory.gpu_memory_bytes === null ? "of the fullest GPU"
@@ -37,6 +37,12 @@ export function showHeadline(estimate, { best_s, rank, tokens, price }) {
     `${one.sequence_parallel ? ", sequence parallel" : ""}${one.attention_kernel === "as-measured" ? "" : `, attention as ${one.attention_kernel}`}; layers ${shortCounts(estimate.layer_counts)} on ${estimate.provenance.compute.join("; ")}`;
   byId("tiles").replaceChildren(...figures(estimate, { tokens, price }).map(([name, value, note, bad]) =>
     h("div", { class: bad ? "bad" : null }, h("dt", {}, name), h("dd", {}, value), note ? h("dd", { class: "note" }, note) : null)));
+}
+
+/** The grade with its cause; the interval, which its reason begins with, stands next to it. */
+function graded({ grade, reason }) {
+  const cause = reason.split("; ").slice(1).join("; ");
+  return cause ? `${grade}: ${cause}` : grade;
 }
 
 function shortCounts(counts) {

@@ -60,7 +60,7 @@ export class Pareto {
         x: { time: false, distr: isLog ? 3 : 1, log: 10, range: isLog ? [low * 0.96, high * 1.05] : [low - (high - low) * 0.04, high + (high - low) * 0.04 + low * 1e-3] },
         y: { range: [0, Math.max(...sizes, limit ?? 0) * 1.06] },
       },
-      axes: [x, { ...axis, label: "memory and NCCL's buffers of the fullest GPU in GiB", size: 42 }],
+      axes: [x, { ...axis, label: "fullest GPU with NCCL's buffers, GiB", size: 42 }],
       series: [{}, { paths: dots(colour("--cloud"), 4) }, { paths: dots(colour("--front"), 7, true) }],
       hooks: { draw: [(plot) => this.#over(plot, limit)] },
     };

@@ -109,6 +109,7 @@ def test_an_objective_with_a_reference_model(tab: Tab, explorer: Explorer) -> No
     tab.settle()
     assert step(tab) != usual
     assert "objective=dpo" in tab.page.url
+    assert "no step of DPO was compared; 90 % interval" in " ".join(tab.page.inner_text("body").split())
 
 
 def test_frozen_weights_of_adapters(tab: Tab, explorer: Explorer) -> None:

@@ -188,6 +188,16 @@ def test_preference_pairs_and_adapters_of_nemo_aligner() -> None:
         read_layout_text(ALIGNED.replace("16", "0.5"), "x").request(MODEL, {})
 
 
+def test_a_wrong_sequence_length_has_its_line() -> None:
+    file = read_layout_text(
+        f"{HEAD}srun python pretrain_gpt.py {FLAGS} \\\n --seq-length 8k\n", "train.sbatch"
+    )
+    with pytest.raises(
+        UsageError, match=r"^train.sbatch: line 7: --seq-length is '8k', expected a whole number"
+    ):
+        file.sequence_length()
+
+
 LISTED = ALIGNED.replace(" ['attention_qkv']", "\n        - attention_qkv\n        - mlp_fc2")
 OTHERS = (
     LISTED
