@@ -182,7 +182,7 @@ def render_comparison(found: Comparison) -> str:
     rows = [[row.get(head) or "–" for head in heads] for row in cells]
     sections = [
         heading(_leader(found, chances)),
-        text_table(heads, rows, optional=("tokens/s", "GPU-hours")),
+        text_table(heads, rows, optional=("tokens/s", "MFU", "GPU-hours")),
         facts(
             {
                 one.hardware: layout_text(one.best.estimate.parallelism)
@@ -225,6 +225,7 @@ def _cells(one: Compared, like: float | None) -> dict[str, str]:
         "hardware": one.hardware,
         "step": seconds(estimate.step_time_s, like=like),
         "90 % interval": "" if estimate.interval_s is None else between(*estimate.interval_s, like=like),
+        "grade": "" if estimate.grade is None else estimate.grade.grade,
         "tokens/s": rate(estimate.tokens_per_s),
         "MFU": "" if estimate.mfu is None else percent(estimate.mfu),
         "memory": gibibytes(estimate.memory.largest_bytes),

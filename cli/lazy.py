@@ -26,6 +26,10 @@ class Verb:
     summary: str
 
 
+_ALLOCATIONS = 10_000
+"""Objects made between two collections of garbage. Python collects after 700, up to version 3.13."""
+
+
 def _imported(name: str) -> ModuleType:
     """A module, imported without garbage collections, which find none in it now and need not look again: a tenth of
     the time that `predict` takes.
@@ -37,6 +41,7 @@ def _imported(name: str) -> ModuleType:
         return import_module(name)
     finally:
         gc.freeze()
+        gc.set_threshold(_ALLOCATIONS)
         gc.enable()
 
 

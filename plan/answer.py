@@ -156,14 +156,6 @@ class Plan:
             saved[name] = (self.expected.total_s - expected(other).total_s) / _S_PER_DAY
         return dict(sorted(saved.items(), key=lambda pair: -pair[1]))
 
-    def with_interval(self, steps: int) -> "Plan":
-        """The same plan with checkpoints every `steps`.
-
-        Raises:
-            UsageError: as `Run.check`.
-        """
-        return replace(self, run=replace(self.run, interval_steps=steps), is_best_interval=False)
-
     @cached_property
     def intervals(self) -> tuple[tuple[int, float], ...]:
         """Steps between checkpoints around the one of the plan, and the days that each takes (closed form)."""

@@ -321,9 +321,3 @@ def _fingerprint(of: Device) -> ComputeFingerprint:
     return ComputeFingerprint(
         kind=kind, device_name=of.title, memory_gib=of.memory_bytes >> 30, power_limit_w=round(of.power_w)
     )
-
-
-def transferred(bundle: Bundle) -> Mapping[str, str]:
-    """Operators that other devices answer for, with the device that was measured."""
-    found = (entry for entry in bundle.entries.values() if entry.transfer is not None)
-    return {entry.operator: entry.transfer.origin.device for entry in found if entry.transfer is not None}

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from kernelcast.runtime.errors import printable_json
@@ -31,12 +32,18 @@ def values_of(one: object, *names: str, **renamed: str) -> dict[str, Any]:
 
     A name may be a path: `estimate.step_time_s` is found under `step_time_s`, and is None where `estimate` is.
     """
-    paths = {name.rpartition(".")[2]: name for name in names} | renamed
-    return {name: _at(one, path) for name, path in paths.items()}
+    return {name: _at(one, path) for name, path in _paths(names, tuple(renamed.items()))}
 
 
-def _at(one: Any, path: str) -> Any:
-    for name in path.split("."):
+@lru_cache(maxsize=1 << 10)
+def _paths(names: tuple[str, ...], renamed: tuple[tuple[str, str], ...]) -> list[tuple[str, list[str]]]:
+    """The names and paths that `values_of` is asked for."""
+    paths = {name.rpartition(".")[2]: name for name in names} | dict(renamed)
+    return [(name, path.split(".")) for name, path in paths.items()]
+
+
+def _at(one: Any, path: list[str]) -> Any:
+    for name in path:
         one = None if one is None else getattr(one, name)
     return one
 

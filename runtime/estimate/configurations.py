@@ -8,7 +8,7 @@ from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import StepTimes, closed_forms, simulate
 from kernelcast.runtime.request.fields import Schedule, TimelineKind
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.layouts import SCHEDULES
+from kernelcast.runtime.step.layouts import SCHEDULES, Layouts
 
 Times = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -174,9 +174,11 @@ class Configurations:
         return bound * (1 - 1e-12 - 6 * (self.micro_batches + 4 * pp) * 2.0**-48)
 
 
-def structures(schedule: Rows, pp: Rows, virtual_stages: Rows, sharded: Rows) -> list[tuple[Structure, Rows]]:
+def structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:
     """The structures of a block of layouts, and the positions of their layouts."""
-    columns = [schedule, pp, virtual_stages, sharded]
+    if not len(layouts):
+        return []
+    columns = [*(layouts[name] for name in ("schedule", "pp", "virtual_stages")), layouts.are_sharded]
     order = np.lexsort(columns)
     keys = np.stack(columns, axis=1)[order]
     edges = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
@@ -189,5 +191,6 @@ def structures(schedule: Rows, pp: Rows, virtual_stages: Rows, sharded: Rows) ->
 
 def _before(per_chunk: Times, pp: int) -> Times:
     """Sums over the chunks before each of the first pp, [configs, stages]."""
-    summed: Times = np.pad(np.cumsum(per_chunk[:, : pp - 1], axis=1), ((0, 0), (1, 0)))
+    summed = np.zeros((len(per_chunk), min(pp, 1 + per_chunk.shape[1])))
+    np.cumsum(per_chunk[:, : pp - 1], axis=1, out=summed[:, 1:])
     return summed

@@ -73,7 +73,7 @@ class Engine:
         """
         found = [
             (structure, rows, self._cuts(layouts.take(rows), structure))
-            for structure, rows in _structures(layouts)
+            for structure, rows in structures(layouts)
         ]
         requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*_pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
@@ -82,13 +82,14 @@ class Engine:
                 for own, stages in zip(cuts.layouts, cuts.stages, strict=True)
             ]
         prices, *updates = self.prices.price(requests)
+        passes_of = self._passes(layouts, prices, [(structure, rows) for structure, rows, _ in found])
         for structure, rows, cuts in found:
             own, updates = updates[: len(cuts.stages)], updates[len(cuts.stages) :]
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
-                part = rows[first : first + step]
-                of_update = np.arange(first, first + len(part))
-                yield from self._group(layouts, structure, cuts, prices, own, part, of_update)
+                at = np.arange(first, min(first + step, len(rows)))
+                passes = tuple(one.take(self._drawn(at), structure) for one in passes_of[structure])
+                yield from self._group(layouts, structure, cuts, prices, passes, own, rows[at], at)
 
     def balanced(self, layouts: Layouts) -> Layouts:
         """The layouts with their layers spread by time: fewer on a chunk that holds an end of the model.
@@ -107,16 +108,20 @@ class Engine:
         )
         [prices] = self.prices.price([(own, (*_pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
-        for structure, rows in _structures(own):
-            if structure.pp * structure.virtual_stages > layers:
-                continue
+        found = [
+            (structure, rows)
+            for structure, rows in structures(own)
+            if structure.pp * structure.virtual_stages <= layers
+        ]
+        passes = self._passes(own, prices, found)
+        for structure, rows in found:
             half_us, whole_us = (
                 sum_of([prices.of(kind, Part("", what), rows) for what in UPDATE_PARTS])
                 for kind in (half, whole)
             )
             ends[:, is_cut[rows]] = better_ends(
                 partition(layers, structure.pp, structure.virtual_stages),
-                partial(self._whole_us, self._passes(own, structure, prices, rows), own),
+                partial(self._whole_us, passes[structure][0], own),
                 passes=own["micro_batches"][rows] - 1,
                 # A stage has one more layer on each of its chunks, which lengthens each of their passes.
                 update_us=(whole_us - half_us) / (layers - layers // 2),
@@ -154,15 +159,15 @@ class Engine:
         structure: Structure,
         cuts: Cuts,
         prices: Prices,
+        passes_of: tuple[Passes, ...],
         updates: Sequence[Prices],
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
-        """The layouts at `rows`, at positions `of_update` in their structure; `updates` holds one update per cut."""
-        passes = self._passes(layouts, structure, prices, rows)
-        together = (
-            self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
-        )
+        """The layouts at `rows`, at positions `of_update` in their structure, with their passes, alone and in pairs
+        with passes of another micro-batch; `updates` holds one update per cut.
+        """
+        passes, together = passes_of
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
         arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, Part("", What.SEND), rows))
         if structure.pairs:
@@ -216,9 +221,34 @@ class Engine:
         return [times.reshape(-1, len(cuts.stages[0])) for times in found]
 
     def _passes(
-        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
+        self, layouts: Layouts, prices: Prices, found: Sequence[tuple[Structure, Rows]]
+    ) -> dict[Structure, tuple[Passes, ...]]:
+        """Passes through the blocks of each structure's layouts, alone and in pairs with one of another micro-batch.
+
+        They are made together for structures that differ in how the model is cut alone.
+        """
+        alike: dict[tuple[bool, ...], list[tuple[Structure, Rows]]] = {}
+        for one in found:
+            alike.setdefault((one[0].is_split, one[0].is_sharded, one[0].pairs), []).append(one)
+        made = {}
+        for several in alike.values():
+            shared, rows = several[0][0], np.concatenate([own for _, own in several])
+            passes_of = partial(self._passes_alike, layouts, shared, prices, rows)
+            alone, first = passes_of(in_pairs=False), 0
+            together = passes_of(in_pairs=True) if shared.pairs else alone
+            for structure, own in several:
+                at = self._drawn(np.arange(first, first := first + len(own)))
+                made[structure] = tuple(one.take(at, structure) for one in (alone, together))
+        return made
+
+    def _drawn(self, rows: Rows) -> Rows:
+        """Positions of layouts' configurations, [rows · (1 + draws)]."""
+        found: Rows = (rows[:, None] * (1 + self.draws) + np.arange(1 + self.draws)).reshape(-1)
+        return found
+
+    def _passes_alike(
+        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool
     ) -> Passes:
-        """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
         spans = self._spans(layouts, rows) if ON_LINKS.name in prices.kinds else None
         of = partial(self._block, layouts, prices, structure, rows=rows, in_pairs=in_pairs, spans=spans)
         kinds = range(len(kinds_of(self.model).distinct))
@@ -368,9 +398,3 @@ def _pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
     """The columns that passes through the blocks depend on."""
     overlaps = layouts.like.overlap_gradients or layouts.like.overlap_parameters
     return (MICRO_BATCH, SHARDS, *((ON_LINKS,) if overlaps or (layouts["zero"] >= 2).any() else ()))
-
-
-def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:
-    sharded = layouts.are_sharded.astype(np.int64)
-    columns = (layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded)
-    return structures(*columns) if len(layouts) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.asking import Question, question
@@ -142,7 +143,7 @@ class OperatorRow:
     total_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
     """The predicted time of one training step (one update of all parameters) and its parts. Immutable.
 
@@ -282,7 +283,7 @@ class Estimate:
             "warning_groups": [doubt.to_dict() for doubt in doubts],
         }
 
-    @property
+    @cached_property
     def model_flops(self) -> float:
         """FLOPs of the model in this step of the whole job, without recomputation (utilisation.py)."""
         return model_flops(self.parts)

@@ -147,6 +147,7 @@ def _faster_kinds(layout: Parallelism) -> Iterator[list[dict[str, Any]]]:
     yield [{"micro_batch": batch // k, "micro_batches": count * k} for k in _FACTORS if batch % k == 0]
     overlaps = {"overlap_gradients": True, "overlap_parameters": True}
     yield [overlaps] if layout.replicas > 1 and not layout.overlap_gradients else []
+    yield [{"frozen_weights": "same"}] if layout.frozen_weights != "same" else []
     is_launched = layout.host_launch_us and layout.cuda_graphs == "none"
     yield [{"cuda_graphs": "full"}] if is_launched and layout.kept_by == "megatron" else []
     yield [{"sequence_parallel": True}] if layout.tp > 1 and not layout.sequence_parallel else []

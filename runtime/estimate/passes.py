@@ -165,6 +165,16 @@ class Passes:
     exposed_share: float
     forward_passes: int
 
+    def take(self, rows: Rows, structure: Structure) -> "Passes":
+        """Passes of the configurations at `rows`, which rise, of one structure."""
+        if len(rows) == len(self.first.forward_us):
+            return replace(self, structure=structure)
+        first, last, *layers = (one.take(rows) for one in (self.first, self.last, *self.layers))
+        are_same = self.kept_layers is self.layers
+        kept = layers if are_same else [one.take(rows) for one in self.kept_layers]
+        blocks: dict[str, Any] = {"layers": tuple(layers), "kept_layers": tuple(kept)}
+        return replace(self, structure=structure, first=first, last=last, **blocks)
+
     def through(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> ChunkTimes:
         """Passes through a chunk: `counts` layers of each kind, `kept` of them not recomputed, and the model's ends."""
         return chunk_times(

@@ -1,6 +1,6 @@
 """The times of the pieces of layouts: every regressor is asked once for all new pieces, and prices are cached."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
@@ -8,15 +8,16 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.dataclass import dataclass
 from kernelcast.runtime.estimate.configurations import Rows, Times
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import OPERATORS, Direction, Key
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.chunks import StageKind
-from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.decomposition import Block, Decomposition
 from kernelcast.runtime.step.layers.experts import PADDING
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import COMPUTED_ONCE, OTHER_MICRO_BATCH, Call, Calls, Component, Overlap
@@ -72,6 +73,16 @@ class Kind:
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
 
 
+def _exposed(blocks: Iterable[Block]) -> Parts:
+    """Both passes of blocks, without what overlaps them; with `recompute_layers`, of layers that run nothing again."""
+    found: dict[Part, Calls] = {}
+    for one in blocks:
+        again = () if one.layout.recompute_layers else one.recomputed.calls
+        found[Part(one.name, What.FORWARD)] = one.passes.forward.calls
+        found[Part(one.name, What.BACKWARD)] = one.passes.backward.calls + again
+    return found
+
+
 def _passes(parts: Decomposition) -> Parts:
     found: dict[Part, Calls] = {}
     for name, block in parts.blocks.items():
@@ -123,6 +134,10 @@ MICRO_BATCH = Kind(
     parts=_passes,
 )
 ON_LINKS = Kind(name="on links", columns=MICRO_BATCH.columns, parts=_on_links)
+EXPOSED = Kind(name="exposed", columns=MICRO_BATCH.columns, parts=lambda d: _exposed(d.blocks.values()))
+EXPOSED_IN_LAYERS = Kind(
+    name="exposed in layers", columns=MICRO_BATCH.columns, parts=lambda d: _exposed(d.layers)
+)
 SEND = Kind(
     name="send",
     columns=(*DEGREES, "micro_batch"),
@@ -298,55 +313,25 @@ class Pricing:
         """
         # Pieces share parts, such as forward passes with and without recomputation.
         parts = list({id(calls): calls for piece in wanted.values() for calls in piece.values()}.values())
-        totals = self._totals(parts)
-        if layout.cuda_graphs != "full":
-            ahead = {
-                id(calls)
+        place = {id(calls): index for index, calls in enumerate(parts)}
+        waits_for_host = np.full(len(parts), layout.cuda_graphs != "full")
+        waits_for_host[
+            [
+                place[id(calls)]
                 for piece in wanted.values()
                 for part, calls in piece.items()
                 if part.is_compute and part.overlap in (None, OTHER_MICRO_BATCH)
-            }
-            host_us = [0.0 if id(one) in ahead else self._host_us(one, layout) for one in parts]
-            waits_us = [0.0 if id(one) in ahead else self._waits_us(one, layout) for one in parts]
-            totals[:, 0] = np.maximum(totals[:, 0] + np.array(waits_us)[:, None], np.array(host_us)[:, None])
-        place = {id(calls): index for index, calls in enumerate(parts)}
+            ]
+        ] = False
+        totals = self._totals(parts, layout, waits_for_host)
         return {
             key: (tuple(piece), totals[[place[id(calls)] for calls in piece.values()]])
             for key, piece in wanted.items()
         }
 
-    def _host_us(self, calls: Calls, layout: Parallelism) -> float:
-        """What the host takes for a sequence of calls in µs, where it does not run ahead.
-
-        It cannot with experts that drop no token: it waits for their numbers of rows in every layer.
-        """
-        # Casts, paddings, and dropouts before adapters, belong to the modules of their products.
-        of_modules = (
-            ("float8_cast", "dropout") if layout.lora_dropout and not layout.dropout else ("float8_cast",)
-        )
-        computing = [
-            one
-            for one in calls
-            if not OPERATORS[one.operator].is_collective
-            and one.operator not in of_modules
-            and one.role != PADDING
-        ]
-        # Graphs of modules take the launches of all but dropless experts.
-        launch_us = layout.host_launch_us if layout.cuda_graphs == "none" else 0.0
-        launches_us = launch_us * sum(one.count * _launches(one) for one in computing)
-        if not self.has_host or layout.expert_padding or not any(map(_is_grouped, computing)):
-            return launches_us
-        return max(launches_us, DROPLESS_OPERATOR_US * len(computing))
-
-    def _waits_us(self, calls: Calls, layout: Parallelism) -> float:
-        """What a device waits in µs for the first operator after the host read the experts' numbers of rows."""
-        if not self.has_host or layout.expert_padding or not any(map(_is_grouped, calls)):
-            return 0.0
-        return DROPLESS_OPERATOR_US * sum(
-            one.count for one in calls if one.operator == "permute" and one.direction is Direction.FORWARD
-        )
-
-    def _totals(self, parts: Sequence[Calls]) -> Times:
+    def _totals(
+        self, parts: Sequence[Calls], layout: Parallelism, waits_for_host: NDArray[np.bool_]
+    ) -> Times:
         """Times of sequences of calls, and of the weight gradients among them, float64 [parts, 2, 1 + draws]."""
         calls: list[Call] = list(chain.from_iterable(parts))
         asked = list(map(_ASKED, calls))
@@ -361,14 +346,53 @@ class Pricing:
         np.add.at(totals[:, 0], whose, terms_us)
         weights = of_weights[which]
         np.add.at(totals[:, 1], whose[weights], terms_us[weights])
+        if waits_for_host.any():
+
+            def summed(of_questions: Sequence[float], counts: Times | float = 1.0) -> Times:
+                found = np.bincount(
+                    whose, np.array(of_questions, dtype=np.float64)[which] * counts, len(parts)
+                )
+                return np.where(waits_for_host, found, 0.0)
+
+            host_us, waits_us = self._host_us(questions, layout, summed, counts)
+            totals[:, 0] = np.maximum(totals[:, 0] + waits_us[:, None], host_us[:, None])
         return totals
 
+    def _host_us(
+        self,
+        questions: Sequence[Question],
+        layout: Parallelism,
+        summed: Callable[..., Times],
+        counts: Times,
+    ) -> tuple[Times, Times]:
+        """What the host takes for sequences of calls in µs, and what a device waits for the first operator after the
+        host read the experts' numbers of rows, float64 [parts] each; `summed` adds up values over a sequence's calls.
 
-def _launches(call: Call) -> int:
+        The host cannot run ahead with experts that drop no token: it waits for their numbers of rows in every layer.
+        """
+        # Casts, paddings, and dropouts before adapters, belong to the modules of their products.
+        of_modules = (
+            ("float8_cast", "dropout") if layout.lora_dropout and not layout.dropout else ("float8_cast",)
+        )
+        computes = [
+            not OPERATORS[operator].is_collective and operator not in of_modules and role != PADDING
+            for (operator, _), _, role in questions
+        ]
+        # Graphs of modules take the launches of all but dropless experts.
+        launch_us = layout.host_launch_us if layout.cuda_graphs == "none" else 0.0
+        launches = [own and _launches(one[0]) for own, one in zip(computes, questions, strict=True)]
+        launches_us = launch_us * summed(launches, counts)
+        if not self.has_host or layout.expert_padding:
+            return launches_us, np.zeros_like(launches_us)
+        has_experts = summed([operator.startswith("grouped_gemm") for (operator, _), _, _ in questions]) > 0
+        permutes = [key == ("permute", Direction.FORWARD) for key, _, _ in questions]
+        modules_us, waits_us = (
+            has_experts * DROPLESS_OPERATOR_US * one for one in (summed(computes), summed(permutes, counts))
+        )
+        return np.maximum(launches_us, modules_us), waits_us
+
+
+def _launches(key: Key) -> int:
     """Kernels that the host launches for one call: several for an eager operator."""
-    is_eager = call.operator.startswith("eager_")
-    return OPERATORS[call.operator].kernels[call.direction] if is_eager else 1
-
-
-def _is_grouped(call: Call) -> bool:
-    return call.operator.startswith("grouped_gemm")
+    operator, direction = key
+    return OPERATORS[operator].kernels[direction] if operator.startswith("eager_") else 1

@@ -3,7 +3,8 @@
 Stages whose memory is asked for are arrays: one row is one stage of one layout.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import add, mul
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -219,7 +220,7 @@ _ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late", "co
 """The numbers of a load before those by kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """Sizes of every row, each float64 [rows]; floats, so that no product of sizes overflows.
 
@@ -258,36 +259,35 @@ class Rows:
             recompute=layouts["recompute"].astype(np.float64),
         )
 
-    @property
+    @cached_property
     def together(self) -> Floats:
         """Layers of a chunk that full recomputation runs again at once."""
         most = 1 if self.layout.recompute_layers else self.layout.recompute_together
         found: Floats = np.minimum(most, np.maximum(1.0, self.chunk_layers))
         return found
 
-    @property
+    @cached_property
     def has_layers(self) -> NDArray[np.bool_]:
         """Where there is any layer."""
-        found: NDArray[np.bool_] = np.sum(self.layers, axis=0) > 0
+        found: NDArray[np.bool_] = reduce(add, self.layers) > 0
         return found
 
-    @property
+    @cached_property
     def zero(self) -> Floats:
         """ZeRO stage, 0 to 3."""
         return np.asarray(self.layout.zero, dtype=np.float64)
 
-    @property
+    @cached_property
     def replicas(self) -> Floats:
         """Devices that hold the same parameters."""
-        found: Floats = self.copies * np.prod([getattr(self.layout, name) for name in REPLICATING], axis=0)
-        return found
+        return reduce(mul, [getattr(self.layout, name) for name in REPLICATING], self.copies)
 
-    @property
+    @cached_property
     def shards(self) -> Floats:
         """Replicas that ZeRO shards over (`Parallelism.shards`)."""
         return np.where(self.replicas > 1, self.layout.shard_group or self.replicas, 1.0)
 
-    @property
+    @cached_property
     def expert_shards(self) -> Floats:
         """Devices that ZeRO shards experts over, in as many groups as the others (`Parallelism.expert_replicas`)."""
         devices = self.layout.tp * self.replicas / (self.layout.ep * self.layout.expert_tp)

@@ -3,6 +3,7 @@ cuBLAS, NCCL's buffers.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -31,8 +32,7 @@ class Working(NamedTuple):
     @property
     def peak(self) -> Floats:
         """Of the fullest moment."""
-        found: Floats = np.max(np.broadcast_arrays(*self.moments), axis=0)
-        return found
+        return reduce(np.maximum, self.moments)
 
 
 def working_bytes(rows: Rows, contents: Contents) -> Working:
@@ -123,8 +123,8 @@ class _Moments(NamedTuple):
 def largest_of(rows: Rows, values: Sequence[Number]) -> Floats:
     """The largest of the values by kind of layer, of the kinds that a stage has, float64 [rows]; 0 without layers."""
     found = [np.where(count > 0, value, -np.inf) for count, value in zip(rows.layers, values, strict=True)]
-    largest = np.max(found, axis=0)
-    return np.where(np.isfinite(largest), largest, 0.0)
+    largest = reduce(np.maximum, found)
+    return np.where(rows.has_layers, largest, 0.0)
 
 
 _MIB = 1 << 20

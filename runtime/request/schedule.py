@@ -29,11 +29,6 @@ class ScheduleKind:
     least_rounds: int = 0
     micro_batch_multiple: int = 1
 
-    @property
-    def chunks_per_stage(self) -> int:
-        """Chunks of a stage, of all copies of the model; 0 for any number."""
-        return self.virtual_stages * self.copies
-
 
 SCHEDULE_KINDS: dict[Schedule, ScheduleKind] = {
     "gpipe": ScheduleKind(),

@@ -4,7 +4,7 @@ import numpy as np
 
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.pricing import MICRO_BATCH, SHARDS, Kind, Part, Prices, What
+from kernelcast.runtime.estimate.pricing import EXPOSED, EXPOSED_IN_LAYERS, SHARDS, Kind, Part, Prices, What
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.chunk_times import sum_of
 from kernelcast.runtime.step.chunks import kinds_of
@@ -12,10 +12,10 @@ from kernelcast.runtime.step.decomposition import FIRST, LAST, layer_name
 from kernelcast.runtime.step.layouts import SCHEDULES, Layouts
 
 
-def least_us(engine: Engine, layouts: Layouts, *, with_shards: bool = False) -> Times:
+def least_us(engine: Engine, layouts: Layouts, *, in_full: bool = False) -> Times:
     """A lower bound of the simulated step, float64 [layouts]; NaN without an answer. Of an engine without draws.
 
-    It is larger `with_shards`, where ZeRO-2 or 3 sends them in every pass.
+    It is larger `in_full`, with the ends of the model and what ZeRO-2 or 3 sends in every pass.
 
     Stages share the work W of a micro-batch, and no overlap shortens it, so one of them has W / pp of it or more.
     In 1F1B and GPipe, stage s waits for the first and last passes of the stages before it: the step is
@@ -25,12 +25,12 @@ def least_us(engine: Engine, layouts: Layouts, *, with_shards: bool = False) -> 
         return np.zeros(0)
     model, are_sharded = engine.model, layouts.are_sharded
     sharded = layouts.take(are_sharded)
-    requests = [(layouts, (MICRO_BATCH,)), *([(sharded, (SHARDS,))] if with_shards and len(sharded) else [])]
+    piece = EXPOSED if in_full else EXPOSED_IN_LAYERS
+    requests = [(layouts, (piece,)), *([(sharded, (SHARDS,))] if in_full and len(sharded) else [])]
     prices, *of_shards = engine.prices.price(requests)
-    rows, reruns = np.arange(len(layouts)), not layouts.like.recompute_layers
-    backward = What.BACKWARD if reruns else What.KEPT_BACKWARD
+    rows = np.arange(len(layouts))
     forward_us, backward_us = (
-        _of(model, MICRO_BATCH, prices, what, rows) for what in (What.FORWARD, backward)
+        _of(model, piece, prices, what, rows) for what in (What.FORWARD, What.BACKWARD)
     )
     work_us = forward_us + backward_us
     for shards in of_shards:

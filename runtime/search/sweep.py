@@ -90,14 +90,14 @@ class _Sweep:
         """Evaluate layouts in growing blocks, the least bounds first, until no bound allows a place among the best."""
         least = self.question.score(layouts, least_us(engine, layouts))
         order = np.argsort(least, kind="stable")
-        # What ZeRO-2 and 3 send is priced for few layouts: once others are a bar.
+        # The ends of the model, and what ZeRO-2 and 3 send, are priced for few layouts: once others are a bar.
         first = order[~layouts.are_sharded[order]][:_FIRST]
         self._evaluate_now(engine, layouts.take(first), memory[first])
         is_left = self._may_be_best(least, memory)
         is_left[first] = False
         left_out = len(layouts) - len(first) - int(is_left.sum())
         layouts, memory, size = layouts.take(is_left), memory[is_left], _GROWTH * _FIRST
-        least = self.question.score(layouts, least_us(engine, layouts, with_shards=True))
+        least = self.question.score(layouts, least_us(engine, layouts, in_full=True))
         rest = np.argsort(least, kind="stable")
         while True:
             is_left = self._may_be_best(least[rest], memory[rest])

@@ -34,6 +34,10 @@ class BlockTimes:
     forward_link_us: Times
     backward_link_us: Times
 
+    def take(self, rows: NDArray[np.intp]) -> "BlockTimes":
+        """Times of the configurations at `rows`."""
+        return BlockTimes(**{name: getattr(self, name)[rows] for name in self.__slots__})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTimes:

@@ -275,7 +275,9 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
 
 def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
     """The kind of every stage of a pipeline."""
-    of_stage = [[chunk for chunk in chunks if chunk.stage == stage] for stage in range(pp)]
+    of_stage: list[list[Chunk]] = [[] for _ in range(pp)]
+    for chunk in chunks:
+        of_stage[chunk.stage].append(chunk)
     return tuple(
         StageKind(
             counts=tuple(sum(counts) for counts in zip(*(chunk.counts for chunk in own), strict=True)),

@@ -1,7 +1,7 @@
 """A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step)."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import ceil
 
@@ -14,6 +14,7 @@ from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.chunks import (
     DENSE,
     Chunk,
+    LayerKind,
     LayerKinds,
     StageKind,
     chunks_of,
@@ -112,13 +113,19 @@ class Decomposition:
         """The blocks by name: the first end, the last end, and a layer of each kind."""
         # Further predictions have a layer of the model's last kind.
         last = self.kinds.distinct[self.kinds.of_layer[-1]] if self.model.extra_predictions else DENSE
-        described = {FIRST: (embedding, DENSE), LAST: (loss, last)} | {
-            layer_name(number): (transformer_layer, kind) for number, kind in enumerate(self.kinds.distinct)
-        }
-        return {
-            name: Block(name, passes_of(describe, self.sizes.of_kind(kind)), self.parallelism)
-            for name, (describe, kind) in described.items()
-        }
+        ends = (self._block(FIRST, embedding, DENSE), self._block(LAST, loss, last))
+        return {one.name: one for one in (*ends, *self.layers)}
+
+    @cached_property
+    def layers(self) -> tuple[Block, ...]:
+        """One transformer layer of each kind."""
+        return tuple(
+            self._block(layer_name(number), transformer_layer, kind)
+            for number, kind in enumerate(self.kinds.distinct)
+        )
+
+    def _block(self, name: str, describe: Callable[[Sizes], Ops], kind: LayerKind) -> Block:
+        return Block(name, passes_of(describe, self.sizes.of_kind(kind)), self.parallelism)
 
     @property
     def first(self) -> Block:
@@ -129,11 +136,6 @@ class Decomposition:
     def last(self) -> Block:
         """Final norm, logits and loss."""
         return self.blocks[LAST]
-
-    @property
-    def layers(self) -> tuple[Block, ...]:
-        """One transformer layer of each kind."""
-        return tuple(block for block in self.blocks.values() if block.is_layer)
 
     @cached_property
     def shards(self) -> dict[str, tuple[Calls, Calls]]:

@@ -1,5 +1,7 @@
 """Many layouts as one table of whole numbers, so that thousands are evaluated at once."""
 
+from functools import reduce
+from operator import mul
 from typing import Any, get_args
 
 import numpy as np
@@ -86,14 +88,12 @@ class Layouts:
     @property
     def devices(self) -> NDArray[np.int64]:
         """Devices of every layout, int64 [layouts]."""
-        found: NDArray[np.int64] = np.prod([self[name] for name in DEGREES], axis=0)
-        return found
+        return reduce(mul, [self[name] for name in DEGREES])
 
     @property
     def replicas(self) -> NDArray[np.int64]:
         """Devices that hold the same parameters, int64 [layouts]."""
-        found: NDArray[np.int64] = np.prod([self[name] for name in REPLICATING], axis=0)
-        return found * self["copies"]
+        return reduce(mul, [self[name] for name in REPLICATING], self["copies"])
 
     @property
     def are_sharded(self) -> NDArray[np.bool_]:
@@ -102,7 +102,7 @@ class Layouts:
 
     def take(self, rows: NDArray[Any] | slice) -> "Layouts":
         """The layouts at `rows` (positions, a mask or a slice)."""
-        return replace(self, table=self.table[rows])
+        return Layouts(self.table[rows], self.like, self.layers)
 
     def with_ends(self, ends: NDArray[np.int64], layers: int) -> "Layouts":
         """The same layouts of a model of `layers` with these layers on the first and last chunk, int64 [2, layouts]."""

@@ -214,7 +214,8 @@ def test_several_hardware_are_ranked() -> None:
     lines = shown.splitlines()
     assert lines[0] == "best by step time: gh200"
     assert re.split(r"  +", lines[2]) == [
-        "hardware", "step", "90 % interval", "tokens/s", "MFU", "memory", "training", "GPU-hours", "cost", "P(best)",
+        "hardware", "step", "90 % interval", "grade", "tokens/s", "MFU", "memory", "training", "GPU-hours", "cost",
+        "P(best)",
     ]  # fmt: skip
     assert [line.split("  ")[0] for line in lines[7:9]] == ["gh200", "a100-sxm"]
     [alone_command] = next_commands(shown)

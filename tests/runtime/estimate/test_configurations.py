@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from kernelcast.runtime.estimate.configurations import Configurations, Structure, structures
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, SAVED, Durations
 from kernelcast.runtime.request.fields import Schedule
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.layouts import Layouts
 from tests.runtime.pipelines import pipelines
 
 LAYOUTS = 6
@@ -179,17 +181,19 @@ def test_bound_of_virtual_stages_by_hand(update_us: list[float], bound_us: float
 
 
 def test_structures_share_schedule_degrees_and_sharding() -> None:
-    columns = np.array(
-        [
-            # schedule, pp, virtual stages, sharded
-            (1, 4, 1, 0),
-            (2, 2, 2, 0),
-            (1, 4, 1, 1),
-            (1, 4, 1, 0),
-            (3, 4, 1, 0),
-        ]
-    ).T
-    found = {structure: rows.tolist() for structure, rows in structures(*columns)}
+    same = {"tp": 1, "dp": 2, "micro_batch": 1, "micro_batches": 8}
+    several = [
+        Parallelism(schedule=schedule, pp=pp, virtual_stages=chunks, zero=zero, **same)
+        for schedule, pp, chunks, zero in (
+            ("1f1b", 4, 1, 0),
+            ("interleaved", 2, 2, 1),
+            ("1f1b", 4, 1, 3),
+            ("1f1b", 4, 1, 1),
+            ("zero_bubble", 4, 1, 0),
+        )
+    ]
+    layouts = Layouts(np.concatenate([Layouts.of(one).table for one in several]), several[0])
+    found = {structure: rows.tolist() for structure, rows in structures(layouts)}
     assert found == {
         Structure("1f1b", 4, 1, False): [0, 3],
         Structure("interleaved", 2, 2, False): [1],

@@ -137,6 +137,11 @@ def test_a_graph_takes_the_launches_of_the_host(estimator: Estimator) -> None:
     assert [{"cuda_graphs": "full"} in [one.fields for one in changes] for changes in found] == [False, True]
 
 
+def test_frozen_weights_in_16_bit_need_no_dequantisation(estimator: Estimator) -> None:
+    estimate = asked(estimator, **SLOW | {"recompute": "none"}, lora_rank=8, frozen_weights="nf4")
+    assert {"frozen_weights": "same"} in [one.fields for one in faster_changes(estimator, estimate)]
+
+
 def test_only_changes_that_the_framework_runs(estimator: Estimator) -> None:
     # Without tensor parallelism: LLM Foundry has none, and no selective recomputation either.
     estimate = asked(estimator, **SLOW, tp=1, zero=3)
