@@ -27,7 +27,10 @@ def run(command: object, *arguments: str) -> Result:
 
 def test_it_is_listed() -> None:
     text = run(hardware).stdout
-    assert all(re.search(rf"^{name} ", text, re.MULTILINE) for name in all_hardware())
+    assert [name for name in all_hardware() if re.search(rf"^{name} .* yes\b", text, re.MULTILINE)] == list(
+        measured_hardware()
+    )
+    assert all(re.search(rf"^{name} .* (?:yes|no)\b", text, re.MULTILINE) for name in all_hardware())
     values = json.loads(run(hardware, "--json").stdout)
     assert [one["name"] for one in values["hardware"]] == list(all_hardware())
     assert [one["name"] for one in values["hardware"] if one["is_measured"]] == list(measured_hardware())
