@@ -15,6 +15,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _PROFILERS_STEP = "ProfilerStep#"
+_DIGITS = 15  # of a number that fits into 64 bits
 _MODULE = "nn.Module: "
 _COMMUNICATION = ("nccl:", "gloo:", "rccl:")
 _SEPARATOR = " / "
@@ -30,6 +31,16 @@ def steps_of(trace: Trace) -> Events:
     ]
     profilers = steps.where(lambda _, name: name.startswith(_PROFILERS_STEP))
     return steps[profilers] if profilers.any() else steps
+
+
+def begins_after_pauses(steps: Events) -> Floats:
+    """Begins, µs, of the profiler's steps whose number does not follow: nothing was recorded just before them."""
+    names = steps.named()
+    if not all(name.startswith(_PROFILERS_STEP) for name in names):
+        return np.empty(0)
+    numbers = [int(name.removeprefix(_PROFILERS_STEP).split()[0][-_DIGITS:]) for name in names]
+    is_next = np.isin(np.diff(numbers), (0, 1))
+    return steps.start_us[1:][~is_next]
 
 
 def marks_of(trace: Trace, *categories: str) -> Events:

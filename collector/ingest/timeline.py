@@ -16,7 +16,7 @@ from kernelcast.collector.ingest.kernel_columns import AttributedKernel, distinc
 from kernelcast.collector.ingest.matching import CollectiveCall, collective_call
 from kernelcast.collector.ingest.occurrences import Extracted
 from kernelcast.collector.ingest.recognised_calls import DTYPES, RecognisedCall, product_shape
-from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
+from kernelcast.collector.ingest.scopes import Steps, begins_after_pauses, scopes_of, steps_of
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, shapes_text, texts, whole
 from kernelcast.collector.traces.events import NO_ID, Events, Floats, Integers
 from kernelcast.collector.traces.kineto import Trace
@@ -106,7 +106,7 @@ class TraceEvents:
         """
         steps, calls, around = self._steps, self.extracted.tree.calls, self.extracted.pieces.call
         if not self.extracted.is_device:
-            return steps.end_us > calls.start_us.max(initial=-np.inf)
+            return steps.end_us > float(calls.start_us.max(initial=-np.inf))
         has_kernel = np.zeros(len(calls), dtype=bool)
         has_kernel[around[around >= 0]] = True
         rows = np.flatnonzero(np.isin(calls.kind, calls.kind[has_kernel]))
@@ -117,21 +117,25 @@ class TraceEvents:
         np.add.at(called, (step, kind), 1)
         np.add.at(launched, (step, kind), has_kernel[rows])
         wanted = called * (launched / np.maximum(called, 1)).max(axis=0, initial=0.0)
-        return launched.sum(axis=1) < _SAME_SHARE * wanted.sum(axis=1)
+        lacks: NDArray[np.bool_] = launched.sum(axis=1) < _SAME_SHARE * wanted.sum(axis=1)
+        return lacks
 
     @cached_property
     def _times(self) -> dict[str, Integers]:
-        """Start, duration, exposed, idle, late and launch time of every event, ns; `NO_ID` where not known."""
+        """Start, duration, exposed, idle, late and launch time of every event, ns; `NO_ID` where not known.
+
+        The devices of a file, which one process drives, are one: a step's parts add up to its span. Every recording
+        begins with its first event: the pause before it is no idle time.
+        """
         pieces = self.extracted.pieces
         start, launch = _ns(pieces.start_us - self.start_us), _ns(pieces.launch_us - self.start_us)
         end = np.maximum(_ns(pieces.end_us - self.start_us), start)
         ranks = np.array([_RANKS[kind.class_] for kind in self._kinds[0]], dtype=np.int64)[self._kinds[1]]
-        device = pieces.device
         found = {"start": start, "duration": _ns(pieces.duration_us), "launch": launch} | {
             name: np.zeros(len(start), dtype=np.int64) for name in ("exposed", "idle", "late")
         }
-        for number in np.unique(device):
-            rows = np.flatnonzero(device == number)
+        for number in np.unique(self._recording):
+            rows = np.flatnonzero(self._recording == number)
             known = launch[rows].tolist() if self.extracted.is_device else start[rows].tolist()
             figures: tuple[list[Any], ...] = expose(
                 start[rows].tolist(),
@@ -143,12 +147,24 @@ class TraceEvents:
                 found[name][rows] = [NO_ID if value is None else value for value in values]
         return found
 
+    @cached_property
+    def _launched_us(self) -> Floats:
+        """When every event was launched, or began if that is not known."""
+        pieces = self.extracted.pieces
+        return np.where(np.isnan(pieces.launch_us), pieces.start_us, pieces.launch_us)
+
+    @cached_property
+    def _recording(self) -> Integers:
+        """The recording that every event is of, from 0: a file has several if the profiler paused between steps."""
+        return np.searchsorted(begins_after_pauses(self._steps), self._launched_us, side="right")
+
     def stored(self) -> StoredEvents:
         """All events as they are stored; samples are numbered in the order of `extracted.points`."""
         times, pieces = self._times, self.extracted.pieces
         is_launched = ~np.isnan(pieces.launch_us)
-        steps = Steps(self._steps).at(np.where(is_launched, pieces.launch_us, pieces.start_us))
-        steps[_launched_before_recording(pieces.device, pieces.stream, is_launched)] = NO_ID
+        steps = Steps(self._steps).at(self._launched_us)
+        streams = np.stack([self._recording, pieces.device, pieces.stream], axis=1)
+        steps[_launched_before_recording(streams, is_launched)] = NO_ID
         scopes, numbers = scopes_of(self.trace, self.extracted.tree), {"": 0}
         scope = [
             0 if one < 0 else numbers.setdefault(scopes[one], len(numbers)) for one in pieces.call.tolist()
@@ -170,19 +186,13 @@ class TraceEvents:
         times, (kinds, numbers), pieces = self._times, self._kinds, self.extracted.pieces
         class_ = np.array([kind.class_ for kind in kinds])[numbers]
         calls = []
-        for device in np.unique(pieces.device).tolist():
-            rows = np.flatnonzero(pieces.device == device)
-            done_ns = [
-                np.cumsum(np.where(class_[rows] == one, times["exposed"][rows], 0))
-                for one in ("compute", "memory")
-            ]
-            done_ns.append(np.cumsum(np.maximum(times["late"][rows], 0)))
-            for place in np.flatnonzero(class_[rows] == "communication").tolist():
-                row = int(rows[place])
-                piece, (compute_ns, memory_ns, late_ns) = pieces[row], (int(one[place]) for one in done_ns)
-                found = collective_call(row, piece, rank, size_bytes=kinds[numbers[row]].message_bytes,
-                                        start_us=self.start_us, done_ns=(compute_ns, memory_ns, late_ns))  # fmt: skip
-                calls += [] if found is None else [(piece.launch_us or piece.start_us, row, found)]
+        done_ns = [np.cumsum(np.where(class_ == one, times["exposed"], 0)) for one in ("compute", "memory")]
+        done_ns.append(np.cumsum(np.maximum(times["late"], 0)))
+        for row in np.flatnonzero(class_ == "communication").tolist():
+            piece, (compute_ns, memory_ns, late_ns) = pieces[row], (int(one[row]) for one in done_ns)
+            found = collective_call(row, piece, rank, size_bytes=kinds[numbers[row]].message_bytes,
+                                    start_us=self.start_us, done_ns=(compute_ns, memory_ns, late_ns))  # fmt: skip
+            calls += [] if found is None else [(piece.launch_us or piece.start_us, row, found)]
         return tuple(call for _, _, call in sorted(calls, key=itemgetter(0, 1)))
 
     @cached_property
@@ -266,17 +276,16 @@ def _ns(time_us: Floats) -> Integers:
     return np.where(missing, NO_ID, np.rint(np.where(missing, 0.0, time_us) * 1e3).astype(np.int64))
 
 
-def _launched_before_recording(
-    device: Integers, stream: Integers, is_launched: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Which kernels were launched before the trace began: they belong to none of its steps.
+def _launched_before_recording(streams: Integers, is_launched: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which kernels were launched before their recording began: they belong to none of its steps.
 
-    Streams run in order of launch. So a kernel without a recorded launch was launched before the recording if no kernel
-    with one ran before it on its stream. A trace without launches (of a CPU, of a device alone) says nothing of this.
+    `streams` are the recording, device and stream of every event, [events, 3]. Streams run in order of launch. So a
+    kernel without a recorded launch was launched before the recording if no kernel with one ran before it on its
+    stream. A trace without launches (of a CPU, of a device alone) says nothing of this.
     """
     ahead = ~is_launched & is_launched.any()
-    for one, two in np.unique(np.stack([device, stream], axis=1), axis=0):
-        rows = np.flatnonzero((device == one) & (stream == two))
+    for stream in np.unique(streams, axis=0):
+        rows = np.flatnonzero((streams == stream).all(axis=1))
         ahead[rows[np.maximum.accumulate(is_launched[rows])]] = False
     return ahead
 

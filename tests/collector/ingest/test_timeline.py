@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from kernelcast.collector.ingest import ingest_traces
+from kernelcast.collector.ingest.open_traces import opened_traces
 from kernelcast.collector.ingest.recognised_calls import product_shape
 from kernelcast.store import Database, check_database
+from kernelcast.store.trace_report import trace_report, traced_runs
 
 FileMaker = Callable[..., Path]
 
@@ -83,6 +85,30 @@ def test_what_was_launched_before_the_recording_is_in_no_step(
     assert rows == [("left over", None), ("lost", "ProfilerStep#3")]
     [compute] = asked(db, "SELECT compute_ms FROM step_time WHERE step IS NOT NULL")
     assert compute == (0.141,)
+
+
+def test_pauses_of_the_profiler_and_several_devices(make_file: FileMaker, tmp_path: Path, step: Any) -> None:
+    """Steps of 2 ms in two cycles of the profiler, in which kernels of two devices overlap by half."""
+    step.events.clear()
+    for number, start_us in ((5, 1000.0), (6, 3000.0), (15, 60_000.0), (16, 62_000.0)):
+        step.host("user_annotation", f"ProfilerStep#{number}", start_us, 1999, 1, {})
+        step.host_us, step.device_us = start_us + 1, start_us + 100
+        step.call("aten::mm", kernels=(("one", 900.0), ("two", 900.0)))
+        step.events[-1]["args"]["device"] = 1
+        step.events[-1]["ts"] -= 450
+    with opened_traces([make_file("cycles.json", events=step.events)]) as database:
+        report = trace_report(database, *traced_runs(database))
+        rows = database.query("SELECT step, device_ms FROM step_time")
+    times = [
+        ("ProfilerStep#5", 1.351),
+        ("ProfilerStep#6", 2.0),
+        ("ProfilerStep#15", 1.351),
+        ("ProfilerStep#16", 2.0),
+    ]
+    assert [(row["step"], row["device_ms"]) for row in report.steps] == times
+    assert [(row["step"], row["device_ms"]) for row in rows] == times
+    assert sum(report.parts_ms.values()) == pytest.approx((2.0 + 1.351 + 2.0) / 3)
+    assert {(row["device"], row["busy_ms"]) for row in report.streams} == {(0, 3.6), (1, 3.6)}
 
 
 def test_events_point_to_their_sample(make_file: FileMaker, db: Path, step: Any) -> None:
