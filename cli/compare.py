@@ -8,7 +8,14 @@ from typing import Any, get_args
 import click
 
 from kernelcast.cli import option
-from kernelcast.cli.fields import chosen_bundle, field_options, given_fields, hardware_names, memory_options
+from kernelcast.cli.fields import (
+    check_effect,
+    chosen_bundle,
+    field_options,
+    given_fields,
+    hardware_names,
+    memory_options,
+)
 from kernelcast.cli.frameworks import choose_for, layout_option, model_of, read_fields
 from kernelcast.cli.tables import print_table, text_table
 from kernelcast.cli.terminal import Shown, command_line, is_quiet, print_next, say
@@ -31,7 +38,7 @@ from kernelcast.validate.compare.rows import Row
 from kernelcast.validate.compare.storing import keep_in_database, keep_in_file
 
 _MIB = 2**20
-_MFU = number(1, 100, "percent above 1, such as 43", above=True)
+_MFU = number(1, 100, "percent above 1, at most 100, such as 43", above=True)
 _PART_TITLES = {
     "forward": "forward passes",
     "backward": "backward passes",
@@ -168,7 +175,9 @@ def _predicted(
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     chosen = choose_for(given, hardware=hardware_names(hardware), file=file)
     estimator = Estimator.load(path, calibrated=is_calibrated, stack=chosen.stack)
-    return estimator.predict(model=model, fabric=fabric, **read_request(chosen.values))
+    estimate = estimator.predict(model=model, fabric=fabric, **read_request(chosen.values))
+    check_effect(fields, estimate.parallelism, is_searched=False)
+    return estimate
 
 
 def _show(compared: ComparedStep, top: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelcast.cli import option
-from kernelcast.cli.fields import chosen_bundle, field_options, given_fields, memory_options
+from kernelcast.cli.fields import check_effect, chosen_bundle, field_options, given_fields, memory_options
 from kernelcast.cli.lazy import DefaultGroup, Verb
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import (
@@ -115,6 +115,7 @@ def run(
         plan(estimator, model, gpus=size, deadline_s=deadline_s, rate=rate, spread=spread, **given)
         for size in sizes
     ]
+    check_effect(fields, plans[0].estimate.parallelism, is_searched=bool(sizes[0] or deadline_s))
     if picture is not None:
         from kernelcast.cli.plan import draw_plan
 

@@ -10,6 +10,7 @@ import click
 from kernelcast.cli import completion, option
 from kernelcast.cli.estimate_text import headline, warnings_text
 from kernelcast.cli.fields import (
+    check_effect,
     chosen_bundle,
     field_options,
     given_fields,
@@ -32,7 +33,7 @@ from kernelcast.cli.terminal import (
     typed_again,
     warning,
 )
-from kernelcast.runtime import DataError, Estimator, UsageError
+from kernelcast.runtime import DataError, Estimator, Parallelism, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.errors import needs_extra, shown
@@ -147,6 +148,7 @@ def search_(
     print_notes(found)
     estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
     question = read_question(given, model=found.model, bundle=estimator.bundle, fabric=fabric)
+    check_effect(options, Parallelism.unchecked(**question.space.common), is_searched=True)
     data = wish.data(question.space.sample_length)
     if not (pareto or click.get_current_context().params["as_json"]):
         question = replace(question, front=False)

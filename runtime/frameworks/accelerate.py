@@ -9,7 +9,15 @@ from typing import Any
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.nested import parse_flat, parse_json
-from kernelcast.runtime.frameworks.rows import Facts, Found, Framework, NoPadding, Row, Settings
+from kernelcast.runtime.frameworks.rows import (
+    Facts,
+    Found,
+    Framework,
+    NoPadding,
+    Row,
+    Settings,
+    target_modules,
+)
 from kernelcast.runtime.frameworks.shell import WORLD_SIZE, parse_shell, render_shell
 from kernelcast.runtime.request.field_types import FLAG, whole
 from kernelcast.runtime.request.fields import LAYOUT, SEARCH
@@ -52,8 +60,10 @@ class Processes(Row):
         total, machines, gpus, nodes, processes, groups, world = (
             found if isinstance(found := _DEGREE.read(settings.get(key)), int) else None for key in self.keys
         )
-        per_node, count = gpus or processes, nodes or groups or machines or 1
-        if per_node is not None:
+        # Nodes that are given but are no number are not one node.
+        usual = None if {"--num-machines", "--num-nodes", "--nnodes"} & settings.keys() else 1
+        per_node, count = gpus or processes, nodes or groups or machines or usual
+        if per_node is not None and count is not None:
             return Found({"devices": per_node * count, "gpus_per_node": per_node})
         devices = total or world
         if devices is None:
@@ -104,38 +114,41 @@ class Checkpointed(Row):
 
 
 class Adapters(Row):
-    """LoRA by TRL's and PEFT's flags, or LLaMA-Factory's (`--lora-rank`, `--lora-target`)."""
+    """LoRA by TRL's flags, or LLaMA-Factory's (`--finetuning-type`, `--lora-rank`, `--lora-target`)."""
 
-    rank, used, modules = (
-        ("--lora-r", "--lora-rank"),
-        "--use-peft",
-        ("--lora-target-modules", "--lora-target"),
-    )
-    keys = (*rank, used, *modules)
+    rank, used, kind = ("--lora-r", "--lora-rank"), "--use-peft", "--finetuning-type"
+    modules = ("--lora-target-modules", "--lora-target")
+    keys = (*rank, used, kind, *modules)
     fields = ("lora_rank", "lora_linears")
 
     def keys_of(self, name: str) -> tuple[str, ...]:
         """Target modules, or rank and use."""
-        return self.modules if name == "lora_linears" else (*self.rank, self.used)
+        return self.modules if name == "lora_linears" else (*self.rank, self.used, self.kind)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """A rank, 0 without adapters; without target modules the defaults of PEFT and LLaMA-Factory."""
-        ranks = [(key, settings[key]) for key in self.rank if key in settings]
-        if not ranks and settings.get(self.used, False) is False:
-            return Found({"lora_rank": 0})
-        key, rank = ranks[0] if ranks else (self.used, _USUAL_RANK)
-        found = {"lora_rank": LAYOUT["lora_rank"].kind.parse(key, rank)}
-        given = [(key, settings[key]) for key in self.modules if key in settings]
-        usual = "attention,mlp" if key == self.rank[1] else "q_proj,v_proj"
-        flag, value = given[0] if given else ("", usual)
-        listed = ",".join(value) if isinstance(value, tuple) else value
-        found["lora_linears"] = LAYOUT["lora_linears"].kind.parse(flag, listed)
-        note = f"adapters are taken at {usual}, the default there ({self.modules[key == self.rank[1]]} is not given)"
-        return Found(found, () if given or not found["lora_rank"] else (note,))
+        of_factory = self.kind in settings or self.rank[1] in settings
+        tuned = settings.get(self.kind, "lora")
+        is_used = tuned == "lora" if of_factory else FLAG.parse(self.used, settings.get(self.used, False))
+        if not is_used:
+            notes = () if tuned in ("lora", "full") else (f"{self.kind} {tuned} is read as full",)
+            if self.rank[0] in settings and self.used not in settings and not of_factory:
+                notes = (f"{self.rank[0]} is given without {self.used}: all weights are trained",)
+            return Found({"lora_rank": 0}, notes)
+        key = self.rank[of_factory]
+        found = {
+            "lora_rank": LAYOUT["lora_rank"].kind.parse(key, settings.get(key, _USUAL_RANKS[of_factory]))
+        }
+        if not found["lora_rank"] or "lora_linears" in facts:
+            return Found(found)
+        flag = next((one for one in self.modules if one in settings), self.modules[of_factory])
+        usual = "attention,mlp" if of_factory else "q_proj,v_proj"
+        found["lora_linears"], notes = target_modules(flag, settings.get(flag), usual)
+        return Found(found, notes)
 
 
-_USUAL_RANK = 16
-"""TRL's, with --use_peft alone."""
+_USUAL_RANKS = (16, 8)
+"""TRL's and LLaMA-Factory's."""
 
 
 class Length(Row):

@@ -159,7 +159,7 @@ class LayoutFile:
         """
         for field, key in (("steps", self.framework.steps), ("samples", self.framework.samples)):
             if key in self.settings:
-                with error_context(self.where):
+                with error_context(self.where, *self._place(key)):
                     return field, STEPS.parse(key, self.settings[key]), key
         return None
 
@@ -178,9 +178,12 @@ class LayoutFile:
 
     def _read(self, row: Row, there: tuple[str, ...], facts: Facts) -> Found:
         """What a row reads; an error names the first line of its settings that are `there`."""
-        line = next((one for one in (line_of(key, self.text) for key in there) if one is not None), None)
-        with error_context(*([] if line is None else [f"line {line}"])):
+        with error_context(*self._place(*there)):
             return row.read(self.settings, facts)
+
+    def _place(self, *keys: str) -> list[str]:
+        """The first line of some settings, as errors name it."""
+        return [f"line {line}" for key in keys if (line := line_of(key, self.text)) is not None][:1]
 
     def model(self) -> ModelConfig:
         """The model that the file's settings describe.

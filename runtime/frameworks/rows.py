@@ -253,6 +253,18 @@ class NoPadding(Row):
         return Found({"vocabulary_multiple": 1})
 
 
+def target_modules(key: str, value: Any, usual: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The linears with adapters that a setting names, `usual` where it names none that is known, and notes."""
+    kind = LAYOUT["lora_linears"].kind
+    named = value.split(",") if isinstance(value, str) else value if isinstance(value, tuple) else ()
+    unknown = [one for one in named if kind.read([one]) is None]
+    if known := [one for one in named if one not in unknown]:
+        note = f"{key} {','.join(unknown)} is not read: no adapters are taken there"
+        return kind.parse(key, known), (note,) if unknown else ()
+    why = f"{','.join(unknown)} is not read" if unknown else "is not given"
+    return kind.parse(key, usual), (f"adapters are taken at {usual}, the default there ({key} {why})",)
+
+
 class OptimizerOffload(Row):
     """Optimizer states in the host's memory: a setting that is `on`, and one with their part (not set: all)."""
 

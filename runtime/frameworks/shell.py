@@ -27,7 +27,7 @@ _FLAG = re.compile(r"--[A-Za-z]")
 _HOLDS_FLAGS = re.compile(r"\w+=\s*(?=--[A-Za-z])(?=.*\s)", re.DOTALL)
 _PUNCTUATION = "();|&"
 _LAUNCH = re.compile(r"\btorchrun\b.*|\btorch\.distributed\.(?:run|launch)\b.*")
-_LAUNCHED = re.compile(r"--(nnodes|nproc[-_]per[-_]node)[ \t=]+(\d{1,8})(?!\S)")
+_LAUNCHED = re.compile(r"--(nnodes|nproc[-_]per[-_]node)[ \t=]+[\"']?([^\s\"']+)")
 _MOST_STEPS = 16
 """Variables that stand for variables."""
 
@@ -76,7 +76,7 @@ def parse_shell(text: str, switches: Collection[str] = (), lists: Collection[str
 
 
 def launcher_flags(text: str) -> Settings:
-    """The numbers of nodes and processes per node of the text's torchrun."""
+    """Nodes and processes per node of the text's torchrun: numbers, or what it says instead, `$NODES` or `1:4`."""
     text = _substituted(_CONTINUED.sub(" ", _COMMENT.sub(r"\1", text)), script_variables(text))
     found = _LAUNCH.search(text)
     return (

@@ -15,6 +15,7 @@ from kernelcast.runtime.frameworks.rows import (
     RecomputedPartly,
     Row,
     Settings,
+    target_modules,
 )
 from kernelcast.runtime.frameworks.shell import launcher_flags
 from kernelcast.runtime.request.fields import LAYOUT
@@ -87,6 +88,7 @@ class Adapters(Row):
     )
     keys = (scheme, rank, dropout, modules)
     fields = ("lora_rank", "lora_dropout", "lora_linears")
+    usual: tuple[int, str] = (32, "attention")
 
     def keys_of(self, name: str) -> tuple[str, ...]:
         """The scheme decides with the rank whether there are adapters."""
@@ -115,20 +117,34 @@ class Adapters(Row):
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """No adapters, or LoRA; a note names any other scheme."""
-        scheme = settings.get(self.scheme, "none")
-        if scheme != "lora":
+        scheme = str(settings.get(self.scheme, "none"))
+        if scheme.lower() != "lora":
             return Found(
                 {"lora_rank": 0}, () if scheme == "none" else (f"{self.scheme} {scheme} is not read",)
             )
-        values = (
-            settings.get(self.rank, 32),
-            settings.get(self.dropout, 0.0),
-            settings.get(self.modules, "attention"),
-        )
-        found = {name: LAYOUT[name].kind.parse(key, value)
-                 for name, key, value in zip(self.fields, self.keys[1:], values, strict=True)}  # fmt: skip
-        note = "adapters are taken at attention's linears (target_modules is not given)"
-        return Found(found, () if self.modules in settings else (note,))
+        rank, linears = self.usual
+        found = {
+            "lora_rank": LAYOUT["lora_rank"].kind.parse(self.rank, settings.get(self.rank, rank)),
+            "lora_dropout": LAYOUT["lora_dropout"].kind.parse(self.dropout, settings.get(self.dropout, 0.0)),
+        }
+        if "lora_linears" in facts:
+            return Found(found)
+        found["lora_linears"], notes = target_modules(self.modules, settings.get(self.modules), linears)
+        return Found(found, notes)
+
+
+class PeftConfig(Adapters):
+    """LoRA of a Hugging Face model as LLM Foundry's `peft_config` states it, with PEFT's defaults."""
+
+    scheme, rank, dropout, modules = keys = tuple(
+        f"model.peft_config.{name}" for name in ("peft_type", "r", "lora_dropout", "target_modules")
+    )
+    usual = (8, "q_proj,v_proj")
+
+    def write(self, facts: Facts) -> Part:
+        """Only the loss: the linears' names are the model's."""
+        rank = facts["lora_rank"]
+        return Part(lost=(f"lora_rank {rank}",) if rank else ())
 
 
 # The tables of other schemes, and their overrides, have names of LoRA's: adapter_dim.
@@ -210,7 +226,7 @@ NEMO = _framework(
 LLM_FOUNDRY = _framework(
     "LLM Foundry",
     "llm_foundry.toml",
-    (Launch(is_written=False), NoPadding(), RecomputedPartly()),
+    (Launch(is_written=False), NoPadding(), RecomputedPartly(), PeftConfig()),
     _SETTING(names="global_train_batch_size|device_train_microbatch_size"),
     "max_steps",
 )

@@ -5,7 +5,7 @@ from math import prod
 from typing import Any, Self
 
 from kernelcast.runtime.dataclass import dataclass
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, either
 from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.fields import (
     AS_MEASURED,
@@ -115,7 +115,9 @@ class Parallelism(LayoutFields):
                 ("fp8_recipe", self.fp8_recipe != "none"),
             ):
                 if lacks:
-                    usual = f"same with {name} {getattr(self, name)}" + ", or a rank" * (name == "lora_rank")
+                    usual = f"same with {name} {getattr(self, name)}" + ", or lora_rank above 0" * (
+                        name == "lora_rank"
+                    )
                     raise UsageError(field="frozen_weights", found=self.frozen_weights, expected=usual)
         of_stage = self.world_size // self.pp
         if of_stage % (self.ep * self.expert_tp):
@@ -309,9 +311,7 @@ class Parallelism(LayoutFields):
                 raise UsageError(field=name, found=getattr(self, name), expected=expected)
         has = model.target_modules
         if self.lora_rank and has.isdisjoint(self.lora_linears):
-            own = " or ".join(
-                one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has
-            )
+            own = either([one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has])
             raise UsageError(
                 field="lora_linears",
                 found=",".join(self.lora_linears),

@@ -351,7 +351,7 @@ def test_a_utilization_is_percent(capsys: pytest.CaptureFixture[str]) -> None:
     command = "compare --mfu {} --hardware h100-sxm --model llama-3-8b --micro-batch 1 --micro-batches 1"
     for found in ("0.55", "1", "0", "120", "x"):
         assert ended(*command.format(found).split()) == 2
-        expected = f"--mfu is '{found}', expected percent above 1, such as 43"
+        expected = f"--mfu is '{found}', expected percent above 1, at most 100, such as 43"
         assert capsys.readouterr().err == f"kernelcast: error: {expected}\n"
     outputs = []
     for found in ("45", "45%"):

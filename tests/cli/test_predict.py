@@ -190,11 +190,20 @@ def test_an_option_without_effect_is_refused(
     assert capsys.readouterr().err == ("" if error is None else expected)
 
 
-def test_an_option_without_effect_is_refused_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
-    command = (
-        "predict --hardware h100-sxm --model llama-3-8b --gpus 8 --global-batch 8 -q --lora-linears q_proj"
-    )
-    assert ended(*command.split()) == 2
+@pytest.mark.parametrize(
+    "command",
+    [
+        "predict --gpus 8 --global-batch 8",
+        "search --gpus 8 --global-batch 8",
+        "plan --dp 1 --micro-batch 1 --micro-batches 1 --tokens 1B",
+        "compare --mfu 43 --micro-batch 1 --micro-batches 1",
+    ],
+)
+def test_an_option_without_effect_is_refused_of_every_question(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "--hardware h100-sxm --model llama-3-8b --lora-linears q_proj"
+    assert ended(*command.split(), *model.split()) == 2
     assert (
         "--lora-linears is given with lora_rank 0, expected not: it has no effect" in capsys.readouterr().err
     )

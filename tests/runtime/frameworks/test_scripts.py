@@ -2,9 +2,8 @@
 
 import pytest
 
-from kernelcast.runtime import Parallelism, UsageError, load_model
-from kernelcast.runtime.frameworks.layout_files import read_layout_text, write_layout
-from kernelcast.runtime.frameworks.rows import Job
+from kernelcast.runtime import UsageError, load_model
+from kernelcast.runtime.frameworks.layout_files import read_layout_text
 from kernelcast.runtime.frameworks.slurm import script_variables
 
 MODEL = load_model("llama-3-8b")
@@ -144,50 +143,6 @@ def test_settings_of_nemo(text: str) -> None:
     assert fields.items() >= {**expected, "recompute": "full", "recompute_layers": 3, "zero": 1}.items()
 
 
-ALIGNED = """
-trainer: {num_nodes: 2, devices: 8}
-model:
-  micro_batch_size: 1
-  global_batch_size: 64
-  dpo:
-    ref_policy_kl_penalty: 0.1
-  peft:
-    peft_scheme: "lora"
-    lora_tuning:
-      target_modules: ['attention_qkv']
-      adapter_dim: 16
-      adapter_dropout: 0.05
-"""
-
-
-def test_preference_pairs_and_adapters_of_nemo_aligner() -> None:
-    file = read_layout_text(ALIGNED, "dpo.yaml")
-    fields, notes, _ = file.request(MODEL, {})
-    assert (file.name, notes) == ("nemo", ())
-    adapters = {"lora_rank": 16, "lora_dropout": 0.05, "lora_linears": ("q_proj", "k_proj", "v_proj")}
-    assert fields.items() >= {"dp": 16, "global_batch": 64, "objective": "dpo", **adapters}.items()
-    plain = (
-        ALIGNED.replace('"lora"', "none")
-        .replace("ref_policy_kl_penalty", "max_seq_length")
-        .replace("0.1", "2048")
-        + "  encoder_seq_length: 4096\n"
-    )
-    fields, notes, _ = read_layout_text(plain, "sft.yaml").request(MODEL, {})
-    assert (fields["lora_rank"], fields["objective"], fields["sequence_length"], notes) == (
-        0,
-        "next_token",
-        2048,
-        (),
-    )
-    fields, notes, _ = read_layout_text(ALIGNED.replace("target_modules", "others"), "x").request(MODEL, {})
-    note = "adapters are taken at attention's linears (target_modules is not given)"
-    assert (fields["lora_linears"], notes) == (("attention",), (note,))
-    _, notes, _ = read_layout_text(ALIGNED.replace('"lora"', "ia3"), "x").request(MODEL, {})
-    assert notes == ("model.peft.peft_scheme ia3 is not read",)
-    with pytest.raises(UsageError, match=r"adapter_dim is '0\.5', expected a whole number"):
-        read_layout_text(ALIGNED.replace("16", "0.5"), "x").request(MODEL, {})
-
-
 def test_a_wrong_sequence_length_has_its_line() -> None:
     file = read_layout_text(
         f"{HEAD}srun python pretrain_gpt.py {FLAGS} \\\n --seq-length 8k\n", "train.sbatch"
@@ -196,94 +151,9 @@ def test_a_wrong_sequence_length_has_its_line() -> None:
         UsageError, match=r"^train.sbatch: line 7: --seq-length is '8k', expected a whole number"
     ):
         file.sequence_length()
-
-
-LISTED = ALIGNED.replace(" ['attention_qkv']", "\n        - attention_qkv\n        - mlp_fc2")
-OTHERS = (
-    LISTED
-    + """    adapter_tuning:
-      adapter_dim: 64
-      adapter_dropout: 0.3
-    p_tuning: {virtual_tokens: 10}
-"""
-)
-RECIPE = """config = finetune(tensor_model_parallel_size=2, micro_batch_size=1, global_batch_size=32, seq_length=4096)
-config.peft = LoRA(target_modules=["linear_qkv"], dim=8, alpha=16, dropout=0.1)
-"""
-OVERRIDES = "torchrun --nproc-per-node=8 run.py model.tensor_model_parallel_size=2 train.micro_batch_size=1 peft.dim=8"
-
-
-@pytest.mark.parametrize(
-    ("text", "rank", "dropout", "linears"),
-    [
-        (LISTED, 16, 0.05, ("q_proj", "k_proj", "v_proj", "down_proj")),
-        (OTHERS, 16, 0.05, ("q_proj", "k_proj", "v_proj", "down_proj")),
-        (RECIPE, 8, 0.1, ("q_proj", "k_proj", "v_proj")),
-        (OVERRIDES, 8, 0.0, ("attention", "mlp")),
-        (
-            f"{OVERRIDES} peft.target_modules=[linear_proj,linear_fc1]",
-            8,
-            0.0,
-            ("o_proj", "gate_proj", "up_proj"),
-        ),
-    ],
-)
-def test_linears_with_adapters_of_nemo(
-    text: str, rank: int, dropout: float, linears: tuple[str, ...]
-) -> None:
-    """A list of YAML, of a recipe or of overrides; tables of other schemes, which have the same names, are not read."""
-    fields, notes, sources = read_layout_text(text, "x").request(MODEL, {}, 8)
-    assert (fields["lora_rank"], fields["lora_dropout"], fields["lora_linears"]) == (rank, dropout, linears)
-    assert notes == ()
-    if text == RECIPE:
-        lines = {one.field: one.line for one in sources if one.line}
-        assert (lines["tp"], lines["lora_rank"], lines["lora_dropout"], lines["lora_linears"]) == (1, 2, 2, 2)
-
-
-@pytest.mark.parametrize(
-    "linears", [("attention",), ("q_proj", "k_proj", "v_proj", "down_proj"), ("mlp", "o_proj")]
-)
-def test_linears_with_adapters_are_written_for_nemo_as_they_are_read(linears: tuple[str, ...]) -> None:
-    layout = Parallelism.unchecked(layer_counts=(32,), lora_rank=16, lora_linears=linears)
-    written = write_layout("nemo", Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16"))
-    assert not any("lora" in one for one in written.lost)
-    fields, _, _ = read_layout_text(written.text, "x").request(MODEL, {})
-    assert {*fields["lora_linears"]} == {*linears}
-    layout = Parallelism.unchecked(layer_counts=(32,), lora_rank=16, lora_linears=("q_proj", "v_proj", "mlp"))
-    written = write_layout("nemo", Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16"))
-    assert "lora_linears q_proj,v_proj" in written.lost
-
-
-TRL = "accelerate launch --num_processes 8 train.py --per_device_train_batch_size 1"
-
-
-@pytest.mark.parametrize(
-    ("flags", "rank", "linears"),
-    [
-        ("--lora_r 16 --lora_target_modules q_proj k_proj", 16, ("q_proj", "k_proj")),
-        ("--use_peft --lora_target_modules all-linear", 16, ("attention", "mlp")),
-        ("--lora_rank 8 --lora_target=q_proj,v_proj", 8, ("q_proj", "v_proj")),
-        ("--learning_rate 1e-4", 0, None),
-    ],
-)
-def test_target_modules_of_peft(flags: str, rank: int, linears: tuple[str, ...] | None) -> None:
-    fields, notes, _ = read_layout_text(f"{TRL} {flags}", "x").request(MODEL, {})
-    assert (fields["lora_rank"], fields.get("lora_linears"), notes) == (rank, linears, ())
-
-
-@pytest.mark.parametrize(
-    ("flags", "linears", "flag"),
-    [
-        ("--lora_r 16", ("q_proj", "v_proj"), "--lora-target-modules"),
-        ("--lora_rank 16", ("attention", "mlp"), "--lora-target"),
-    ],
-)
-def test_default_target_modules_have_a_note(flags: str, linears: tuple[str, ...], flag: str) -> None:
-    fields, notes, _ = read_layout_text(f"{TRL} {flags}", "x").request(MODEL, {})
-    assert fields["lora_linears"] == linears
-    assert notes == (f"adapters are taken at {','.join(linears)}, the default there ({flag} is not given)",)
-    with pytest.raises(UsageError, match="--lora-target-modules is 'wq', expected target modules of PEFT"):
-        read_layout_text(f"{TRL} --lora_r 8 --lora_target_modules wq", "x").request(MODEL, {})
+    file = read_layout_text(f"srun python pretrain_gpt.py {FLAGS} \\\n --train-samples 1e\n", "train.sbatch")
+    with pytest.raises(UsageError, match=r"^train.sbatch: line 2: --train-samples is '1e', expected"):
+        file.trained()
 
 
 @pytest.mark.parametrize(
@@ -303,15 +173,22 @@ def test_devices_of_torchrun(launch: str, dp: int) -> None:
     assert read_layout_text(launch, "x").request(MODEL, {})[0]["dp"] == dp
 
 
-def test_what_nemo_says_of_adapters_and_pairs() -> None:
-    layout = Parallelism.unchecked(layer_counts=(32,), lora_rank=16, objective="dpo_precomputed")
-    written = write_layout("nemo", Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16"))
-    assert "  peft:\n    peft_scheme: lora\n    lora_tuning:\n      adapter_dim: 16\n" in written.text
-    assert "target_modules: [attention, mlp]" in written.text
-    assert "  dpo:\n    ref_policy_kl_penalty: 0.2" in written.text
-    assert {
-        "objective dpo_precomputed (dpo is used)",
-    } <= {*written.lost}
+@pytest.mark.parametrize("nodes", ["$SLURM_NNODES", '"$NODES"', "1:4"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "pretrain_gpt.py --micro-batch-size 1",
+        "x.py a.tensor_model_parallel_size=1 a.micro_batch_size=1",
+        "train.py x.yaml device_train_microbatch_size=1",
+        "train.py --per_device_train_batch_size 1",
+    ],
+)
+def test_nodes_that_are_no_number_are_not_one_node(program: str, nodes: str) -> None:
+    file = read_layout_text(f"torchrun --nnodes={nodes} --nproc-per-node=8 {program}", "x")
+    with pytest.raises(
+        UsageError, match="does not tell dp, expected the devices of the job: give --gpus or --dp"
+    ):
+        file.request(MODEL, {})
 
 
 def test_an_uneven_cut_of_nemo_is_refused() -> None:
@@ -361,11 +238,12 @@ NAMED = {
         (f"deepspeed --num_gpus 8 --num_nodes 2 {TRAINER} --deepspeed ds.json", {"zero": 2, "dp": 16}),
         (f"deepspeed --num_gpus 8 {TRAINER} --deepspeed --deepspeed_config ds.json", {"zero": 2, "dp": 8}),
         (
-            f"torchrun --nproc-per-node 8 {TRAINER} --fsdp 'full_shard auto_wrap' --lora_r 16",
+            f"torchrun --nproc-per-node 8 {TRAINER} --fsdp 'full_shard auto_wrap' --use_peft --lora_r 16",
             {"dp": 8, "lora_rank": 16},
         ),
         (
-            f"accelerate launch --num_processes 4 {TRAINER} --lora_r 8 --load_in_4bit --bnb_4bit_use_double_quant",
+            f"accelerate launch --num_processes 4 {TRAINER} --use_peft --lora_r 8 --load_in_4bit "
+            "--bnb_4bit_use_double_quant",
             {"lora_rank": 8, "frozen_weights": "nf4_double"},
         ),
         (

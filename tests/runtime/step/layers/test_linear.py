@@ -302,7 +302,7 @@ def test_weights_in_4_bit_are_gathered_as_they_are() -> None:
 
 def test_weights_in_4_bit_are_frozen_and_multiply_in_the_trainings_type() -> None:
     with pytest.raises(
-        UsageError, match=r"^frozen_weights is 'nf4', expected same with lora_rank 0, or a rank$"
+        UsageError, match=r"^frozen_weights is 'nf4', expected same with lora_rank 0, or lora_rank above 0$"
     ):
         replace(LAYOUT, frozen_weights="nf4")
     with pytest.raises(UsageError, match=r"^frozen_weights is 'nf4', expected same with fp8_recipe delayed$"):
@@ -353,6 +353,6 @@ def test_an_adapter_of_rank_1_is_one(llama: Sizes) -> None:
 def test_adapters_that_no_linear_of_the_model_has_are_refused() -> None:
     sparse = replace(LLAMA, experts=4, experts_per_token=2)
     with pytest.raises(
-        UsageError, match=r"^lora_linears is 'mlp', expected attention or q_proj or .* in model"
+        UsageError, match=r"^lora_linears is 'mlp', expected attention, q_proj, .* or o_proj in model"
     ):
         replace(LAYOUT, sequence_parallel=True, lora_rank=2, lora_linears=("mlp",)).check(sparse)
