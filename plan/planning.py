@@ -118,7 +118,7 @@ def read_plan(values: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"{found} given, expected one of them")
     Wish.of_data(own)
     for name, other in _ONLY_WITH.items():
-        if own.get(name) and other not in own:
+        if own.get(name, False) is not False and other not in own:
             raise UsageError(f"{name} is given without {other}, expected both")
     for name, other, idle in _IDLE_WITH:
         if name in own and other in own and idle in (None, own[other]):

@@ -83,9 +83,8 @@ def write_companion(path: Path, content: bytes, name: str, *, begins: bytes) -> 
                 raise DataError(f"{name}: is a link or no file, expected a regular file or none")
             with path.open("rb") as there:
                 if there.read(len(begins)) != begins:
-                    raise DataError(
-                        f"{name}: is another file, expected one that begins with {begins.decode()}"
-                    )
+                    start = begins[:20].decode(errors="replace").partition("\n")[0]
+                    raise DataError(f"{name}: is another file, expected one that begins with {start}")
         _replace(path, [content])
 
 

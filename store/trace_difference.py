@@ -29,7 +29,7 @@ _SUMS = """
         sum(iif(before IS NULL, 0, idle_us)) / 1e3, before
     FROM (
         SELECT *, iif(idle_us >= 100, nullif(coalesce(lag(scope) OVER (
-            PARTITION BY trace_id, device ORDER BY sequence), ''), coalesce(nullif(scope, ''), '?')), NULL) AS before
+            PARTITION BY trace_id ORDER BY sequence), ''), coalesce(nullif(scope, ''), '?')), NULL) AS before
         FROM trace_event WHERE run_id = ?
     ) WHERE {where} GROUP BY class, name, host_operator, direction, scope, shapes, {group}, before
 """

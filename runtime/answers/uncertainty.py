@@ -180,9 +180,10 @@ def never_compared(model: ModelConfig, layout: Parallelism, device_name: str) ->
         return "no step of DPO was compared"
     if layout.frozen_weights != "same":
         return "no step with weights in 4 bit was compared"
-    if step_kind(model, layout) not in {one.kind for one in sources}:
-        return "no step with recurrent layers was compared"
-    chips = {part for one in sources for part in one.name.split("-")} | {"a100", "gh200"}  # Perlmutter, Vista
+    if model.recurrent_heads and "recurrent" not in {one.kind for one in sources}:
+        return "the interval knows no step with recurrent layers"
+    named = {part for one in sources for part in one.name.split("-") if re.fullmatch(r"[a-z]+\d+x?", part)}
+    chips = named | {"a100", "gh200"}  # Perlmutter, Vista
     words = set(re.split(r"[ -]", device_name.lower()))
     return f"no step on {device_name} was compared" if device_name and chips.isdisjoint(words) else ""
 

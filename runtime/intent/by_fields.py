@@ -117,4 +117,6 @@ def read_question_fields(
     chosen = choose_software(values, hardware=hardware, is_open=is_open)
     if estimator.stack is not None:
         return estimator, found, fabric, estimator.stack.fill(chosen.values)
-    return estimator.with_stack(chosen.stack), found, fabric, chosen.values
+    if chosen.stack is not None:
+        estimator = estimator.with_stack(chosen.stack)
+    return estimator, found, fabric, chosen.values

@@ -132,7 +132,8 @@ def _csv_job(row: Mapping[str, Any], path: Path, line: int) -> Job | None:
     outcome = (row["outcome"] or "").strip()
     if outcome and outcome not in _OUTCOMES:
         raise DataError(
-            f"{shown_path(path)}:{line}: outcome is {outcome[:40]!r}, expected {' or '.join(_OUTCOMES)} (of a node)"
+            f"{shown_path(path)}:{line}: outcome is {outcome[:40]!r}, expected "
+            f"{' or '.join(_OUTCOMES)} (failed: by a node)"
         )
     try:
         start, end = (datetime.fromisoformat(str(row[name])) for name in ("start", "end"))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, Parallelism, load_model
+from kernelcast.runtime.answers.uncertainty import never_compared
 from kernelcast.runtime.estimate.doubts import grade_of
 from kernelcast.runtime.estimate.predicted_range import PredictedRange, chances_of_least
 
@@ -58,6 +59,19 @@ def test_what_was_never_compared(hardware: str, fields: dict[str, Any], reason: 
     found = estimate.grade.reason.rpartition("; ")[2]
     assert found == reason if reason else "compared" not in found
     assert not reason or estimate.grade.grade != "good"
+
+
+@pytest.mark.parametrize("length", [8192, 65_536])
+def test_no_interval_knows_recurrent_layers(length: int) -> None:
+    model = load_model("nemotron-3-nano").with_sequence_length(length)
+    layout = Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=1)
+    assert never_compared(model, layout, "NVIDIA H100 SXM5 80 GB") == (
+        "the interval knows no step with recurrent layers"
+    )
+    dense = load_model("llama-3-8b")
+    assert (
+        never_compared(dense, layout, "NVIDIA L40 80GB NVL") == "no step on NVIDIA L40 80GB NVL was compared"
+    )
 
 
 def test_an_estimate_says_why_it_is_no_good() -> None:
