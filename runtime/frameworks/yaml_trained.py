@@ -86,7 +86,7 @@ class Adapters(Row):
     rank, dropout, modules = (
         f"model.peft.lora_tuning.{name}" for name in ("adapter_dim", "adapter_dropout", "target_modules")
     )
-    keys = (scheme, rank, dropout, modules)
+    keys: tuple[str, ...] = (scheme, rank, dropout, modules)
     fields = ("lora_rank", "lora_dropout", "lora_linears")
     usual: tuple[int, str] = (32, "attention")
 

@@ -85,10 +85,7 @@ class Decomposition:
     def sizes(self) -> Sizes:
         """What one device holds."""
         return Sizes(
-            model=self.model,
-            layout=self.parallelism,
-            cluster=self.cluster,
-            element_bytes=self.element_bytes,
+            model=self.model, layout=self.parallelism, cluster=self.cluster, element_bytes=self.element_bytes
         )
 
     @cached_property

@@ -1,6 +1,5 @@
 """What one device holds of a model's sizes: one number each, or float64 [rows] for the devices of many layouts."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +8,7 @@ from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, EagerKern
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.adapters import is_adapted
 from kernelcast.runtime.step.chunks import DENSE, LayerKind
 from kernelcast.runtime.step.expert_load import fullest
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
@@ -27,13 +27,6 @@ _OF_STEP = {
     "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
     "power_limit_w",
 }  # fmt: skip
-_TARGET_MODULES: Mapping[str, tuple[str, ...]] = {
-    "qkv": ("q_proj", "k_proj", "v_proj"),
-    "attention_output": ("o_proj",),
-    **dict.fromkeys(("mlp_up", "mlp_gate_up", "shared_gate_up"), ("gate_proj", "up_proj")),
-    **dict.fromkeys(("mlp_down", "shared_down"), ("down_proj",)),
-}
-"""PEFT's names of linears by the role of their product."""
 _OF_LAYERS = tuple(name for name in LAYOUT if name not in _OF_STEP and name not in _OF_EXPERTS)
 
 
@@ -224,32 +217,6 @@ class Sizes:
         """Whether weights of these linears exist in fewer bits than the training's type has."""
         return self.is_quantised or self.is_cast(kind)
 
-    def adapted_columns(self, kind: LinearKind, role: str, columns: tuple[Number, ...]) -> tuple[Number, ...]:
-        """The columns of a linear that have an adapter; some of one product's share one.
-
-        Linears without a name in PEFT's models have one where all of their kind have.
-        """
-        chosen = self.layout.lora_linears
-        if kind in chosen or not self.is_frozen:
-            return columns if self.is_frozen else ()
-        modules = self._modules_of(role)
-        if len(columns) < len(modules):
-            columns = (columns[0] // len(modules),) * len(modules)
-        return tuple(width for name, width in zip(modules, columns, strict=False) if name in chosen)
-
-    def _modules_of(self, role: str) -> tuple[str, ...]:
-        """PEFT's names of the linears that a product in `role` is of."""
-        modules = _TARGET_MODULES.get(role, ())
-        if "gate_proj" in modules:
-            return modules[-self.branches :]
-        # Latent attention has a projection of queries alone, or one to a low rank and one from it.
-        is_latent = role == "qkv" and self.model.kv_rank
-        return modules[: int(not self.model.query_rank)] if is_latent else modules
-
-    def is_adapted(self, kind: LinearKind, role: str) -> bool:
-        """Whether linears of this kind, or some that a product in `role` is of, have adapters."""
-        return self.is_frozen and not {kind, *self._modules_of(role)}.isdisjoint(self.layout.lora_linears)
-
     def input_bytes(self, kind: LinearKind, role: str) -> float:
         """Bytes per entry of a linear's input as it is kept for the backward pass, with scales.
 
@@ -257,7 +224,11 @@ class Sizes:
         copy and its mask.
         """
         if self.is_frozen:
-            return (self.element_bytes + self.adapter_mask_bytes) if self.is_adapted(kind, role) else 0
+            return (
+                (self.element_bytes + self.adapter_mask_bytes)
+                if is_adapted(self.model, self.layout, kind, role)
+                else 0
+            )
         return RECIPES[self.layout.fp8_recipe].entry_bytes if self.saves_float8(kind) else self.element_bytes
 
     def cast_bytes(self, kind: LinearKind, role: str) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.operators.gemm import CAST_BYTES
 from kernelcast.runtime.request.fields import LinearKind
+from kernelcast.runtime.step.adapters import adapted_columns
 from kernelcast.runtime.step.modules import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
@@ -50,7 +51,7 @@ def linear(
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
     if s.is_quantised:
         casts = (_dequantisation(s, f"{role}_dequantisation", weight, product.module), *casts)
-    adapted = s.adapted_columns(kind, role, columns or (n,))
+    adapted = adapted_columns(s.model, s.layout, kind, role, columns or (n,))
     if groups or not adapted:
         return (*casts[:1], product, *casts[1:])
     n, rank, module, drops = sum(adapted), s.layout.lora_rank, product.module, int(s.layout.lora_dropout > 0)
