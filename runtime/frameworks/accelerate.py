@@ -134,7 +134,7 @@ class Adapters(Row):
             notes: tuple[str, ...] = (
                 () if tuned in ("lora", "full") else (f"{self.kind} {tuned} is read as full",)
             )
-            if self.rank[0] in settings and self.used not in settings and not of_factory:
+            if self.rank[0] in settings and not (of_factory or self.used in settings or "lora_rank" in facts):
                 notes = (f"{self.rank[0]} is given without {self.used}: all weights are trained",)
             return Found({"lora_rank": 0}, notes)
         key = self.rank[of_factory]

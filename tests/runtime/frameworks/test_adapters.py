@@ -166,6 +166,11 @@ def test_what_is_not_read_of_adapters_has_a_note(
     assert (fields["lora_linears"], notes) == (("o_proj",), () if linears else (note,))
 
 
+def test_a_rank_that_is_given_needs_no_flag_of_the_script() -> None:
+    fields, notes, _ = read_layout_text(f"{TRL} --lora_r 16", "x").request(MODEL, {"lora_rank": 8})
+    assert (fields["lora_rank"], notes) == (8, ())
+
+
 FOUNDRY = "global_train_batch_size: 64\ndevice_train_microbatch_size: 1\nmodel:\n  name: hf_causal_lm\n  peft_config: "
 
 
