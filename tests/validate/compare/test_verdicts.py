@@ -15,7 +15,8 @@ from kernelcast.validate.compare.compared_step import compare_stated
 from kernelcast.validate.runs import RunsFile
 
 RUNS = Path(__file__).resolve().parents[3] / "validate"
-SLOWED, LEAST_SHARE = 1.4, 0.9
+SLOWED, LEAST_NORMAL, LEAST_SLOW = 1.4, 0.85, 0.9
+"""Of a 90 % interval: of torchtitan's 26 steps one more or less is 4 %."""
 BRIDGE = tuple(f"megatron-bridge-{device}" for device in ("h100", "b200", "b300", "gb200", "gb300"))
 
 
@@ -59,5 +60,5 @@ def test_published_steps_are_normal_and_slowed_ones_slow(
         f"{framework:12} {len(verdicts):3} steps: {are_normal:.0%} normal, slowed by {SLOWED} {are_slow:.0%} slow"
     )
     assert len(verdicts) == steps
-    assert are_normal >= LEAST_SHARE
-    assert are_slow >= LEAST_SHARE
+    assert are_normal >= LEAST_NORMAL
+    assert are_slow >= LEAST_SLOW
