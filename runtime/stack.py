@@ -85,7 +85,7 @@ class Stack(Record):
 
     - `attention`, `compute`: factors of the time of attention's kernels, and of all else that computes.
     - `exposed_share`: exposed part of the time of overlapped collectives, unless a question gives it.
-    - `log_covariance`: of the logarithms of the three; 0 where one is not fitted but known.
+    - `log_covariance`: of the logarithms of the three; 0 where one is known.
     - `residual`: standard deviation of log(measured / predicted) that they leave; None: as without a stack.
     - `fixed`: which of them were set, not fitted.
     - `kernel`: that of fused attention in the steps that it was fitted to, None where that is not known.

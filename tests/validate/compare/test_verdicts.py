@@ -5,6 +5,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.dataclass import replace
 from kernelcast.runtime.frameworks.software import framework_named
@@ -17,52 +19,45 @@ SLOWED, LEAST_SHARE = 1.4, 0.9
 BRIDGE = tuple(f"megatron-bridge-{device}" for device in ("h100", "b200", "b300", "gb200", "gb300"))
 
 
-# Frameworks, files, their steps, and how many are normal: none of them may become abnormal.
-TABLE = [
-    ("torchtitan", ("torchtitan-h100", "torchtitan-h200"), 26, 23),
-    ("llm-foundry", ("llm-foundry-a100-40gb", "llm-foundry-a100-80gb"), 98, 95),
-    ("nemo", (*BRIDGE, "mlperf-h100"), 159, 147),
-    ("megatron-lm", ("simumax-b200",), 12, 12),
-]
-
-
-def test_published_steps_are_normal_and_slowed_ones_slow() -> None:
-    every = []
-    for framework, files, steps, normal in TABLE:
-        found = [one for name in files for one in verdicts(framework, name)]
-        are_normal, are_slow = sum(one for one, _ in found), sum(one for _, one in found)
-        print(f"{framework:12} {len(found):3} steps: {are_normal} normal, slowed by {SLOWED} {are_slow} slow")
-        assert len(found) == steps
-        assert are_normal >= normal
-        assert are_slow >= LEAST_SHARE * steps
-        every += found
-    assert sum(one for one, _ in every) >= LEAST_SHARE * len(every)
-
-
-def verdicts(framework: str, name: str) -> list[tuple[bool, bool]]:
-    """Of each step of a runs file: whether it is normal, and whether it is slow when slowed."""
-    file = RunsFile.read(RUNS / f"{name}.toml")
-    stack = framework_named(framework).stack_on((file.device,))
-    assert stack is not None
-    estimator = Estimator.load(file.device).with_stack(stack).leaving_out(file.publisher)
-    found = []
-    for run in file.runs:
-        if run.flag:
-            continue
-        usual = {
-            field: value
-            for field, value in stack.fill({}).items()
-            if getattr(run.parallelism, field) == LAYOUT[field].default
-        }
-        estimate = estimator.predict(
-            model=run.model,
-            parallelism=replace(run.parallelism, **usual),
-            cluster=run.cluster,
-            fabric=file.fabric or None,
-        )
-        first, second = (
-            compare_stated(estimate, step_s=step_s).verdict
-            for step_s in (run.measured_s, SLOWED * run.measured_s)
-        )
-        found.append((first == "as predicted", second == "slow"))
-    return found
+@pytest.mark.parametrize(
+    ("framework", "files", "steps"),
+    [
+        ("torchtitan", ("torchtitan-h100", "torchtitan-h200"), 26),
+        ("llm-foundry", ("llm-foundry-a100-40gb", "llm-foundry-a100-80gb"), 98),
+        ("nemo", (*BRIDGE, "mlperf-h100"), 159),
+        ("megatron-lm", ("simumax-b200",), 12),
+    ],
+)
+def test_published_steps_are_normal_and_slowed_ones_slow(
+    framework: str, files: tuple[str, ...], steps: int
+) -> None:
+    verdicts = []
+    for name in files:
+        file = RunsFile.read(RUNS / f"{name}.toml")
+        stack = framework_named(framework).stack_on((file.device,))
+        assert stack is not None
+        estimator = Estimator.load(file.device).with_stack(stack).leaving_out(file.publisher)
+        for run in file.runs:
+            if run.flag:
+                continue
+            usual = {
+                field: value
+                for field, value in stack.fill({}).items()
+                if getattr(run.parallelism, field) == LAYOUT[field].default
+            }
+            estimate = estimator.predict(
+                model=run.model,
+                parallelism=replace(run.parallelism, **usual),
+                cluster=run.cluster,
+                fabric=file.fabric or None,
+            )
+            times = (run.measured_s, SLOWED * run.measured_s)
+            verdicts.append([compare_stated(estimate, step_s=step_s).verdict for step_s in times])
+    are_normal = sum(one == "as predicted" for one, _ in verdicts) / len(verdicts)
+    are_slow = sum(two == "slow" for _, two in verdicts) / len(verdicts)
+    print(
+        f"{framework:12} {len(verdicts):3} steps: {are_normal:.0%} normal, slowed by {SLOWED} {are_slow:.0%} slow"
+    )
+    assert len(verdicts) == steps
+    assert are_normal >= LEAST_SHARE
+    assert are_slow >= LEAST_SHARE
