@@ -69,8 +69,12 @@ def _unfused(s: Sizes) -> Ops:
     def core(name: str, operator: str, *shape: Number, **others: Any) -> Op:
         return op(name, operator, *shape, module="core_attn", **others)
 
+    def product(name: str, *shape: Number, saves: Number = 0) -> Op:
+        return core(name, "batched_gemm", batch, *shape, role=name, needs="input", saves=saves)
+
     heads = (s.micro_batch, s.heads, length, length)
     kept: dict[str, Any] = {"saves": s.element_bytes * scores, "needs": "output"}
+    dropped: dict[str, Any] = {"saves": scores * (s.element_bytes + s.mask_bytes) * s.drops, "count": s.drops}
     softmax: Ops = (
         core("mask", "causal_mask_fill", *heads),
         core("softmax", "softmax", *heads, **kept),
@@ -78,37 +82,17 @@ def _unfused(s: Sizes) -> Ops:
     if s.model.attention == "fused_softmax":
         softmax = (core("softmax", "fused_causal_softmax", batch, length, length, **kept),)
     return (
-        core(
-            "attention_scores",
-            "batched_gemm",
-            batch,
-            length,
-            size,
-            length,
-            role="attention_scores",
-            needs="input",
-        ),
+        product("attention_scores", length, size, length),
         *softmax,
         core(
             "attention_dropout",
             "dropout",
             s.tokens,
             s.heads * length,
-            count=s.drops,
-            saves=scores * (s.element_bytes + s.mask_bytes) * s.drops,
             needs="output" if s.drops else "",
+            **dropped,
         ),
-        core(
-            "attention_values",
-            "batched_gemm",
-            batch,
-            length,
-            length,
-            size,
-            role="attention_values",
-            saves=_own_output_bytes(s),
-            needs="input",
-        ),
+        product("attention_values", length, length, size, saves=_own_output_bytes(s)),
     )
 
 
@@ -145,17 +129,9 @@ def _ring(s: Sizes) -> Ops:
     block = (s.micro_batch, s.length, half, visible, *_heads(s, 1))
 
     def send(name: str, of_pass: str, entries: Number, direction: Direction) -> Op:
-        return op(
-            name,
-            "point_to_point",
-            entries,
-            nodes,
-            3 - nodes,
-            role="context",
-            count=count,
-            collective=of_pass,
-            overlaps=Overlap((_RING_BLOCKS,), direction),
-        )
+        under = Overlap((_RING_BLOCKS,), direction)
+        group: dict[str, Any] = {"role": "context", "count": count, "collective": of_pass, "overlaps": under}
+        return op(name, "point_to_point", entries, nodes, 3 - nodes, **group)
 
     return (
         send("send_keys_and_values", "forward", _kv_entries(s), Direction.FORWARD),

@@ -6,6 +6,8 @@ the model's last kind follows, and the model's own output projection with a loss
 does, as in Megatron-core, and its projection is column-parallel and gathered as there.
 """
 
+from typing import Any
+
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.chunks import kinds_of
 from kernelcast.runtime.step.layers.linear import dropout, plain_linear
@@ -72,21 +74,15 @@ def _next_token(s: Sizes) -> Ops:
     at_loss, after = _gradient_bytes(s)
     table = (s.tokens, s.hidden, s.vocabulary)
     kept = {"parameters": vocabulary_matrix(s), "saves": logit_bytes(s), "gradients": after}
+    kept = {"parameters": vocabulary_matrix(s), "saves": logit_bytes(s), "gradients": after}
+    shape = (s.micro_batch, s.length, s.vocabulary)
+    of_loss: dict[str, Any] = {"saves": log_probability_bytes(s), "gradients": at_loss, "needs": "output"}
     return (
         norm(s, "final_norm", module="")._replace(saves=s.activation_bytes + read_bytes(s)),
         # The paper's composition has no collective of the logits' input in the backward pass.
         *enter_region(s, LOGITS, one, one, in_pieces=False),
         plain_linear(s, LOGITS, *table, **kept),
-        op(
-            CROSS_ENTROPY,
-            "cross_entropy",
-            s.micro_batch,
-            s.length,
-            s.vocabulary,
-            saves=log_probability_bytes(s),
-            gradients=at_loss,
-            needs="output",
-        ),
+        op(CROSS_ENTROPY, "cross_entropy", *shape, **of_loss),
         all_reduce(s, "combine_loss", "forward", _LOSS_SYNCS, width=1),
     )
 

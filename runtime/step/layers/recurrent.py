@@ -62,56 +62,25 @@ def recurrent_mixer(s: Sizes) -> Ops:
     late = element * (s.local_tokens * s.hidden + rows * projected)
     # Megatron-core has tokens first, the kernels of Mamba-2 samples; of one sample both are the same.
     transposes = flag(batch > 1) * int(own.gates and s.layout.kept_by == "megatron")
+    convolved = {"parameters": channels * (_TAPS + own.biases), "saves": element * rows * projected}
+    states = (batch, length, *heads, model.recurrent_state_size, model.recurrent_head_size)
+    scanned = {"parameters": own.parameters * s.recurrent_heads, "saves": element * rows * kept}
+    # Mamba-2's scan has the gate. Else one kernel reads output and gate and writes one, as a gated activation does.
+    norm = "rms_norm" if own.gates else "swiglu"
+    normed = {"parameters": width if own.norms_channels else model.recurrent_head_size}
+    normed["saves"] = element * rows * width
+    late_out = element * (rows * width + s.local_tokens * s.hidden)
+    convolution = ("causal_convolution", batch, length, channels // s.cp)
     return (
         *linear(s, "attention", IN, rows, s.hidden, projected, late=late),
         exchange(s, "exchange_projected", "all_to_all", rows * projected, "both"),
         op("samples_first", "copy", rows, projected, count=transposes),
-        op(
-            "convolution",
-            "causal_convolution",
-            batch,
-            length,
-            channels // s.cp,
-            parameters=channels * (_TAPS + own.biases),
-            saves=element * rows * projected,
-            reruns=own.convolves_again,
-            needs="input",
-        ),
-        op(
-            "scan",
-            own.scan,
-            batch,
-            length,
-            *heads,
-            model.recurrent_state_size,
-            model.recurrent_head_size,
-            parameters=own.parameters * s.recurrent_heads,
-            saves=element * rows * kept,
-            needs="input",
-        ),
+        op("convolution", *convolution, **convolved, reruns=own.convolves_again, needs="input"),
+        op("scan", own.scan, *states, **scanned, needs="input"),
         op("tokens_first", "copy", rows, width, count=transposes),
-        # Mamba-2's scan has the gate. Else one kernel reads output and gate and writes one, as a gated activation does.
-        op(
-            "gated_norm",
-            "rms_norm" if own.gates else "swiglu",
-            batch,
-            s.length,
-            width,
-            parameters=width if own.norms_channels else model.recurrent_head_size,
-            saves=element * rows * width,
-            needs="input",
-        ),
+        op("gated_norm", norm, batch, s.length, width, **normed, needs="input"),
         exchange(s, "exchange_mixed", "all_to_all", rows * width, "both"),
-        *linear(
-            s,
-            "attention",
-            OUT,
-            rows,
-            width,
-            s.hidden,
-            saves=s.input_bytes("attention", OUT) * rows * width,
-            late=element * (rows * width + s.local_tokens * s.hidden),
-        ),
+        *linear(s, "attention", OUT, rows, width, s.hidden, keeps_input=True, late=late_out),
         dropout(s, "mixer_dropout"),
     )
 

@@ -43,25 +43,15 @@ def enter_region(
     """
     overlap, width = s.layout.tensor_overlap, _gathered_width(s, name)
     pieces = Overlap(forward.names, in_pieces=True) if in_pieces and overlap == "products" else None
-    again = Overlap(forward.names, Direction.INPUT_GRADIENT)
-    under_weights = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
+    again = others | {"overlaps": Overlap(forward.names, Direction.INPUT_GRADIENT)}
+    under = None if overlap == "none" else Overlap(backward.names, Direction.WEIGHT_GRADIENT)
+    gathers = int(forward.collectives > 0 and not s.modules.keeps_gathered)
+    sums = ("backward", backward.collectives)
     return (
         gather(s, f"gather_{name}", "forward", width, forward.collectives, overlaps=pieces, **others),
-        gather(
-            s,
-            f"gather_{name}_again",
-            "backward",
-            width,
-            int(forward.collectives > 0 and not s.modules.keeps_gathered),
-            overlaps=again,
-            **others,
-        ),
-        all_reduce(
-            s, f"sum_{name}_gradient", "backward", backward.collectives, overlaps=under_weights, **others
-        ),
-        scatter(
-            s, f"scatter_{name}_gradient", "backward", backward.collectives, overlaps=under_weights, **others
-        ),
+        gather(s, f"gather_{name}_again", "backward", width, gathers, **again),
+        all_reduce(s, f"sum_{name}_gradient", *sums, overlaps=under, **others),
+        scatter(s, f"scatter_{name}_gradient", *sums, overlaps=under, **others),
     )
 
 

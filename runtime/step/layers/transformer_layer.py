@@ -3,6 +3,7 @@
 In hybrid models Mamba-2 or a gated delta net is in the place of attention, and a layer may have one of both halves.
 """
 
+from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.layers import mlp as dense
 from kernelcast.runtime.step.layers.attention import ATTENTION
 from kernelcast.runtime.step.layers.norm import norm
@@ -11,12 +12,8 @@ from kernelcast.runtime.step.op import Number, Op, Ops, op
 from kernelcast.runtime.step.passes import remembered_ops
 from kernelcast.runtime.step.sizes import Sizes
 
-INPUT, INPUT_NORM, ATTENTION_RESIDUAL, MLP_NORM = (
-    "layer_input",
-    "input_norm",
-    "attention_residual",
-    "pre_mlp_norm",
-)
+INPUT, INPUT_NORM = "layer_input", "input_norm"
+ATTENTION_RESIDUAL, MLP_NORM = "attention_residual", "pre_mlp_norm"
 
 
 @remembered_ops
@@ -69,15 +66,11 @@ def _mixer_half(s: Sizes, regions: "_Regions") -> Ops:
 
 def _mlp_half(s: Sizes, regions: "_Regions") -> Ops:
     has_experts = s.kind.has_experts
+    # The router reads its norm's output in the training's type.
+    read_by: LinearKind | None = None if has_experts else "mlp"
     is_apart = has_experts or not s.modules.fuses_norms
     return (
-        # The router reads its norm's output in the training's type.
-        norm(
-            s,
-            MLP_NORM,
-            read_by=None if has_experts else "mlp",
-            module="layernorm" if is_apart else "mlp",
-        ),
+        norm(s, MLP_NORM, read_by=read_by, module="layernorm" if is_apart else "mlp"),
         *regions.enter("mlp"),
         *(_experts(s) if has_experts else dense.mlp(s)),
         *regions.leave("mlp"),
