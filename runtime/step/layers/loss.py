@@ -74,7 +74,6 @@ def _next_token(s: Sizes) -> Ops:
     at_loss, after = _gradient_bytes(s)
     table = (s.tokens, s.hidden, s.vocabulary)
     kept = {"parameters": vocabulary_matrix(s), "saves": logit_bytes(s), "gradients": after}
-    kept = {"parameters": vocabulary_matrix(s), "saves": logit_bytes(s), "gradients": after}
     shape = (s.micro_batch, s.length, s.vocabulary)
     of_loss: dict[str, Any] = {"saves": log_probability_bytes(s), "gradients": at_loss, "needs": "output"}
     return (
