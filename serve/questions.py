@@ -16,7 +16,7 @@ from kernelcast.runtime.frameworks import NAMES
 from kernelcast.runtime.frameworks.layout_files import write_layout
 from kernelcast.runtime.frameworks.rows import Job
 from kernelcast.runtime.intent.answer import IntentAnswer
-from kernelcast.runtime.request.field_types import require_integer
+from kernelcast.runtime.request.field_types import whole
 from kernelcast.runtime.request.layout import read_request
 from kernelcast.runtime.request.model import FoundModel
 from kernelcast.runtime.search.choices import choices
@@ -174,7 +174,7 @@ def _question(
     check()
     values = known_fields(values, SEARCH_FIELDS, may_be_null=("gpu_memory_bytes",))
     found = model_of(warm, values).require_length()
-    require_integer("top", values.get("top", 1), low=1, high=most)
+    whole(1, most).check("top", values.get("top", 1))
     estimator, values = of_request(warm, values)
     question = read_question(
         values,

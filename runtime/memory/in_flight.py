@@ -62,16 +62,7 @@ class Load:
     @property
     def numbers(self) -> tuple[int, ...]:
         """All of them, one after the other."""
-        ends = (
-            self.first,
-            self.last,
-            self.chunk_layers,
-            self.live_first,
-            self.live_last,
-            self.late,
-            self.copies,
-        )
-        return (*ends, *self.layers, *self.live_layers)
+        return (*(getattr(self, name) for name in _ENDS), *self.layers, *self.live_layers)
 
 
 def loads(

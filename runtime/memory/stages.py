@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -104,72 +105,37 @@ def architecture_of(compute: Iterable[ComputeFingerprint]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def stage_memory(
-    model: ModelConfig,
-    parallelism: Parallelism,
-    *,
-    dtype: str = "float16",
-    is_cpu: bool = False,
-    architecture: str = "",
-    workspace: int | None = None,
-) -> tuple[StageMemory, ...]:
-    """Memory of one device of every stage, in order.
-
-    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. On a CPU torch keeps more of
-    some operators. Of a GPU's `architecture` (as in devices.toml) depend workspaces and 8-bit copies; `workspace` is
-    that of a cuBLAS handle, where CUBLAS_WORKSPACE_CONFIG sets it.
+def stage_memory(model: ModelConfig, parallelism: Parallelism, **options: Any) -> tuple[StageMemory, ...]:
+    """Memory of one device of every stage, in order; options as of `bytes_of_loads`.
 
     Raises:
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
     """
-    stages, found = bytes_by_stage(
-        model, parallelism, dtype=dtype, is_cpu=is_cpu, architecture=architecture, workspace=workspace
-    )
+    stages, found = bytes_by_stage(model, parallelism, **options)
     return tuple(
         StageMemory(
             stage=index,
             layers=sum(load.layers),
             parameters=int(np.broadcast_to(found.parameters, len(stages))[index]),
-            weights_bytes=ceil(found.weights[index]),
-            gradients_bytes=ceil(found.gradients[index]),
-            optimizer_bytes=ceil(found.optimizer[index]),
-            activations_bytes=ceil(found.activations[index]),
-            logits_bytes=ceil(found.logits[index]),
-            working_bytes=ceil(found.working[index]),
             workspace_bytes=int(found.workspace),
-            fragments_bytes=ceil(found.fragments[index]),
-            host_bytes=ceil(found.host[index]),
+            **{f"{name}_bytes": ceil(getattr(found, name)[index]) for name in _BY_STAGE},
         )
         for index, load in enumerate(stages)
     )
 
 
-def bytes_by_stage(
-    model: ModelConfig,
-    parallelism: Parallelism,
-    *,
-    dtype: str = "float16",
-    is_cpu: bool = False,
-    architecture: str = "",
-    workspace: int | None = None,
-    only: str = "",
-) -> tuple[tuple[Load, ...], Bytes]:
-    """The stages at their fullest, and their bytes; arguments and errors as of `stage_memory`.
+_BY_STAGE = (
+    "weights", "gradients", "optimizer", "activations", "logits", "working", "fragments", "host"
+)  # fmt: skip
 
-    With `only`, model states, activations and logits are the share of the ops of that name.
-    """
+
+def bytes_by_stage(
+    model: ModelConfig, parallelism: Parallelism, **options: Any
+) -> tuple[tuple[Load, ...], Bytes]:
+    """The stages at their fullest, and their bytes; errors as of `stage_memory`, options as of `bytes_of_loads`."""
     parallelism.check(model)
     stages = stages_at_their_fullest(model, parallelism)
-    return stages, bytes_of_loads(
-        model,
-        parallelism,
-        stages,
-        dtype=dtype,
-        is_cpu=is_cpu,
-        architecture=architecture,
-        workspace=workspace,
-        only=only,
-    )
+    return stages, bytes_of_loads(model, parallelism, stages, **options)
 
 
 def bytes_of_loads(
@@ -183,9 +149,17 @@ def bytes_of_loads(
     workspace: int | None = None,
     only: str = "",
 ) -> Bytes:
-    """The bytes of loads of a layout's stages, a row each; arguments as of `bytes_by_stage`."""
+    """The bytes of loads of a layout's stages, a row each.
+
+    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. On a CPU torch keeps more of
+    some operators. Of a GPU's `architecture` (as in devices.toml) depend workspaces and 8-bit copies; `workspace` is
+    that of a cuBLAS handle, where CUBLAS_WORKSPACE_CONFIG sets it. With `only`, model states, activations and logits
+    are the share of the ops of that name.
+    """
     precision = precision_of(dtype, parallelism.reduce_dtype)
-    rows, contents = _rows(model, parallelism, stages, precision.element, is_cpu=is_cpu, only=only)
+    own, whose = Layouts.of(parallelism), np.zeros(len(stages), dtype=np.intp)
+    rows = Rows.of_loads(np.array([load.numbers for load in stages], dtype=np.float64), own.take(whose))
+    contents = Contents.of(model, own.as_one, precision.element, is_cpu=is_cpu, only=only).at(whose)
     buffers = 0 if is_cpu else workspace_bytes(model, parallelism, parallelism.tp, architecture, workspace)
     return memory_of(model, rows, contents, precision=precision, architecture=architecture, buffers=buffers)
 
@@ -361,18 +335,3 @@ def _whole_blocks(rows: Rows, contents: Contents, precision: Precision, saved: f
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * trained, 0.0)
     two = np.where(rows.has_layers, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
-
-
-def _rows(
-    model: ModelConfig,
-    layout: Parallelism,
-    stages: tuple[Load, ...],
-    element_bytes: int,
-    *,
-    is_cpu: bool = False,
-    only: str = "",
-) -> tuple[Rows, Contents]:
-    """The stages of one layout, and what they are put together from."""
-    own, whose = Layouts.of(layout), np.zeros(len(stages), dtype=np.intp)
-    rows = Rows.of_loads(np.array([load.numbers for load in stages], dtype=np.float64), own.take(whose))
-    return rows, Contents.of(model, own.as_one, element_bytes, is_cpu=is_cpu, only=only).at(whose)

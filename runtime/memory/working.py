@@ -38,27 +38,22 @@ class Working(NamedTuple):
 def working_bytes(rows: Rows, contents: Contents) -> Working:
     """Bytes in use at a device's fullest moment beyond states, kept activations and logits, and in fragments.
 
-    The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
-    moment is one of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
+    The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest moment is one
+    of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
 
     - loss: the gradients of the logits, see layers/loss.py;
-    - output product: the gradients of logits, hidden state and weights (v·d) exist, with sequence parallelism its
-      gathered input and the gradient of that too, the log-probabilities no longer;
-    - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
-      the down projection's weight gradient (f·d) and, with sequence parallelism, the gathered gradient of its output;
-      and of 2f for SwiGLU's halves. What full recomputation dropped exists again, of all layers that it runs at once;
-    - last layer's attention, its MLP freed: twice its scores (the gradients before and after the softmax)
-      where they exist, and what selective recomputation dropped;
+    - output product: the gradients of logits, hidden state and weights (v·d), with sequence parallelism its gathered
+      input and the gradient of that too, the log-probabilities no longer;
+    - last layer's MLP: the gradient of its output (d), and the larger of f with the down projection's weight gradient
+      (f·d) and the gathered gradient of its output, and of 2f for SwiGLU's halves; and what full recomputation dropped,
+      of all layers that it runs at once;
+    - last layer's attention, its MLP freed: twice its scores if they exist, and what selective recomputation dropped;
     - embedding, the first chunk's layers freed: its weight gradient (v·d).
 
-    Weight gradients are made whole and then added to the accumulated ones, as from the second micro-batch of
-    an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
-    Other buffers: rotary tables, the unfused softmax's mask, token ids, the largest frozen weight in 4 bit as it is
-    dequantised. CUDA graphs of modules have a pool that nothing else can use: of attention's backward pass, with static
-    gradients of a layer's output and input.
-
-    Fragments are what a layer's forward pass freed in blocks that are smaller than a tensor of logits: where the loss
-    is the fullest moment torch's allocator has them reserved on top.
+    Weight gradients are made whole and then added, as from the second micro-batch of an update on; modules that add
+    them by the product itself keep an unused one per weight matrix. CUDA graphs of modules have a pool of their own: of
+    attention's backward pass, with static gradients of a layer's output and input. Fragments are what a layer's forward
+    pass freed in blocks smaller than a tensor of logits, which torch's allocator has reserved on top.
     """
     layers, loss, element = contents.layers, contents.loss, contents.sizes.element_bytes
     is_trained = not contents.parameters.are_frozen

@@ -47,6 +47,12 @@ class Direction(StrEnum):
 
 Key = tuple[str, Direction]
 """What a regressor answers: an operator and a direction."""
+BOTH_PASSES = (Direction.FORWARD, Direction.BACKWARD)
+
+
+def as_it_is(vector: Vector) -> tuple[Vector, float]:
+    """What is asked of a substitute for the same work: the same workload, once."""
+    return vector, 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -389,12 +389,3 @@ def stated(kind: FieldType, help: str, default: Any = None, *, required: bool = 
     """
     own = {} if required else {"default": default}
     return field(**own, metadata={"row": Field("", kind, help, default, **others)})
-
-
-def require_integer(name: str, value: object, *, low: int, high: int) -> None:
-    """Check that `value` is a whole number (not a bool) from `low` to `high`.
-
-    Raises:
-        UsageError: it is not; names the field, what was found and what was expected.
-    """
-    whole(low, high).check(name, value)

@@ -132,10 +132,8 @@ def _latent_projections(s: Sizes) -> Ops:
     # Keys without the rotated part, and values.
     up_width = s.heads * (model.head_size - model.rotated_size + model.value_size)
 
-    def projected(role: str, m: Number, k: Number, n: Number, late: Number, module: str = "") -> Ops:
-        return linear(
-            s, "attention", role, m, k, n, late=element * late, **({"module": module} if module else {})
-        )
+    def projected(role: str, m: Number, k: Number, n: Number, late: Number, **others: Any) -> Ops:
+        return linear(s, "attention", role, m, k, n, late=element * late, **others)
 
     queries = projected("qkv", rows, s.hidden, s.query_width, rows * s.query_width)
     if q_rank:
@@ -143,7 +141,7 @@ def _latent_projections(s: Sizes) -> Ops:
         queries = (
             *projected("query_down", s.local_tokens, s.hidden, q_rank, rows * q_rank),
             *_rank_norm(s, "query_rank_norm", q_rank, before=q_rank),
-            *projected("query_up", rows, q_rank, s.query_width, late, _UP),
+            *projected("query_up", rows, q_rank, s.query_width, late, module=_UP),
         )
     late = s.local_tokens * s.hidden + rows * down_width
     kept: dict[str, Any] = {"saves": element * rows * _head_width(s), "needs": "output", "module": _UP}
@@ -151,7 +149,7 @@ def _latent_projections(s: Sizes) -> Ops:
         *queries,
         *projected("kv_down", s.local_tokens, s.hidden, down_width, late),
         *_rank_norm(s, "kv_rank_norm", kv_rank, before=down_width),
-        *projected("kv_up", rows, kv_rank, up_width, rows * (kv_rank + up_width), _UP),
+        *projected("kv_up", rows, kv_rank, up_width, rows * (kv_rank + up_width), module=_UP),
         op("heads", "copy", rows, _copied_width(s), **kept),
         *_sinks(s),
     )

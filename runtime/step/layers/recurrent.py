@@ -7,7 +7,7 @@ head, which are in fp32, and states between chunks, which backward passes comput
 Mamba-2's kernels compute the convolution again too (mamba_ssm's `mamba_split_conv1d_scan_combined`).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kernelcast.runtime.step.layers.attention_core import exchange
 from kernelcast.runtime.step.layers.linear import dropout, linear
@@ -62,12 +62,18 @@ def recurrent_mixer(s: Sizes) -> Ops:
     late = element * (s.local_tokens * s.hidden + rows * projected)
     # Megatron-core has tokens first, the kernels of Mamba-2 samples; of one sample both are the same.
     transposes = flag(batch > 1) * int(own.gates and s.layout.kept_by == "megatron")
-    convolved = {"parameters": channels * (_TAPS + own.biases), "saves": element * rows * projected}
+    convolved: dict[str, Any] = {
+        "parameters": channels * (_TAPS + own.biases),
+        "saves": element * rows * projected,
+    }
     states = (batch, length, *heads, model.recurrent_state_size, model.recurrent_head_size)
-    scanned = {"parameters": own.parameters * s.recurrent_heads, "saves": element * rows * kept}
+    scanned: dict[str, Any] = {
+        "parameters": own.parameters * s.recurrent_heads,
+        "saves": element * rows * kept,
+    }
     # Mamba-2's scan has the gate. Else one kernel reads output and gate and writes one, as a gated activation does.
     norm = "rms_norm" if own.gates else "swiglu"
-    normed = {"parameters": width if own.norms_channels else model.recurrent_head_size}
+    normed: dict[str, Any] = {"parameters": width if own.norms_channels else model.recurrent_head_size}
     normed["saves"] = element * rows * width
     late_out = element * (rows * width + s.local_tokens * s.hidden)
     convolution = ("causal_convolution", batch, length, channels // s.cp)
