@@ -102,9 +102,8 @@ class Configurations:
         the schedule: an upper envelope where stages are equal.
         """
         positions = np.arange(len(self.rows)) if chosen is None else np.flatnonzero(chosen)
-        return self._closed_form(positions) if timeline == "closed-form" else self._simulated(positions)
-
-    def _closed_form(self, positions: Rows) -> StepTimes:
+        if timeline != "closed-form":
+            return self._simulated(positions)
         return closed_forms(
             forward_us=self.forward_us[positions],
             backward_us=self.backward_us[positions],

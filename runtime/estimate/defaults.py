@@ -31,11 +31,10 @@ def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
     Raises:
         UsageError: it is a bundle that knows several.
     """
-    return (
-        usual_gpus_per_node(fabric.bundle)
-        if isinstance(fabric, FabricBundle)
-        else (None if fabric is None else fabric.devices_per_node)
-    )
+    if fabric is None:
+        return None
+    is_bundle = isinstance(fabric, FabricBundle)
+    return usual_gpus_per_node(fabric.bundle) if is_bundle else fabric.devices_per_node
 
 
 def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:

@@ -68,14 +68,11 @@ def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack 
     return Provenance(
         bundle=str(bundle.path),
         bundle_digest=bundle.digest,
-        dataset_digest=manifest.dataset_digest,
-        kernelcast_version=manifest.kernelcast_version,
-        created_at=manifest.created_at,
-        dtype=manifest.dtype,
-        statistic=manifest.statistic,
-        compute=tuple(fingerprint.description for fingerprint in manifest.compute),
-        fabric=tuple(fingerprint.description for fingerprint in manifest.fabric),
-        software=tuple(fingerprint.description for fingerprint in manifest.software),
+        **values_of(manifest, "dataset_digest", "kernelcast_version", "created_at", "dtype", "statistic"),
+        **{
+            name: tuple(one.description for one in getattr(manifest, name))
+            for name in ("compute", "fabric", "software")
+        },
         calibration=None
         if calibration is None
         else CalibrationUse.of(

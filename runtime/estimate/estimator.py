@@ -283,11 +283,7 @@ class Estimator:
         kind = step_kind(asked.model, asked.parallelism)
         spread = unexplained(asked.factors, draws, errors, kind, self._devices, is_carried=self._is_carried)
         if self.stack is not None:
-            from kernelcast.runtime.estimate.exposed_draws import exposed_draws
-
-            spread = spread * exposed_draws(
-                self.stack, engine, asked.parallelism, timeline, step_us=step_s * _US_PER_S, draws=draws
-            )
+            spread = spread * asked.exposed_draws(self.stack, engine, step_us=step_s * _US_PER_S, draws=draws)
         scattered = around(step_s, steps_s[1:], asked.factors, errors) * spread
         return np.concatenate([steps_s[:1], scattered])
 

@@ -1,6 +1,7 @@
 """Passes of one structure's layouts through their chunks, from times of their blocks, and what overlaps with them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -198,23 +199,19 @@ class Passes:
         """How long the first forward pass and the one that completes gradients use the links of data parallelism for
         their own collectives, [configs, chunks] each. Passes that only make weights' gradients have none.
         """
-        kinds = [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
+        kinds = _kinds(cuts)
         nothing = np.zeros_like(self.first.forward_us)
         forward, completing = dict[ChunkKind, Times](), dict[ChunkKind, Times]()
-        for kind in dict.fromkeys(kind for cut in kinds for kind in cut):
+
+        def on_links(kind: ChunkKind, name: str) -> Times:
             # Kinds without layers are left out, not multiplied by 0: their time may be NaN (no answer).
             blocks = [(block, count) for block, count in self._blocks(*kind) if count]
-            forward[kind] = sum_of(
-                [nothing, *(count * np.minimum(one.forward_link_us, one.forward_us) for one, count in blocks)]
-            )
-            completing[kind] = nothing
-            if not self.structure.is_split:
-                completing[kind] = sum_of(
-                    [
-                        nothing,
-                        *(count * np.minimum(one.backward_link_us, one.backward_us) for one, count in blocks),
-                    ]
-                )
+            of_block = attrgetter(f"{name}_link_us", f"{name}_us")
+            return sum_of([nothing, *(count * np.minimum(*of_block(one)) for one, count in blocks)])
+
+        for kind in dict.fromkeys(kind for cut in kinds for kind in cut):
+            forward[kind] = on_links(kind, "forward")
+            completing[kind] = nothing if self.structure.is_split else on_links(kind, "backward")
         return columns_of(forward, kinds, whose), columns_of(completing, kinds, whose)
 
     def whole_us(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> Times:
@@ -226,7 +223,7 @@ class Passes:
         self, cuts: Sequence[tuple[Chunk, ...]], whose: NDArray[np.intp], send_us: Times
     ) -> dict[str, Times]:
         """Passes and sends, [configs, chunks] by their names in `Durations`; `whose` cut a configuration has."""
-        kinds = [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
+        kinds = _kinds(cuts)
         known = {kind: self.through(*kind) for kind in dict.fromkeys(kind for cut in kinds for kind in cut)}
         arrays = {
             name: columns_of({kind: getattr(times, name) for kind, times in known.items()}, kinds, whose)
@@ -251,6 +248,10 @@ class Passes:
             f"saved_{name}": np.maximum(0.0, alone[name] - in_pairs[name])
             for name in ("forward_us", "backward_us")
         }
+
+
+def _kinds(cuts: Sequence[tuple[Chunk, ...]]) -> list[list[ChunkKind]]:
+    return [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
 
 
 @dataclass(frozen=True, slots=True)
