@@ -56,10 +56,7 @@ def checkpoint_of(
     """Times of a checkpoint by the fields of `PLAN` in `own`; a rate is None where it is not known.
 
     The copy to the host runs at the link's published rate; without a known link it takes no time. A neighbour's copy
-    goes over the network of a node.
-
-    Raises:
-        UsageError: in a neighbour's memory with one node.
+    goes over the network of a node. UsageError in a neighbour's memory with one node.
     """
     mode, total_bytes_per_s = own.get("checkpoint", PLAN["checkpoint"].default), own.get("storage_total")
     total, device = checkpoint_bytes(estimate)

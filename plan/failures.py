@@ -137,10 +137,8 @@ def rate_of(architecture: str | None, *, without: Collection[str] = ()) -> Failu
     """The rate of a site that is not in the table, by its devices' generation.
 
     Sites of the same generation are taken where there are three; else all. Their logarithms are averaged, every site
-    once, and their scatter is the uncertainty of one more site. `without` are names left out.
-
-    Raises:
-        UsageError: a name is unknown.
+    once, and their scatter is the uncertainty of one more site. `without` are names left out. UsageError where a name
+    is unknown.
     """
     for name in without:
         if name not in published_sites():

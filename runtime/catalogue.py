@@ -74,11 +74,7 @@ def measured_hardware() -> Mapping[str, Hardware]:
 
 
 def hardware_named(name: str) -> Hardware:
-    """Look hardware up by any name of its device.
-
-    Raises:
-        UsageError: the device is unknown.
-    """
+    """Look hardware up by any name of its device; UsageError where the device is unknown."""
     known = all_hardware()
     found = device_named(name)
     if name in known:
@@ -216,11 +212,8 @@ def source_meant(given: str | os.PathLike[str]) -> str:
 
 
 def load_bundle(source: str | Path) -> Bundle:
-    """The bundle in a file, or of named hardware (`hardware:h100-sxm`).
-
-    Raises:
-        UsageError: the hardware is unknown.
-        DataError: the file is missing, damaged, or of another version.
+    """The bundle in a file, or of named hardware (`hardware:h100-sxm`). UsageError where the hardware is unknown;
+    DataError where the file is missing, damaged, or of another version.
     """
     text = str(source)
     return hardware_bundle(text.removeprefix(SCHEME)) if text.startswith(SCHEME) else read_bundle(source)
@@ -229,9 +222,7 @@ def load_bundle(source: str | Path) -> Bundle:
 @cache
 def hardware_bundle(name: str) -> Bundle:
     """Operators of a device, each from the first that measured it: the device itself, then its donors in order.
-
-    Raises:
-        UsageError: the device is not among those that can be named.
+    UsageError where the device is not among those that can be named.
     """
     row = hardware_named(name)
     target = device(row.device)

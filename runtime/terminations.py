@@ -26,10 +26,8 @@ def terminations_interrupt() -> Iterator[None]:
 def interrupts_held() -> Iterator[None]:
     """Delay KeyboardInterrupt to the end of the block; a second signal raises it at once.
 
-    Interrupting the profiler while it collects may crash the process, so a measurement ends first.
-
-    Raises:
-        KeyboardInterrupt: SIGINT arrived during the block, or SIGTERM within `terminations_interrupt`.
+    Interrupting the profiler while it collects may crash the process, so a measurement ends first. KeyboardInterrupt
+    where SIGINT arrived during the block, or SIGTERM within `terminations_interrupt`.
     """
     held = []
     if threading.current_thread() is threading.main_thread():

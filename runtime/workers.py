@@ -28,10 +28,8 @@ def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) 
     """Yield (number of the task, result) as tasks end; with one job in order, and in this process.
 
     `function` and tasks must be picklable, and the program importable (`if __name__ == "__main__":`), where there are
-    more jobs: processes are spawned, not forked, because the libraries' threads would not survive a fork.
-
-    Raises:
-        DataError: a worker was killed, for instance out of memory; and any error of `function`.
+    more jobs: processes are spawned, not forked, because the libraries' threads would not survive a fork. DataError
+    where a worker was killed, for instance out of memory; and any error of `function`.
     """
     jobs = min(jobs, len(tasks), _MOST_WORKERS)
     if jobs <= 1:

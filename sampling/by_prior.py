@@ -32,10 +32,7 @@ def points_by_prior(
     """Choose `count` points of every planned operator among the shapes of the plan's ranges that fit in memory.
 
     The same plan, prior and count give the same points, so an interrupted collection can be resumed. Operators take
-    turns.
-
-    Raises:
-        UsageError: an operator is unknown, or the plan has no shape for one.
+    turns. UsageError where an operator is unknown, or the plan has no shape for one.
     """
     planned = planned_operators(plan, operators)
     found: list[list[Point]] = []

@@ -52,10 +52,8 @@ def collect_within(
 
     Before measuring, `on_short` gets the seconds until each operator has the workloads that `train` needs, if they
     exceed the budget; `on_too_large` gets the operators without a shape that fits in memory, and the memory in bytes.
-
-    Raises:
-        UsageError: unknown device, dtype or operator, or the plan has no shape for one.
-        DataError: no shape of any operator fits in memory.
+    UsageError for an unknown device, dtype or operator, or the plan has no shape for one; DataError where no shape of
+    any operator fits in memory.
     """
     collection = Collection(plan, settings)
     run, memory_bytes = collection.run(), device_memory_bytes(collection.place.device)

@@ -84,10 +84,7 @@ def preview(
     """The points that `collect compute` with the same arguments would measure, at every level of `processes`.
 
     With a `prior`, `points_each` points of every operator (by_prior.py) instead of the plan's. With `hardware`, on that
-    device and in the element type of its operators.
-
-    Raises:
-        UsageError, DataError: as `collect compute` would.
+    device and in the element type of its operators. Errors as `collect compute` would.
     """
     target = None if hardware is None else HardwareTimes(hardware)
     if target is not None:

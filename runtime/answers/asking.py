@@ -97,11 +97,9 @@ class KernelChange:
 def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) -> KernelChange | None:
     """What answers for another kernel than the measured one; None where that is not asked.
 
-    `factors` are those that the answers are multiplied by.
-
-    Raises:
-        DataError: the kernel does not run on the bundle's device, which kernel was measured is not stated, no ratio of
-            both is published, or a stack's factor of attention already holds another kernel.
+    `factors` are those that the answers are multiplied by. DataError where the kernel does not run on the bundle's
+    device, which kernel was measured is not stated, no ratio of both is published, or a stack's factor of attention
+    already holds another kernel.
     """
     if asked == AS_MEASURED:
         return None

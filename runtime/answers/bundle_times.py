@@ -299,11 +299,7 @@ class BundleTimes:
 
 
 def check_format(recipe: Float8Recipe, bundle: Bundle) -> None:
-    """Check that the bundle's devices have units for a recipe, where they are known.
-
-    Raises:
-        UsageError: one has none; names devices that have.
-    """
+    """Check that the bundle's known devices have units for a recipe; else UsageError, which names devices that have."""
     if recipe == "none":
         return
     units = RECIPES[recipe].units

@@ -100,11 +100,7 @@ class CollectiveSource:
         return self.fabric is None or not entry.layouts or layout in entry.layouts
 
     def setting(self, layout: Layout, gpus_per_node: int) -> Setting:
-        """Where a group of a step on nodes of `gpus_per_node` runs: all devices of a node are in groups like it.
-
-        Raises:
-            UsageError: the fabric has no such layout.
-        """
+        """A group on nodes of `gpus_per_node`, which are full of groups like it; UsageError for no such layout."""
         assert self.fabric is not None
         nodes, gpus = layout
         busy = min(gpus_per_node, self.fabric.devices_per_node)
@@ -175,11 +171,7 @@ class CollectiveSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives:
-    """A source, on the nodes of a question.
-
-    Raises:
-        UsageError: the nodes have more devices than the fabric's.
-    """
+    """A source, on the nodes of a question; UsageError where the nodes have more devices than the fabric's."""
 
     source: CollectiveSource
     gpus_per_node: int
@@ -201,10 +193,8 @@ _MOST_SOURCES = 64
 def collective_source(predictor: Predictor, asked: FabricChoice | None) -> CollectiveSource | None:
     """What answers the collectives of `predictor`'s bundle: the fabric that is `asked`, else a description in it.
 
-    None where neither is known: then the bundle's regressors answer as they are.
-
-    Raises:
-        DataError: a description in a bundle is damaged.
+    None where neither is known: then the bundle's regressors answer as they are. DataError where a description in a
+    bundle is damaged.
     """
     root = predictor.at(1)
     known: dict[FabricChoice | None, CollectiveSource] = root.collective_sources

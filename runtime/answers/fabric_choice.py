@@ -48,11 +48,8 @@ class FabricUse:
 
 
 def find_fabric(wanted: str | os.PathLike[str]) -> FabricChoice:
-    """What ships by name, a TOML file, or a bundle (`.kcast`) that holds measured collectives.
-
-    Raises:
-        UsageError: a name that nothing that ships has.
-        DataError: a file that is missing or damaged, or a bundle without collectives.
+    """What ships by name, a TOML file, or a bundle (`.kcast`) with measured collectives. UsageError for an unknown
+    name; DataError for a file that is missing or damaged, or a bundle without collectives.
     """
     text = os.fspath(wanted)
     if text in measured_fabric_names():

@@ -96,12 +96,10 @@ class Predictor:
     def answers(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
         """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features].
 
-        The regressor is run at most once, and only for what it was not asked before.
-
-        Raises:
-            UsageError: `vectors` has another shape, or values that are not finite.
-            DataError: the bundle has no such regressor, its model cannot be run or breaks the contract, or
-                it answers times that make no sense: next to nothing, above 100 years, or outside their interval.
+        The regressor is run at most once, and only for what it was not asked before. UsageError where `vectors` has
+        another shape, or values that are not finite; DataError where the bundle has no such regressor, its model cannot
+        be run or breaks the contract, or it answers times that make no sense: next to nothing, above 100 years, or
+        outside their interval.
         """
         entry = self._entry(operator, direction)
         array = np.asarray(vectors, dtype=np.float64)
@@ -147,9 +145,7 @@ class Predictor:
 
     def factors_for(self, timeline: str) -> Factors | None:
         """The stack's factors; without a stack the bundle's calibration, fitted for `timeline` and not switched off.
-
-        Raises:
-            UsageError: stacks are for the simulation alone.
+        UsageError of a stack for another timeline than the simulation.
         """
         if self.stack is not None:
             if timeline != "simulate":
@@ -161,11 +157,7 @@ class Predictor:
         return found if self.calibrated and found is not None and found.timeline == timeline else None
 
     def load(self) -> None:
-        """Load every model now, which otherwise happens when it is first asked.
-
-        Raises:
-            DataError: a model cannot be loaded, or breaks the contract.
-        """
+        """Load every model now, not when it is first asked; DataError where one cannot be, or breaks the contract."""
         for level in self.bundle.levels or (1,):
             other = self.at(level)
             for key in other.bundle.entries:

@@ -271,9 +271,7 @@ Answer = tuple[float, float, float]
 
 
 def doublings_beyond(measured: TrainingRows, vector: tuple[float, ...]) -> float:
-    """How often the farthest feature (or the elements) is twice or half the nearer end of its range; 0 inside, and
-    beyond the larger end where the call is divisible.
-    """
+    """Doublings of the farthest feature beyond its range; 0 inside, and beyond the larger end of a divisible one."""
     farthest, divisible = 0.0, OPERATORS[measured.operator].divisible
     for one in exceeded(measured, vector):
         if one.asked > one.maximum > 0 and one.feature not in divisible:

@@ -129,11 +129,7 @@ class AskedStep:
         )
 
     def configuration(self, engine: Engine, answers: BundleTimes) -> Configurations:
-        """The step with its draws, as `engine` makes it of `answers`.
-
-        Raises:
-            DataError: an operator has no answer.
-        """
+        """The step with its draws, as `engine` makes it of `answers`; DataError where an operator has no answer."""
         found = list(engine.configurations(Layouts.of(self.parallelism)))
         if answers.problems:
             (operator, _), problem = next(iter(answers.problems.items()))

@@ -10,11 +10,7 @@ from kernelcast.runtime.hardware.fabric import host_link
 
 
 def usual_gpus_per_node(bundle: Bundle) -> int | None:
-    """Devices per node of the bundle's fabric, preferably the measured one; None without a fabric.
-
-    Raises:
-        UsageError: the bundle knows several.
-    """
+    """Devices per node of the bundle's fabric, first the measured one; None without, UsageError with several."""
     known = bundle.manifest.fabric
     sizes = sorted({fabric.gpus_per_node for fabric in measured_fabrics(known) or known})
     if len(sizes) > 1:
@@ -26,11 +22,7 @@ def usual_gpus_per_node(bundle: Bundle) -> int | None:
 
 
 def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
-    """Devices per node of the requested fabric; None without one.
-
-    Raises:
-        UsageError: it is a bundle that knows several.
-    """
+    """Devices per node of the requested fabric; None without one; UsageError of a bundle that knows several."""
     if fabric is None:
         return None
     is_bundle = isinstance(fabric, FabricBundle)

@@ -86,11 +86,7 @@ def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack 
 
 
 def other_software(stated: str, provenance: Provenance) -> tuple[str, ...]:
-    """Items of `stated` (`torch 2.9, FlashAttention 3`) that no answering measurement names, ignoring case.
-
-    Raises:
-        UsageError: nothing is stated.
-    """
+    """Items of `stated` (`torch 2.9, FlashAttention 3`) that no measurement names, in any case; UsageError for none."""
     wanted = [one.strip() for one in stated.split(",") if one.strip()]
     if not wanted:
         raise UsageError(

@@ -332,11 +332,7 @@ class Estimate:
                 )
 
     def to_pandas(self) -> DataFrame:
-        """The operators that every stage calls, a row each (`OperatorRow`; docs/python.md).
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
+        """A row for each operator that a stage calls (`OperatorRow`; docs/python.md); UsageError without pandas."""
         from kernelcast.runtime.data_frame import data_frame
 
         return data_frame(map(_row_values, self._rows()))

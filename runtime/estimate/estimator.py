@@ -109,14 +109,11 @@ class Estimator:
         """Read and verify a `.kcast` file, or take hardware that ships: `h100-sxm`, or `hardware:h100-sxm`.
 
         A text without folder and without `.kcast` is hardware unless a file has that name. `stack` may be the name of
-        one that ships, or the path of its file. Without `calibrated`, a bundle's calibration is not applied.
+        one that ships, or the path of its file. Without `calibrated`, a bundle's calibration is not applied. UsageError
+        where the hardware or the stack is unknown; DataError where the file is missing, damaged, or of another version.
 
         >>> Estimator.load("h100-sxm", stack="fsdp-composer").stack.name
         'fsdp-composer'
-
-        Raises:
-            UsageError: the hardware or the stack is unknown.
-            DataError: the file is missing, damaged, or of another version.
         """
         if isinstance(stack, str):
             from kernelcast.runtime.stack import find_stack
@@ -169,18 +166,15 @@ class Estimator:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
         Without `cluster`, `fabric` gives the devices per node, else the bundle's fabric; without any, the whole job is
-        on one node. `fabric` answers the collectives instead of the bundle's
-        (docs/fabrics.md); a text is the name of a shipped fabric, or the path of its file. `bucket_entries` is the
-        framework's bucket for gradient and parameter collectives. `timeline` is an exact simulation of the schedule,
-        or the closed form (the paper's eq. 7 for 1F1B). `interval=False` leaves out the step's interval, which saves
-        time. `gpu_memory_bytes` is the memory of a device (the bundle's by default), and `reserved_memory_bytes` the
-        part of it that training cannot use (docs/memory.md). Repeated questions are answered from a cache.
-
-        Raises:
-            UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
-                several fabrics and `cluster` is not given.
-            DataError: the bundle lacks an operator that the model needs, cannot answer for the attention kernel that is
-                asked, or one of its models answers nonsense.
+        on one node. `fabric` answers the collectives instead of the bundle's (docs/fabrics.md); a text is the name of a
+        shipped fabric, or the path of its file. `bucket_entries` is the framework's bucket for gradient and parameter
+        collectives. `timeline` is an exact simulation of the schedule, or the closed form (the paper's eq. 7 for 1F1B).
+        `interval=False` leaves out the step's interval, which saves time. `gpu_memory_bytes` is the memory of a device
+        (the bundle's by default), and `reserved_memory_bytes` the part of it that training cannot use (docs/memory.md).
+        Repeated questions are answered from a cache. UsageError where the model cannot be laid out so, an argument is
+        not allowed, or the bundle knows several fabrics and `cluster` is not given; DataError where the bundle lacks an
+        operator that the model needs, cannot answer for the attention kernel that is asked, or one of its models
+        answers nonsense.
         """
         # Before anything is looked up: 1.0 and True are equal to 1.
         _check_types(model, parallelism, cluster)

@@ -94,10 +94,8 @@ class Explanation:
 def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Explanation, ...]:
     """Every distinct question that `estimate`'s step asks about operator `name`, in the order of the step.
 
-    `name` is an operator's, one of its roles (`qkv`), or a role's name in the paper's Table I (`Linear1`).
-
-    Raises:
-        UsageError: there is no such operator, the step does not call it, or a fabric answered it.
+    `name` is an operator's, one of its roles (`qkv`), or a role's name in the paper's Table I (`Linear1`). UsageError
+    where there is no such operator, the step does not call it, or a fabric answered it.
     """
     calls: dict[Question, int] = {}
     everything_us = 0.0

@@ -38,11 +38,7 @@ class HostShare:
         self.element_bytes, self.draws = element_bytes, draws
 
     def _host(self, layouts: Layouts, rows: Rows) -> Host | None:
-        """Its rates; all layouts have the same.
-
-        Raises:
-            UsageError: a rate that is needed is not known.
-        """
+        """Its rates; all layouts have the same. UsageError where a rate that is needed is not known."""
         return Host.of(layouts.parallelism(int(rows[0])), self.link_bytes_per_s) if len(rows) else None
 
     def update_us(

@@ -176,11 +176,7 @@ def _parse(text: str) -> Settings:
 
 
 def flags_of_file(text: str) -> dict[str, Any]:
-    """The settings of an accelerate YAML or a DeepSpeed JSON as flags.
-
-    Raises:
-        DataError: it begins as JSON and is none.
-    """
+    """The settings of an accelerate YAML or a DeepSpeed JSON as flags; DataError for broken JSON."""
     if text.lstrip().startswith("{"):
         values = parse_json(text)
         found = {flag: values[key] for flag, key in _OF_DEEPSPEED.items() if key in values}

@@ -97,11 +97,7 @@ class ExpertLayers(Row):
 
 
 def expert_pattern(key: str, value: object, layers: int) -> list[int]:
-    """1 for every layer with experts, 0 for the others, of a number or a sum of products of lists.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """1 for layers with experts, else 0, of a number or a sum of products of lists; UsageError for neither."""
     text = str(value)
     refusal = UsageError(field=key, found=value, expected="a number or a list such as ([0]*3+[1]*58)")
     if text.isdecimal() and 0 < len(text) < 6 and int(text):
@@ -342,10 +338,8 @@ _POSITIONS, _ROWS = "--position-embedding-type", "--max-position-embeddings"
 
 
 def usual_model(settings: Settings, facts: Facts) -> Facts:
-    """What pretrain_gpt.py takes where the settings of rows say nothing, and positions.
-
-    Raises:
-        UsageError: the flags of another model than a decoder-only transformer, or no known vocabulary.
+    """What pretrain_gpt.py takes where the settings of rows say nothing, and positions. UsageError for flags of
+    another model than a decoder-only transformer, or an unknown vocabulary.
     """
     for key in _OTHER_MODELS:
         if key in settings:

@@ -33,11 +33,9 @@ class Job:
     dtype: str
 
     def facts(self) -> Facts:
-        """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one
-        replica, sequence parallelism without tensor parallelism, where recomputation stops without any.
-
-        Raises:
-            UsageError: the model cannot be cut in this way.
+        """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one replica, sequence
+        parallelism without tensor parallelism, where recomputation stops without any. UsageError where the model cannot
+        be cut in this way.
         """
         layout = self.parallelism
         facts = asdict(self.model) | asdict(layout)
@@ -93,11 +91,7 @@ class Row:
         return Part()
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The fields that settings decide, as far as they are known.
-
-        Raises:
-            UsageError: a setting is wrong; names it, what was found and what was expected.
-        """
+        """The fields that settings decide, as far as they are known; UsageError for a wrong setting."""
         return Found({})
 
 

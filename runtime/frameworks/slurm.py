@@ -20,11 +20,7 @@ class Allocation:
     origin: str = ""
 
     def check(self, layout: Parallelism) -> None:
-        """Check that layout and job have the same number of GPUs, if the job's is known.
-
-        Raises:
-            UsageError: it has more or fewer.
-        """
+        """Check that layout and job have the same number of GPUs, if the job's is known; else UsageError."""
         if self.gpus is not None and self.gpus != layout.world_size:
             raise UsageError(
                 f"layout {layout.degrees} has {layout.world_size} GPU(s), "

@@ -125,11 +125,8 @@ def collective_us(
 ) -> Times:
     """Time in µs, float64 like `message_bytes`: what one process puts in, as the operator table counts it.
 
-    `quality` from -1 to 1 goes from the lowest to the highest efficiency of the fabric; 0 is the usual one. Never
-    below `least_us`.
-
-    Raises:
-        UsageError: the fabric has no such layout, or the operator is no collective.
+    `quality` from -1 to 1 goes from the lowest to the highest efficiency of the fabric; 0 is the usual one. Never below
+    `least_us`. UsageError where the fabric has no such layout, or the operator is no collective.
     """
     size = np.asarray(message_bytes, dtype=np.float64)
     fastest = np.full(size.shape, np.inf)
@@ -189,11 +186,7 @@ def ring_bytes(operator: str, message_bytes: Times, processes: int) -> Times:
 
 
 def collective(operator: str) -> Operator:
-    """The row of a collective.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """The row of a collective; UsageError where the name is unknown."""
     row = OPERATORS.get(operator)
     if row is None or not row.is_collective:
         raise UsageError(field="operator", found=operator, expected="a collective")

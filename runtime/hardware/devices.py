@@ -74,11 +74,7 @@ def device_named(name: str) -> Device | None:
 
 
 def device(name: str) -> Device:
-    """Look a device up by any of its names.
-
-    Raises:
-        UsageError: the table does not have it.
-    """
+    """Look a device up by any of its names; UsageError where the table does not have it."""
     found = device_named(name)
     if found is None:
         raise unknown("device", name, devices())

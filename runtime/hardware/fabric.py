@@ -132,10 +132,8 @@ class Fabric(Record):
     """A description of what connects the devices of a cluster, with its fields as they stand in TOML; `source` says
     where its numbers come from.
 
-    `inside` is None with one device per node, `between` where nodes are not connected.
-
-    Raises:
-        DataError: a value is outside what is allowed; names the field.
+    `inside` is None with one device per node, `between` where nodes are not connected. DataError where a value is
+    outside what is allowed; names the field.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = WITH_DEFAULT
@@ -230,11 +228,7 @@ def shipped_fabrics() -> tuple[str, ...]:
 
 
 def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
-    """A shipped description; `others` are names that may be meant too, for the error.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """A shipped description; `others` are names that may be meant too, for the UsageError about an unknown one."""
     if name not in shipped_fabrics():
         instead = "the path of a .toml file or a bundle works too"
         raise unknown("fabric", name, (*shipped_fabrics(), *others), instead=instead)
@@ -242,11 +236,7 @@ def fabric_named(name: str, *, others: Sequence[str] = ()) -> Fabric:
 
 
 def described_fabric(wanted: str) -> Fabric:
-    """A description that ships, by name, or a TOML file.
-
-    Raises:
-        UsageError, DataError: as `fabric_named` and `read_fabric`.
-    """
+    """A description that ships, by name, or a TOML file; errors as `fabric_named` and `read_fabric`."""
     return read_fabric(wanted) if "/" in wanted or wanted.endswith(".toml") else fabric_named(wanted)
 
 
@@ -256,31 +246,18 @@ def _shipped(name: str) -> Fabric:
 
 
 def read_fabric(path: str | os.PathLike[str]) -> Fabric:
-    """Read a description.
-
-    Raises:
-        DataError: the file is missing, too large, not TOML, or a field is missing, unknown or outside what is
-            allowed.
-    """
+    """Read a description; DataError for no TOML, or a field that is missing, unknown or not allowed."""
     where = f"fabric file {shown_path(path)}"
     return fabric_from_values(read_toml(Path(path), where=where, most_bytes=_MAX_FILE_BYTES), where=where)
 
 
 def fabric_from_lines(lines: Sequence[str], *, where: str) -> Fabric:
-    """Inverse of `fabric_lines`; errors begin with `where`.
-
-    Raises:
-        DataError: as `read_fabric`.
-    """
+    """Inverse of `fabric_lines`; errors begin with `where`. Errors as `read_fabric`."""
     return fabric_from_values(toml_fields("\n".join(lines).encode(), where=where), where=where)
 
 
 def fabric_from_values(values: Mapping[str, Any], *, where: str) -> Fabric:
-    """A description from plain values, as they stand in TOML.
-
-    Raises:
-        DataError: a field is missing, unknown or outside what is allowed.
-    """
+    """A description from plain values, as in TOML; DataError where a field is missing, unknown or not allowed."""
     with error_context(where):
         filled = {
             name: _with_defaults(name, value)

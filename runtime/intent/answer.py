@@ -145,11 +145,8 @@ def answer(
     fabric: FabricChoice | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> IntentAnswer:
-    """Answer a wish that was checked with the `values` of its request, by field name.
-
-    Raises:
-        UsageError: a field is missing or wrong.
-        DataError: no layout is valid, fits, has an answer, or is fast enough.
+    """Answer a wish that was checked with the `values` of its request, by field name. UsageError where a field is
+    missing or wrong; DataError where no layout is valid, fits, has an answer, or is fast enough.
     """
     best = fewest = largest = None
     if not wish.is_open:

@@ -67,10 +67,8 @@ def find_fewest(request: OpenRequest, *, tokens: int, days: float) -> Fewest:
 
     Time need not fall with devices, so every size is evaluated from small to large; sizes that cannot make it are left
     out: sizes that would need more than the device's peak or `MOST_EFFICIENT`. If more than 128 sizes are left between
-    two powers of two, a multiple of a node is taken instead of the node.
-
-    Raises:
-        DataError: no size makes it, or none has a layout that fits.
+    two powers of two, a multiple of a node is taken instead of the node. DataError where no size makes it, or none has
+    a layout that fits.
     """
     space = request.question.space
     per_step = space.global_batch * space.sample_length

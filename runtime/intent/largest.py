@@ -40,11 +40,7 @@ def largest_global_batch(request: OpenRequest, *, micro_batches: int, micro_batc
     """The largest global batch of `micro_batches` per update: more of them need no more memory, and have no limit.
 
     Every multiple of dp · micro_batches is looked at, for every dp, as a larger micro-batch never needs less memory;
-    `micro_batch` fixes it.
-
-    Raises:
-        UsageError: the memory of the devices is not known.
-        DataError: nothing fits.
+    `micro_batch` fixes it. UsageError where the memory of the devices is not known; DataError where nothing fits.
     """
     _require_memory(request)
     fitting = _Fitting()
@@ -81,11 +77,8 @@ def largest_global_batch(request: OpenRequest, *, micro_batches: int, micro_batc
 
 
 def largest_sequence_length(request: OpenRequest) -> Largest:
-    """The largest sequence length: a power of two, and as many eighths of it more as fit.
-
-    Raises:
-        UsageError: the memory of the devices is not known.
-        DataError: nothing fits.
+    """The largest sequence length: a power of two, and as many eighths of it more as fit. UsageError where the memory
+    of the devices is not known; DataError where nothing fits.
     """
     _require_memory(request)
     fitting = _Fitting()

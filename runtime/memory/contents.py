@@ -51,9 +51,7 @@ _OFFLOADED: Mapping[OffloadModule, frozenset[str]] = {
 
 
 class Kept(NamedTuple):
-    """Bytes that a layer keeps for one micro-batch: its input, the others, and of these what selective checkpointing
-    drops, each float64 [rows] or a number.
-    """
+    """Bytes of a layer and micro-batch: input, others, of these what selective checkpointing drops, float64 [rows]."""
 
     block_input: Number
     others: Number

@@ -36,10 +36,8 @@ def largest_stage_bytes(
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
     Layers are spread by `layer_split`, or by a cut that was chosen by time. The answer is the largest `total_bytes` of
-    `stage_memory`, rounded up; of a layout whose first stage needs more than `most_bytes`, that stage's.
-
-    Raises:
-        UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
+    `stage_memory`, rounded up; of a layout whose first stage needs more than `most_bytes`, that stage's. UsageError
+    for a pipeline with more chunks than the layers allow, or an unknown `dtype`.
     """
     precision = precision_of(dtype, layouts.like.reduce_dtype)
     if not len(layouts):

@@ -46,10 +46,8 @@ class Snapshot:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Add up the blocks of a snapshot's segments by their state, or take the largest figures of a log.
-
-    Raises:
-        DataError: the file cannot be read, or is no such JSON or log; a pickle could run any code, and is never loaded.
+    """Add up the blocks of a snapshot's segments by their state, or take the largest figures of a log. DataError where
+    the file cannot be read, or is no such JSON or log; a pickle could run any code, and is never loaded.
     """
     where = shown_path(path)
     content = read_small_file(path, where=where, most_bytes=_MOST_BYTES, expected=_EXPECTED)

@@ -106,11 +106,7 @@ def architecture_of(compute: Iterable[ComputeFingerprint]) -> str:
 
 
 def stage_memory(model: ModelConfig, parallelism: Parallelism, **options: Any) -> tuple[StageMemory, ...]:
-    """Memory of one device of every stage, in order; options as of `bytes_of_loads`.
-
-    Raises:
-        UsageError: the model cannot be laid out so, or an unknown `dtype`.
-    """
+    """Memory of one device of every stage; options as of `bytes_of_loads`, UsageError for an unknown `dtype`."""
     stages, found = bytes_by_stage(model, parallelism, **options)
     return tuple(
         StageMemory(

@@ -38,11 +38,7 @@ PRECISIONS = {
 
 
 def precision_of(dtype: str, reduce_dtype: ReduceDtype = "same") -> Precision:
-    """Bytes of a training precision by name, with gradients kept in `reduce_dtype`.
-
-    Raises:
-        UsageError: an unknown name.
-    """
+    """Bytes of a training precision by name, with gradients kept in `reduce_dtype`. UsageError for an unknown name."""
     if dtype not in PRECISIONS:
         raise UsageError(f"dtype is {shown(dtype)}, expected {', '.join(PRECISIONS)}")
     found = PRECISIONS[dtype]

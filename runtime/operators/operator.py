@@ -224,11 +224,7 @@ class Operator:
         return evaluate(terms, self.named(vector)) / terms[0].coefficient
 
     def named(self, vector: Sequence[float]) -> dict[str, float]:
-        """The entries of a workload vector by feature.
-
-        Raises:
-            UsageError: it has another length.
-        """
+        """The entries of a workload vector by feature; UsageError where it has another length."""
         if len(vector) != len(self.features):
             expected = ", ".join(self.features)
             raise UsageError(f"{self.name}: workload vector has {len(vector)} entries, expected [{expected}]")

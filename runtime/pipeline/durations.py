@@ -130,10 +130,8 @@ class Durations:
       (`schedules.is_pair`); None for no saving.
 
     Per update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its optimizer with the
-    all-gather. `overlap` if collectives of the update overlap with passes.
-
-    Raises:
-        UsageError: shapes that do not go together, or a time that is negative or not finite.
+    all-gather. `overlap` if collectives of the update overlap with passes. UsageError for shapes that do not go
+    together, or a time that is negative or not finite.
     """
 
     forward_us: Times

@@ -77,11 +77,9 @@ def step_timeline(
 ) -> StepTimeline:
     """Every pass of a step of one configuration, to the bit what `simulate` sums up.
 
-    Time and memory are proportional to the passes (a microsecond and some hundred bytes each).
-
-    Raises:
-        UsageError: the schedule does not exist for these numbers, the durations are for other ones or for
-            several configurations, or the step has more than `MAX_PASSES` passes.
+    Time and memory are proportional to the passes (a microsecond and some hundred bytes each). UsageError where the
+    schedule does not exist for these numbers, the durations are for other ones or for several configurations, or the
+    step has more than `MAX_PASSES` passes.
     """
     check_shape(schedule, pp, micro_batches, virtual_stages)
     passes = pp * micro_batches * virtual_stages * (3 if SCHEDULE_KINDS[schedule].splits else 2)

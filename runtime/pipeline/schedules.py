@@ -175,11 +175,7 @@ def _folded(
 
 
 def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
-    """Check that a schedule exists for these numbers.
-
-    Raises:
-        UsageError: a number is below 1, or `check_schedule` refuses them.
-    """
+    """Check that all numbers are 1 or more, and as `check_schedule`; else UsageError."""
     if schedule not in _ORDERS:
         raise UsageError(f"schedule is {schedule!r:.80}, expected one of {', '.join(_ORDERS)}")
     sizes = (("pp", pp), ("micro_batches", micro_batches), ("virtual_stages", virtual_stages))
@@ -192,11 +188,7 @@ def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages:
 def stage_orders(
     schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int = 1
 ) -> tuple[tuple[Pass, ...], ...]:
-    """The passes of every stage, in the order in which the stage runs them.
-
-    Raises:
-        UsageError: see `check_shape`.
-    """
+    """The passes of every stage, in the order in which the stage runs them; errors as `check_shape`."""
     check_shape(schedule, pp, micro_batches, virtual_stages)
     order = _ORDERS[schedule]
     return tuple(tuple(order(stage, pp, micro_batches, virtual_stages)) for stage in range(pp))

@@ -197,10 +197,8 @@ def simulate(
     and the step ends with the last update. If `durations` has an overlap, its buckets replace `buckets`, and its times
     are added to the first forward pass and the completing pass of every chunk.
 
-    Memory does not grow with the micro-batches, and beyond input and answer not with the configurations.
-
-    Raises:
-        UsageError: the schedule does not exist for these numbers, or the durations are for other ones.
+    Memory does not grow with the micro-batches, and beyond input and answer not with the configurations. UsageError
+    where the schedule does not exist for these numbers, or the durations are for other ones.
     """
     check_shape(schedule, pp, micro_batches, virtual_stages)
     check_durations(schedule, durations, pp, virtual_stages)
@@ -224,12 +222,7 @@ def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual
 
 
 def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_stages: int) -> None:
-    """Check that durations fit the pipeline.
-
-    Raises:
-        UsageError: they are for another number of stages or chunks, or split backward passes for a schedule
-            that does not.
-    """
+    """Check that durations fit stages and chunks, and split backward passes only if the schedule does."""
     kind = SCHEDULE_KINDS[schedule]
     sizes = (
         ("stages", durations.stages, pp),
@@ -337,9 +330,7 @@ def closed_forms(
     The times are arrays [configs, stages]: forward and backward of one micro-batch with their sends, all-reduce and
     update (optimizer and all-gather) of one step. `micro_batches` is one number, or [configs]. With `overlap` the sum
     contains all added times of first and last passes, and only the exposed part of the first stage's all-reduce.
-
-    Raises:
-        UsageError: no stages, or no micro-batches.
+    UsageError without stages or micro-batches.
     """
     pp = forward_us.shape[1]
     fewest = np.min(micro_batches, initial=1)

@@ -29,11 +29,7 @@ class NumberSet:
 
     @classmethod
     def parse(cls, text: str, *, name: str = "numbers") -> Self:
-        """Read numbers and ranges (`4-8`, `4-`) separated by commas.
-
-        Raises:
-            UsageError: a part is neither, or a range ends before it begins; the message names `name`.
-        """
+        """Numbers and ranges (`4-8`, `4-`) separated by commas; UsageError about `name` for anything else."""
         ranges: list[tuple[int, int | None]] = []
         for part in text.split(","):
             match = _PART.fullmatch(part.strip())
@@ -94,20 +90,14 @@ class FieldType:
         return type(value) in self.types and self.read(value) is not None
 
     def check(self, name: str, value: object) -> None:
-        """Check the value of a field of Python, TOML or JSON.
-
-        Raises:
-            UsageError: it is not accepted; names the field, what was found and what was expected.
+        """Check the value of a field of Python, TOML or JSON. UsageError where it is not accepted; names the field,
+        what was found and what was expected.
         """
         if not self.accepts(value):
             raise UsageError(field=name, found=value, expected=self.expected)
 
     def parse(self, name: str, value: object) -> Any:
-        """The value of a field, also of a text.
-
-        Raises:
-            UsageError: as `check`.
-        """
+        """The value of a field, also of a text; errors as `check`."""
         found = self.read(value)
         if found is None:
             raise UsageError(field=name, found=value, expected=self.expected)
@@ -364,10 +354,8 @@ class Field:
         return {**self.kind.schema, "description": described, **default}
 
     def check(self, value: object, name: str = "") -> None:
-        """Check a value of Python, TOML or JSON, reported as `name` if that is given.
-
-        Raises:
-            UsageError: the value is refused; names the field, what was found and what was expected.
+        """Check a value of Python, TOML or JSON, reported as `name` if that is given. UsageError where the value is
+        refused; names the field, what was found and what was expected.
         """
         self.kind.check(name or self.name, value)
 

@@ -65,8 +65,7 @@ class Parallelism(LayoutFields):
     - `frozen_weights`: NF4 in blocks of 64 as in bitsandbytes, "nf4_double" with quantised scales (QLoRA, arXiv
       2305.14314, section 3); experts too, but not router, embedding and output projection. Needs `lora_rank`.
 
-    Raises:
-        UsageError: a field has a wrong type or value, or fields do not go together.
+    UsageError where a field has a wrong type or value, or fields do not go together.
     """
 
     def __post_init__(self) -> None:
@@ -146,13 +145,11 @@ class Parallelism(LayoutFields):
     def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
         """A layout of `global_batch` samples per update: micro_batches = global_batch / (micro_batch · dp).
 
-        The other fields are the fields of the class.
+        The other fields are the fields of the class. UsageError where micro_batch · dp does not divide the global
+        batch, or another field is wrong.
 
         >>> Parallelism.from_global_batch(global_batch=512, pp=4, tp=4, dp=8, micro_batch=4).micro_batches
         16
-
-        Raises:
-            UsageError: micro_batch · dp does not divide the global batch, or another field is wrong.
         """
         for name, value in (("dp", dp), ("micro_batch", micro_batch), ("global_batch", global_batch)):
             REQUEST[name].check(value)
@@ -238,13 +235,10 @@ class Parallelism(LayoutFields):
         return self.sequences_per_sample * model.sequence_length
 
     def check(self, model: ModelConfig) -> None:
-        """Check that `model` can be cut in this way.
-
-        Raises:
-            UsageError: `tp` does not divide the attention heads, the key-value heads or the MLP width (with
-                sequence parallelism also the sequence), another degree what it cuts, or `layer_counts` do not add up
-                to the layers; `cp` without fused attention, `ep` without experts, experts with `tp` but without
-                sequence parallelism; a kernel of fused attention without one.
+        """Check that `model` can be cut in this way. UsageError where `tp` does not divide the attention heads, the
+        key-value heads or the MLP width (with sequence parallelism also the sequence), another degree what it cuts, or
+        `layer_counts` do not add up to the layers; `cp` without fused attention, `ep` without experts, experts with
+        `tp` but without sequence parallelism; a kernel of fused attention without one.
         """
         self._check_cuts(model)
         self._check_kinds(model)
@@ -310,11 +304,7 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The nodes that a job runs on: g = `gpus_per_node` devices each.
-
-    Raises:
-        UsageError: `gpus_per_node` is not a positive whole number.
-    """
+    """The nodes that a job runs on: g = `gpus_per_node` devices each, 1 or more (UsageError)."""
 
     gpus_per_node: int
 
@@ -323,10 +313,8 @@ class Cluster:
 
 
 def read_layout(values: Mapping[str, Any]) -> Parallelism:
-    """The layout of `values`, whose other fields do not matter. Degrees that are not given are 1.
-
-    Raises:
-        UsageError: a field is missing or wrong, or both of micro_batches and global_batch are given.
+    """The layout of `values`, whose other fields do not matter. Degrees that are not given are 1. UsageError where a
+    field is missing or wrong, or both of micro_batches and global_batch are given.
     """
     given = {name: values.get(name, LAYOUT[name].default) for name in LAYOUT}
     if "micro_batch" not in values:
@@ -344,11 +332,7 @@ def read_layout(values: Mapping[str, Any]) -> Parallelism:
 
 
 def read_request(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `Estimator.predict` apart from the model: layout, cluster, and the options that are given.
-
-    Raises:
-        UsageError: as `read_layout`.
-    """
+    """Arguments of `Estimator.predict` apart from the model; errors as `read_layout`."""
     options = {name: values.get(name, REQUEST[name].default) for name in ("bucket_entries", "timeline")}
     options |= {name: values[name] for name in MEMORY if name in values}
     for name, value in options.items():

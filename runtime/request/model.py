@@ -58,8 +58,7 @@ class ModelConfig(ModelFields):
     - `visible_share`: of the causal mask, where documents of a packed sequence do not see each other.
     - `extra_predictions`: layers after the last that predict further tokens (DeepSeek-V3, arXiv 2412.19437, 2.2).
 
-    Raises:
-        UsageError: a field has a wrong type or value; the message names field, found and expected.
+    UsageError where a field has a wrong type or value; the message names field, found and expected.
     """
 
     def __post_init__(self) -> None:
@@ -182,13 +181,10 @@ class ModelConfig(ModelFields):
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """Read a TOML (`.toml`) or JSON (`.json`) file, fields at the top level or under `model`.
 
-        `name` may be left out: it is then the file's name without suffix. (`load_model` also takes the names
-        of built-in models and Hugging Face's `config.json`.)
-
-        Raises:
-            DataError: the file is missing, unreadable, or not TOML or JSON.
-            UsageError: a field is unknown, missing, or has a wrong type or value; the message names file,
-                field, what was found and what was expected.
+        `name` may be left out: it is then the file's name without suffix. (`load_model` also takes the names of
+        built-in models and Hugging Face's `config.json`.) DataError where the file is missing, unreadable, or not TOML
+        or JSON; UsageError where a field is unknown, missing, or has a wrong type or value; the message names file,
+        field, what was found and what was expected.
         """
         source = Path(path)
         return cls.from_document(read_document(source), where=model_file(source), name=source.stem)
@@ -196,9 +192,7 @@ class ModelConfig(ModelFields):
     @classmethod
     def from_document(cls, values: dict[str, Any], *, where: str, name: str) -> Self:
         """A model of the fields of a file (see `from_file`), by default named `name`; errors begin with `where`.
-
-        Raises:
-            UsageError: a field is unknown, missing, or has a wrong type or value.
+        UsageError where a field is unknown, missing, or has a wrong type or value.
         """
         if "model" in values:
             others = sorted(set(values) - {"model"})
@@ -242,11 +236,8 @@ def model_file(source: Path) -> str:
 
 
 def read_document(source: Path) -> dict[str, Any]:
-    """The fields of a TOML (`.toml`) or JSON (`.json`) file.
-
-    Raises:
-        DataError: the file is missing, unreadable, too large, or not TOML or JSON with fields.
-        UsageError: another suffix.
+    """The fields of a TOML (`.toml`) or JSON (`.json`) file. DataError where the file is missing, unreadable, too
+    large, or not TOML or JSON with fields; UsageError for another suffix.
     """
     where = model_file(source)
     if source.suffix not in (".toml", ".json"):
@@ -276,11 +267,7 @@ class FoundModel:
     longest: str = ""
 
     def with_length(self, sequence_length: int | None) -> "FoundModel":
-        """The model on sequences of another length, where one is given; its length is then known.
-
-        Raises:
-            UsageError: a length that it cannot have.
-        """
+        """The model on sequences of a known length, where one is given; UsageError for one that it cannot have."""
         if sequence_length is None:
             return self
         return replace(self, model=self.model.with_sequence_length(sequence_length), longest="")
@@ -301,11 +288,7 @@ class FoundModel:
         return {**values, "model_notes": list(self.all_notes)} if self.all_notes else values
 
     def require_length(self) -> "FoundModel":
-        """The same, whose length is one of training: what is searched for depends on it.
-
-        Raises:
-            UsageError: it is only known which one is the longest.
-        """
+        """The same, with a length of training; UsageError where only the longest is known."""
         if self.longest:
             raise UsageError(
                 f"{self.longest}, the longest sequence that the model serves, expected sequence_length "

@@ -57,11 +57,7 @@ USUAL_SCHEDULES: tuple[Schedule, ...] = tuple(name for name, kind in SCHEDULE_KI
 
 
 def check_schedule(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
-    """Check that a schedule exists for these numbers, each at least 1.
-
-    Raises:
-        UsageError: it does not; names the number.
-    """
+    """Check that a schedule exists for these numbers, each at least 1; else UsageError, which names the number."""
     kind, words = SCHEDULE_KINDS[schedule], f"with schedule {schedule}"
     multiple, least = kind.micro_batch_multiple or pp, kind.least_rounds * pp
     rounds = f"{least} ({kind.least_rounds} · pp)"
@@ -102,11 +98,7 @@ MAX_SIMULATED_PASSES = 1_000_000
 
 
 def check_simulated(chunks: int, micro_batches: int) -> None:
-    """Check that a simulation of a layout with these numbers takes seconds at most.
-
-    Raises:
-        UsageError: it has too many chunks, or too many passes.
-    """
+    """UsageError where a simulation of a layout would take more than seconds: too many chunks, or passes."""
     passes = micro_batches * chunks
     for name, product, found, most in (
         ("pp", "pp · virtual_stages", chunks, MAX_SIMULATED_CHUNKS),

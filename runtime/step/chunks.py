@@ -98,10 +98,8 @@ def partition(
     pipeline are spread evenly, the remainder going to the earliest chunks; 2 blocks of the first chunk and 3 of the
     last are not layers. A last chunk without layers is allowed: it still has norm, output projection and loss. Where a
     chunk would have fewer than 3 blocks, so that the last one could not hold even those, the layers alone are spread
-    evenly, the remainder going to the chunks after the first.
-
-    Raises:
-        UsageError: more chunks than layers (or than (n + 5) // 3), or fewer than one.
+    evenly, the remainder going to the chunks after the first. UsageError for more chunks than layers (or than (n + 5)
+    // 3), or fewer than one.
     """
     chunks = pp * virtual_stages
     blocks = layers + BLOCKS_BEFORE + BLOCKS_AFTER
@@ -135,11 +133,7 @@ def counts_text(counts: tuple[int, ...]) -> str:
 
 
 def layers_of_chunks(layers: int, parallelism: Parallelism) -> tuple[int, ...]:
-    """Layers of each chunk of a layout: `layer_counts` where they are given, else as `layer_split` says.
-
-    Raises:
-        UsageError: as `partition`.
-    """
+    """Layers of each chunk: `layer_counts` where given, else as `layer_split` says; errors as `partition`."""
     if parallelism.layer_counts is not None:
         return parallelism.layer_counts
     return partition(layers, parallelism.pp, parallelism.virtual_stages, parallelism.layer_split)
@@ -249,11 +243,7 @@ class Chunk:
 
 
 def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]:
-    """The chunks of a layout in the order of the model, first its first copy, then its second.
-
-    Raises:
-        UsageError: more chunks than the model's layers allow.
-    """
+    """The chunks of a layout in the order of the model, by copies; UsageError for more than its layers allow."""
     counts = layers_of_chunks(model.layers, parallelism)
     kinds = kinds_of(model)
     model_chunks = [*enumerate(zip(counts, accumulate(counts), strict=True))] * parallelism.copies

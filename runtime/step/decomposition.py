@@ -381,11 +381,7 @@ def decompose(
     bucket_entries: int,
     element_bytes: int = 2,
 ) -> Decomposition:
-    """Take a training step apart.
-
-    Raises:
-        UsageError: the model cannot be laid out so.
-    """
+    """Take a training step apart; UsageError where the model cannot be laid out so."""
     OPTIONS["bucket_entries"].check(bucket_entries)
     parallelism.check(model)
     parts = Decomposition(

@@ -74,11 +74,7 @@ class Host:
 
     @classmethod
     def of(cls, layout: Parallelism, link_bytes_per_s: float | None) -> "Host | None":
-        """The host of a layout that offloads; the link's rate is the layout's, else `link_bytes_per_s`.
-
-        Raises:
-            UsageError: a rate that is needed is not known.
-        """
+        """The host of a layout that offloads, by its own link or `link_bytes_per_s`; UsageError for an unknown rate."""
         if not (layout.offload_optimizer or layout.offload_activations):
             return None
         stated = layout.host_link_gb_per_s * _BYTES_PER_US
@@ -246,9 +242,7 @@ class DataParallel:
         return self._collective("all_gather", shard, self.shards, own, of_shard)
 
     def _buckets(self, overlaps: bool) -> tuple[int, int]:
-        """Entries of a bucket of whole parameters, and of their shards: those that overlap are cut before they are
-        sharded.
-        """
+        """Entries of a bucket of whole parameters, and of shards: overlapping ones are cut before they are sharded."""
         if overlaps:
             return self._overlapping, -(-self._overlapping // self.shards)
         return self.bucket_entries, self.bucket_entries

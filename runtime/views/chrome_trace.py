@@ -35,11 +35,8 @@ class _Process(IntEnum):
 
 
 def write_chrome_trace(estimate: Estimate, path: Path) -> None:
-    """Write the trace of an estimate's step to `path`; the same estimate gives the same bytes.
-
-    Raises:
-        UsageError: the step has too many passes to list them.
-        DataError: the file cannot be written.
+    """Write the trace of an estimate's step to `path`; the same estimate gives the same bytes. UsageError where the
+    step has too many passes to list them; DataError where the file cannot be written.
     """
     write_pieces(path, trace_lines(estimate))
 

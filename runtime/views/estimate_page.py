@@ -46,11 +46,7 @@ _TOP_OPERATORS = 15
 
 
 def write_page(estimate: Estimate, path: Path, run: Training | None = None) -> None:
-    """Write the page of an estimate to `path`, with the training that was asked for; the same gives the same bytes.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
+    """Write the page of an estimate, and of the training asked for, always the same; errors as `write_pieces`."""
     write_pieces(path, [page(estimate, run)])
 
 

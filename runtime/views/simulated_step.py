@@ -79,11 +79,8 @@ class PassCollectives:
 def simulated_step(estimate: Estimate) -> StepTimeline:
     """Every pass of the estimate's step under its schedule.
 
-    An estimate made with the closed form has no passes; its durations under its schedule are simulated, and the
-    step may come out shorter than the estimate.
-
-    Raises:
-        UsageError: the step has too many passes to list them.
+    An estimate made with the closed form has no passes; its durations under its schedule are simulated, and the step
+    may come out shorter than the estimate. UsageError where the step has too many passes to list them.
     """
     shape = values_of(estimate.parallelism, "schedule", "pp", "micro_batches", "virtual_stages")
     return step_timeline(**shape, durations=estimate.durations)

@@ -22,9 +22,7 @@ class Mixer(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Column-parallel products that share an input, or the last row-parallel product of a sum; and how many collectives
-    they have.
-    """
+    """Column-parallel products of one input, or the last row-parallel one of a sum; the number of their collectives."""
 
     names: tuple[str, ...]
     collectives: int
