@@ -26,8 +26,7 @@ from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.search import search
 from kernelcast.runtime.search.space import Space, divisors
 from kernelcast.runtime.views.chrome_trace import trace_lines
-from kernelcast.runtime.views.estimate_page import page
-from kernelcast.runtime.views.pictures import pictures
+from kernelcast.runtime.views.estimate_page import page, pictures
 from kernelcast.serve.answering import find_fabric, model_of, of_request
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.messages import known_fields

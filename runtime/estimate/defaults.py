@@ -25,8 +25,9 @@ def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
     """Devices per node of the requested fabric; None without one; UsageError of a bundle that knows several."""
     if fabric is None:
         return None
-    is_bundle = isinstance(fabric, FabricBundle)
-    return usual_gpus_per_node(fabric.bundle) if is_bundle else fabric.devices_per_node
+    if isinstance(fabric, FabricBundle):
+        return usual_gpus_per_node(fabric.bundle)
+    return fabric.devices_per_node
 
 
 def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:

@@ -64,23 +64,20 @@ class Provenance:
 def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack | None) -> Provenance:
     """Provenance of answers with one timeline, by a bundle with or without its calibration, or with a stack."""
     manifest = bundle.manifest
-    calibration = manifest.calibration
+    used = None
+    if manifest.calibration is not None:
+        instead = "" if stack is None else f"stack {stack.name}"
+        used = CalibrationUse.of(manifest.calibration, timeline=timeline, wanted=calibrated, instead=instead)
+    described: dict[str, Any] = {
+        name: tuple(one.description for one in getattr(manifest, name))
+        for name in ("compute", "fabric", "software")
+    }
     return Provenance(
         bundle=str(bundle.path),
         bundle_digest=bundle.digest,
         **values_of(manifest, "dataset_digest", "kernelcast_version", "created_at", "dtype", "statistic"),
-        **{
-            name: tuple(one.description for one in getattr(manifest, name))
-            for name in ("compute", "fabric", "software")
-        },
-        calibration=None
-        if calibration is None
-        else CalibrationUse.of(
-            calibration,
-            timeline=timeline,
-            wanted=calibrated,
-            instead="" if stack is None else f"stack {stack.name}",
-        ),
+        **described,
+        calibration=used,
         stack=stack,
     )
 

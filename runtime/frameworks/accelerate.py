@@ -108,7 +108,6 @@ class Checkpointed(Row):
     fields = ("recompute",)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """By either name."""
         on = any(FLAG.parse(key, settings[key]) for key in self.keys if key in settings)
         return Found({"recompute": "full" if on else "none"})
 
@@ -131,9 +130,7 @@ class Adapters(Row):
         tuned = settings.get(self.kind, "lora")
         is_used = tuned == "lora" if of_factory else FLAG.parse(self.used, settings.get(self.used, False))
         if not is_used:
-            notes: tuple[str, ...] = (
-                () if tuned in ("lora", "full") else (f"{self.kind} {tuned} is read as full",)
-            )
+            notes = () if tuned in ("lora", "full") else (f"{self.kind} {tuned} is read as full",)
             if self.rank[0] in settings and not (of_factory or self.used in settings or "lora_rank" in facts):
                 notes = (f"{self.rank[0]} is given without {self.used}: all weights are trained",)
             return Found({"lora_rank": 0}, notes)
@@ -160,19 +157,20 @@ class Length(Row):
     fields = ("sequence_length",)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The first of them."""
         key = next((one for one in self.keys if one in settings), None)
         return Found({} if key is None else {"sequence_length": _DEGREE.parse(key, settings[key])})
 
 
 def _parse(text: str) -> Settings:
     """Flags, with the two words of Python that argparse is given."""
-    words = {"True": True, "False": False, "true": True, "false": False}
     found = {
-        key: words.get(value, value) if isinstance(value, str) else value
+        key: _WORDS.get(value, value) if isinstance(value, str) else value
         for key, value in parse_shell(text, lists=Adapters.modules).items()
     }
     return found | ({_DPO: True} if _IS_DPO.search(text) else {})
+
+
+_WORDS = {"True": True, "False": False, "true": True, "false": False}
 
 
 def flags_of_file(text: str) -> dict[str, Any]:

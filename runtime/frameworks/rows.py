@@ -39,15 +39,18 @@ class Job:
         """
         layout = self.parallelism
         facts = asdict(self.model) | asdict(layout)
-        facts["global_batch"] = layout.samples_per_update
-        facts["devices"] = layout.world_size
-        facts["layer_counts"] = layers_of_chunks(self.model.layers, layout)
-        facts["replicas"] = layout.replicas
-        facts["zero"] = layout.zero if layout.replicas > 1 else 0
-        facts["recompute_early_stop"] = layout.recompute_early_stop and layout.recompute != "none"
-        facts["sequence_parallel"] = layout.sequence_parallel and layout.tp > 1
-        facts["tensor_overlap"] = layout.tensor_overlap if layout.tp > 1 else "none"
-        return facts | {"gpus_per_node": self.gpus_per_node, "dtype": self.dtype}
+        return facts | {
+            "global_batch": layout.samples_per_update,
+            "devices": layout.world_size,
+            "layer_counts": layers_of_chunks(self.model.layers, layout),
+            "replicas": layout.replicas,
+            "zero": layout.zero if layout.replicas > 1 else 0,
+            "recompute_early_stop": layout.recompute_early_stop and layout.recompute != "none",
+            "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
+            "tensor_overlap": layout.tensor_overlap if layout.tp > 1 else "none",
+            "gpus_per_node": self.gpus_per_node,
+            "dtype": self.dtype,
+        }
 
 
 Settings = Mapping[str, Any]
@@ -115,12 +118,10 @@ class Same(Row):
         self.key, self.name, self.default, self.usual, self.unset = key, field, default, usual, unset
 
     def write(self, facts: Facts) -> Part:
-        """The value as it is."""
         value = facts[self.name]
         return Part(NOTHING if self.only_read or value == self.usual else {self.key: value})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The value, of the field's kind."""
         value = settings.get(self.key, self.default)
         if value is None or value in self.unset:
             return Found({})
@@ -155,8 +156,7 @@ class Choice(Row):
         value = facts[self.name]
         for option in self.options:
             if option.value == value and not option.only_read:
-                settings = {**option.settings, **option.extra}
-                return Part(settings, (option.written,) if option.written else ())
+                return Part({**option.settings, **option.extra}, (option.written,) if option.written else ())
         return Part(lost=(f"{self.name} {value}",))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
@@ -164,10 +164,8 @@ class Choice(Row):
         for key in self.keys:
             allowed = [one.settings[key] for one in self.options if key in one.settings]
             if allowed and settings.get(key, False) is not False and settings[key] not in allowed:
-                expected = " or ".join(
-                    dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
-                )
-                raise UsageError(field=key, found=settings[key], expected=expected)
+                words = dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
+                raise UsageError(field=key, found=settings[key], expected=" or ".join(words))
         meant = [one for one in self.options if one.settings.items() <= settings.items()]
         if not meant:
             return Found({})
@@ -183,11 +181,9 @@ class Beyond(Row):
         self.keys, self.fields, self.options = row.keys, row.fields, row.options
 
     def write(self, facts: Facts) -> Part:
-        """The row's settings."""
         return self.row.write(facts) if facts[self.degree] > 1 else Part()
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """The row's fields."""
         return self.row.read(settings, facts) if facts[self.degree] > 1 else Found({})
 
 
@@ -198,7 +194,6 @@ class Lacks(Row):
         self.name, self.usual = name, usual
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         value = facts[self.name]
         return Part(lost=() if value == self.usual else (f"{self.name} {value}",))
 
@@ -210,7 +205,6 @@ class Lost(Row):
         self.text, self.above, self.equal = text, above, equal
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         is_lost = all(facts[name] > least for name, least in self.above.items())
         is_lost = is_lost and all(facts[name] == value for name, value in self.equal.items())
         return Part(lost=(self.text.format_map(facts),) if is_lost else ())
@@ -220,15 +214,19 @@ class RecomputedPartly(Row):
     """Recomputation of some layers or modules, for a framework that knows all layers and attention's core alone."""
 
     def write(self, facts: Facts) -> Part:
-        """Only the loss."""
         kind, layers, modules = facts["recompute"], facts["recompute_layers"], facts["recompute_modules"]
         if kind == "full" and layers:
             return Part(lost=(f"recompute_layers {layers} (all are recomputed)",))
         if kind == "full" and facts["recompute_together"] > 1:
             together = facts["recompute_together"]
             return Part(lost=(f"recompute_together {together} (each layer is recomputed alone)",))
-        usual = kind != "selective" or modules == LAYOUT["recompute_modules"].default
-        return Part(lost=() if usual else (f"recompute_modules {','.join(modules)}",))
+        return Part(lost=lost_modules(modules) if kind == "selective" else ())
+
+
+def lost_modules(modules: Sequence[str]) -> tuple[str, ...]:
+    """Modules that are recomputed, for a framework that knows attention's core alone."""
+    usual = modules == LAYOUT["recompute_modules"].default
+    return () if usual else (f"recompute_modules {','.join(modules)}",)
 
 
 class NoPadding(Row):
@@ -237,13 +235,11 @@ class NoPadding(Row):
     fields = ("vocabulary_multiple",)
 
     def write(self, facts: Facts) -> Part:
-        """Only the lost padding."""
         multiple = facts["vocabulary_multiple"] * facts["tp"]
         rest = -facts["vocabulary_size"] % multiple
         return Part(lost=(f"a vocabulary padded by {rest}",) if rest >= facts["tp"] else ())
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """None."""
         return Found({"vocabulary_multiple": 1})
 
 

@@ -57,9 +57,8 @@ class Device:
 
     def is_chip_of(self, other: "Device") -> bool:
         """Whether both are one chip at one power limit, perhaps with other memory and more of its cache."""
-        return all(
-            getattr(self, name) == getattr(other, name) for name in ("architecture", "flops_per_s", "power_w")
-        )
+        names = ("architecture", "flops_per_s", "power_w")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 @cache
@@ -99,25 +98,20 @@ def _plain(name: str) -> str:
     return _MAKERS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
-def _device(name: str, row: Mapping[str, object]) -> Device:
+def _device(name: str, row: Mapping[str, Any]) -> Device:
     # The table ships with the package; a test reads every row.
-    number: Mapping[str, float] = row  # type: ignore[assignment]
-    links: list[Mapping[str, object]] = row["links"]  # type: ignore[assignment]
-    flops: Mapping[str, float] = row["flops"]  # type: ignore[assignment]
+    links = (Link(kind=one["kind"], bytes_per_s=one["gb_per_s"] * 1e9) for one in row["links"])
     return Device(
         name=name,
-        title=str(row["title"]),
-        architecture=str(row["architecture"]),
-        memory_bytes=int(number["memory_gb"] * 2**30),
-        memory_bytes_per_s=number["memory_gb_per_s"] * 1e9,
-        cache_bytes=int(number["cache_mib"] * 2**20),
-        power_w=float(number["power_w"]),
-        source=str(row["source"]),
-        links=tuple(
-            Link(kind=str(link["kind"]), bytes_per_s=float(link["gb_per_s"]) * 1e9)  # type: ignore[arg-type]
-            for link in links
-        ),
-        flops_per_s=MappingProxyType({dtype: rate * 1e12 for dtype, rate in flops.items()}),
+        title=row["title"],
+        architecture=row["architecture"],
+        memory_bytes=int(row["memory_gb"] * 2**30),
+        memory_bytes_per_s=row["memory_gb_per_s"] * 1e9,
+        cache_bytes=int(row["cache_mib"] * 2**20),
+        power_w=float(row["power_w"]),
+        source=row["source"],
+        links=tuple(links),
+        flops_per_s=MappingProxyType({dtype: rate * 1e12 for dtype, rate in row["flops"].items()}),
     )
 
 

@@ -177,20 +177,15 @@ def _check_share(field: str, usual: float, ends: tuple[float, float]) -> None:
 _MAX_FILE_BYTES = 1 << 16
 
 
-class Efficiency(NamedTuple):
-    """Share of a rate that large messages reach: the usual one, and the range over measured fabrics."""
-
-    usual: float
-    low: float
-    high: float
-
-
 class Defaults(NamedTuple):
-    """Defaults of a kind of link for fields that a description leaves out; `source` says where they were measured."""
+    """Defaults of a kind of link for fields that a description leaves out; `source` says where they were measured.
+
+    `efficiency` is the share of a rate that large messages reach: the usual one, and the range over measured fabrics.
+    """
 
     latency_us: float
     startup_us: float
-    efficiency: Efficiency
+    efficiency: tuple[float, float, float]
     source: str
 
 
@@ -199,25 +194,20 @@ class Defaults(NamedTuple):
 _NVLINK = "all-reduce, all-gather and reduce-scatter in nodes of A100, H100, H200 and B200"
 # A step between nodes: all-gathers of H100 (nccl-tests) take 11 µs per step beyond their bytes on 10 × 1, 12 on 10 × 8.
 _RDMA = "H100 and GH200 nodes on 400 Gbit/s InfiniBand"
+_LIKE_RDMA = "not measured: as InfiniBand, with a wider range"
 DEFAULTS: Mapping[str, Defaults] = {
-    "NVSwitch": Defaults(1.2, 40, Efficiency(0.72, 0.62, 0.80), _NVLINK),
-    "NVLink mesh": Defaults(1.2, 40, Efficiency(0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
-    "xGMI mesh": Defaults(
-        1.5, 40, Efficiency(0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"
-    ),
-    "PCIe": Defaults(5, 15, Efficiency(0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
-    "InfiniBand": Defaults(2.5, 9, Efficiency(0.95, 0.85, 0.98), _RDMA),
-    "RoCE": Defaults(3, 9, Efficiency(0.92, 0.75, 0.97), "not measured: as InfiniBand, with a wider range"),
-    "Slingshot": Defaults(
-        4, 9, Efficiency(0.85, 0.60, 0.95), "not measured: as InfiniBand, with a wider range"
-    ),
-    "EFA": Defaults(8, 14, Efficiency(0.80, 0.60, 0.92), "not measured: as InfiniBand, with a wider range"),
-    "Ethernet": Defaults(
-        25, 14, Efficiency(0.70, 0.30, 0.92), "not measured: as InfiniBand, with a wider range"
-    ),
+    "NVSwitch": Defaults(1.2, 40, (0.72, 0.62, 0.80), _NVLINK),
+    "NVLink mesh": Defaults(1.2, 40, (0.74, 0.62, 0.80), "A100 nodes of 4 on Perlmutter"),
+    "xGMI mesh": Defaults(1.5, 40, (0.70, 0.50, 0.85), "not measured: as NVLink, with a wider range"),
+    "PCIe": Defaults(5, 15, (0.60, 0.37, 0.70), "A100 PCIe nodes, published by SimuMax"),
+    "InfiniBand": Defaults(2.5, 9, (0.95, 0.85, 0.98), _RDMA),
+    "RoCE": Defaults(3, 9, (0.92, 0.75, 0.97), _LIKE_RDMA),
+    "Slingshot": Defaults(4, 9, (0.85, 0.60, 0.95), _LIKE_RDMA),
+    "EFA": Defaults(8, 14, (0.80, 0.60, 0.92), _LIKE_RDMA),
+    "Ethernet": Defaults(25, 14, (0.70, 0.30, 0.92), _LIKE_RDMA),
 }
 """Latency and start-up in µs, efficiency with its range, by kind of link; between nodes the start-up is of a step."""
-IN_SWITCH = Efficiency(usual=0.60, low=0.50, high=0.64)
+IN_SWITCH = (0.60, 0.50, 0.64)
 """Share of the links' rate at which NVSwitch adds up an all-reduce (H100, H200, B200 nodes of 8)."""
 
 
@@ -259,24 +249,17 @@ def fabric_from_lines(lines: Sequence[str], *, where: str) -> Fabric:
 def fabric_from_values(values: Mapping[str, Any], *, where: str) -> Fabric:
     """A description from plain values, as in TOML; DataError where a field is missing, unknown or not allowed."""
     with error_context(where):
-        filled = {
-            name: _with_defaults(name, value)
-            if name in ("inside", "between") and isinstance(value, Mapping)
-            else value
-            for name, value in values.items()
-        }
-        return read_record(Fabric, filled)
+        tables = {name: value for name, value in values.items() if name in ("inside", "between")}
+        filled = {name: _with_defaults(name, one) for name, one in tables.items() if isinstance(one, Mapping)}
+        return read_record(Fabric, {**values, **filled})
 
 
 def fabric_lines(fabric: Fabric) -> tuple[str, ...]:
     """The description as TOML, a field per line, with dotted names."""
     found: dict[str, Any] = {}
     for name, value in fabric.to_dict().items():
-        found |= (
-            {f"{name}.{field}": one for field, one in value.items()}
-            if isinstance(value, dict)
-            else {name: value}
-        )
+        parts = value if isinstance(value, dict) else {"": value}
+        found |= {f"{name}.{field}" if field else name: one for field, one in parts.items()}
     return tuple(toml_lines(found))
 
 
@@ -303,12 +286,14 @@ def _with_defaults(level: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return found | dict(values)
 
 
-def _shares(values: Mapping[str, Any], name: str, range_name: str, usual: Efficiency) -> dict[str, Any]:
+def _shares(
+    values: Mapping[str, Any], name: str, range_name: str, usual: tuple[float, float, float]
+) -> dict[str, Any]:
     """An efficiency and its range: without a range, the default's, moved where the share lies outside of it."""
-    share = values.get(name, usual.usual)
+    share = values.get(name, usual[0])
     if type(share) not in (int, float):
         return {}
-    return {name: share, range_name: [min(usual.low, share), max(usual.high, share)]}
+    return {name: share, range_name: [min(usual[1], share), max(usual[2], share)]}
 
 
 _NVLINK_VERSION = re.compile(r"NVLink ([0-9]+)$")
@@ -353,7 +338,6 @@ def host_link(device_name: str) -> Link | None:
     Its rate is the published one in each direction. Copies reach less, and devices may share the host's memory.
     """
     found = device_named(device_name)
-    links = (
-        [link for link in found.links if link.kind.startswith("PCIe") or "C2C" in link.kind] if found else []
-    )
-    return max(links, key=lambda link: link.bytes_per_s, default=None)
+    links = found.links if found else ()
+    to_host = (link for link in links if link.kind.startswith("PCIe") or "C2C" in link.kind)
+    return max(to_host, key=lambda link: link.bytes_per_s, default=None)

@@ -36,11 +36,9 @@ class Rates(Record):
     def of(cls, device: Device, dtype: str) -> Self | None:
         """Rates of a device of the table; None if it does not compute in `dtype`."""
         flops_per_s = device.peak_flops_per_s(dtype)
-        return (
-            None
-            if flops_per_s is None
-            else cls(device=device.name, flops_per_s=flops_per_s, bytes_per_s=device.memory_bytes_per_s)
-        )
+        if flops_per_s is None:
+            return None
+        return cls(device=device.name, flops_per_s=flops_per_s, bytes_per_s=device.memory_bytes_per_s)
 
     def roofline_us(
         self, op: Operator, direction: Direction, vectors: Sequence[Sequence[float]], element_bytes: int
@@ -180,11 +178,9 @@ def limits(
     """Limits that are known of a workload; none of an unknown device and network."""
     if op.is_collective:
         return list(_of_collective(op, vector, element_bytes, device, node_bytes_per_s))
-    return (
-        []
-        if device is None
-        else list(_of_device(op, direction, vector, dtype, element_bytes, variant, device))
-    )
+    if device is None:
+        return []
+    return list(_of_device(op, direction, vector, dtype, element_bytes, variant, device))
 
 
 def _of_device(

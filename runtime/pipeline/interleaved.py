@@ -88,7 +88,7 @@ class _Shape:
     def backward_chunk(self, tick: int, stage: int) -> int:
         """The chunk of the model that a stage's backward pass of a tick works on."""
         turn = (tick - self.first_backward + stage) // self.pp % self.virtual_stages
-        return (self.virtual_stages - 1 - turn) * self.pp + stage
+        return self.chunk(turn, stage)
 
 
 class _Ticks:

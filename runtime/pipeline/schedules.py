@@ -125,9 +125,6 @@ def _folded(
         done[kind, side] += 1
         return Pass(kind, chunk, first + done[kind, side] - 1, joined)
 
-    def forward(side: int) -> Iterator[Pass]:
-        yield one(Kind.FORWARD, side)
-
     def backward(side: int, *, split: bool = False) -> Iterator[Pass]:
         yield one(Kind.BACKWARD, side, joined=not split)
         if split:
@@ -135,27 +132,21 @@ def _folded(
         else:
             yield one(Kind.WEIGHT, side)
 
-    def weight() -> Iterator[Pass]:
-        yield one(Kind.WEIGHT, late.popleft())
-
     def pair(side: int) -> Iterator[Pass]:
         yield one(Kind.FORWARD, side, joined=True)
         yield from backward(1 - side)
 
     later = stages - 1 - stage
-    for _ in range(2 * later):
-        yield from forward(0)
-    for _ in range(stage + 1):
-        yield from forward(0)
-        yield from forward(1)
+    for side in (*(0,) * 2 * later, *(0, 1) * (stage + 1)):
+        yield one(Kind.FORWARD, side)
     for _ in range(later):
         yield from backward(1, split=True)
-        yield from weight()
-        yield from forward(1)
+        yield one(Kind.WEIGHT, late.popleft())
+        yield one(Kind.FORWARD, 1)
     for index in range(micro_batches - 2 * stages + stage + 1):
         if index == 0 and not later:
             # Not together: the backward pass reads a tensor that this stage has just computed.
-            yield from forward(0)
+            yield one(Kind.FORWARD, 0)
             yield from backward(1)
         else:
             yield from pair(0)
@@ -168,10 +159,10 @@ def _folded(
         # The second half of them is split.
         yield from backward(1 - turn % 2, split=turn >= turns // 2)
     for _ in range(later):
-        yield from weight()
+        yield one(Kind.WEIGHT, late.popleft())
         yield from backward(0, split=True)
     while late:
-        yield from weight()
+        yield one(Kind.WEIGHT, late.popleft())
 
 
 def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:

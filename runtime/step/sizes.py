@@ -1,10 +1,11 @@
 """What one device holds of a model's sizes: one number each, or float64 [rows] for the devices of many layouts."""
 
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from kernelcast.runtime.dataclass import dataclass, replace
-from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, EagerKernels, LinearKind
+from kernelcast.runtime.request.fields import LAYOUT, EagerKernels, LinearKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -36,6 +37,16 @@ def padded_vocabulary(
     """Vocabulary rows after padding, v = ceil(v_raw / f) · f with f = multiple · tp (eq. 1, 2: 128)."""
     factor = multiple * tp
     return -(-vocabulary_size // factor) * factor
+
+
+def _of_layout(name: str) -> Any:
+    """A field of the layout."""
+    return property(attrgetter(f"layout.{name}"))
+
+
+def _cut(of: str, degree: str = "tp") -> Any:
+    """A size of the model on one device, where a degree cuts it."""
+    return cached_property(lambda s: getattr(s.model, of) // getattr(s.layout, degree))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,25 +116,14 @@ class Sizes:
         )
         return hash((*self._key[:-1], *model, own.layers, own.vocabulary_size))
 
-    @property
-    def tp(self) -> Number:
-        """Tensor-parallel degree."""
-        return self.layout.tp
-
-    @property
-    def cp(self) -> Number:
-        """Context-parallel degree."""
-        return self.layout.cp
-
-    @property
-    def ep(self) -> Number:
-        """Expert-parallel degree."""
-        return self.layout.ep
-
-    @property
-    def expert_tp(self) -> Number:
-        """Devices that an expert is cut into."""
-        return self.layout.expert_tp
+    tp = _of_layout("tp")
+    """Tensor-parallel degree."""
+    cp = _of_layout("cp")
+    """Context-parallel degree."""
+    ep = _of_layout("ep")
+    """Expert-parallel degree."""
+    expert_tp = _of_layout("expert_tp")
+    """Devices that an expert is cut into."""
 
     @property
     def micro_batch(self) -> Number:
@@ -135,10 +135,8 @@ class Sizes:
         """1 where norms and residuals hold a tp-th of the tokens, else 0; with a tp of 1 there is nothing to cut."""
         return self.layout.sequence_parallel * flag(self.tp > 1)
 
-    @property
-    def context_exchange(self) -> ContextExchange:
-        """How context parallelism brings queries and keys together."""
-        return self.layout.context_exchange
+    context_exchange = _of_layout("context_exchange")
+    """How context parallelism brings queries and keys together."""
 
     @cached_property
     def group(self) -> Group:
@@ -290,15 +288,10 @@ class Sizes:
         """Bytes of one micro-batch's hidden states on one device."""
         return self.element_bytes * self.local_tokens * self.hidden
 
-    @cached_property
-    def heads(self) -> Number:
-        """Query heads on one device, h/tp."""
-        return self.model.attention_heads // self.tp
-
-    @cached_property
-    def kv_heads(self) -> Number:
-        """Key-value heads on one device."""
-        return self.model.kv_heads // self.tp
+    heads = _cut("attention_heads")
+    """Query heads on one device, h/tp."""
+    kv_heads = _cut("kv_heads")
+    """Key-value heads on one device."""
 
     @cached_property
     def query_width(self) -> Number:
@@ -320,15 +313,10 @@ class Sizes:
         """Width of one device's queries, keys and values together."""
         return self.query_width + 2 * self.kv_width
 
-    @cached_property
-    def recurrent_heads(self) -> Number:
-        """Heads of Mamba-2, or value heads of a gated delta net, on one device."""
-        return self.model.recurrent_heads // self.tp
-
-    @cached_property
-    def recurrent_groups(self) -> Number:
-        """Groups of Mamba-2, or key heads of a gated delta net, on one device."""
-        return self.model.recurrent_groups // self.tp
+    recurrent_heads = _cut("recurrent_heads")
+    """Heads of Mamba-2, or value heads of a gated delta net, on one device."""
+    recurrent_groups = _cut("recurrent_groups")
+    """Groups of Mamba-2, or key heads of a gated delta net, on one device."""
 
     @cached_property
     def recurrent_width(self) -> Number:
@@ -355,25 +343,14 @@ class Sizes:
         """Products of an MLP's width that its projection up makes: gate and up, or up alone."""
         return 2 if self.is_gated else 1
 
-    @cached_property
-    def mlp_width(self) -> Number:
-        """MLP columns on one device, f/tp."""
-        return self.model.mlp_size // self.tp
-
-    @cached_property
-    def experts(self) -> Number:
-        """Routed experts on one device, E/ep."""
-        return self.model.experts // self.ep
-
-    @cached_property
-    def expert_width(self) -> Number:
-        """Columns of one routed expert on one device."""
-        return self.model.expert_width // self.expert_tp
-
-    @cached_property
-    def shared_expert_width(self) -> Number:
-        """Columns of the shared experts on one device."""
-        return self.model.shared_expert_size // self.tp
+    mlp_width = _cut("mlp_size")
+    """MLP columns on one device, f/tp."""
+    experts = _cut("experts", "ep")
+    """Routed experts on one device, E/ep."""
+    expert_width = _cut("expert_width", "expert_tp")
+    """Columns of one routed expert on one device."""
+    shared_expert_width = _cut("shared_expert_size")
+    """Columns of the shared experts on one device."""
 
     @property
     def routed_size(self) -> int:

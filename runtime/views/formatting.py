@@ -25,7 +25,8 @@ def seconds(value_s: float, *, like: float | None = None) -> str:
 
     `like` is a time whose unit is taken instead, so that times of one column or axis can be compared.
     """
-    scale_s, unit = _time_unit(value_s if like is None else like)
+    value = value_s if like is None else like
+    scale_s, unit = next((one for least_s, *one in _TIME_UNITS if value >= least_s), (1e-6, "µs"))
     return f"{_four_digits(value_s / scale_s)} {unit}"
 
 
@@ -54,14 +55,9 @@ _TIME_UNITS = (
     (120.0, 60.0, "min"),
     (1.0, 1.0, "s"),
     (1e-3, 1e-3, "ms"),
+    (0.0, 1e-6, "µs"),
 )
-
-
-def _time_unit(value_s: float) -> tuple[float, str]:
-    """Seconds of the unit that a time reads best in, and its name; two hours are the first that are not minutes."""
-    return next(
-        ((scale_s, unit) for least_s, scale_s, unit in _TIME_UNITS if value_s >= least_s), (1e-6, "µs")
-    )
+"""From how many seconds on a unit reads best, its seconds, its name; two hours are the first that are not minutes."""
 
 
 gibibytes = shown_size

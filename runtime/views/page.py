@@ -33,7 +33,10 @@ def escaped(text: str) -> Markup:
 
 def element(tag: str, *content: str, **attributes: str | float) -> Markup:
     """An element; `class_` is the attribute class, other underscores are hyphens."""
-    listed = "".join(f' {_attribute(name)}="{_value(value)}"' for name, value in attributes.items())
+    names = {"class_": "class", "viewBox": "viewBox"}
+    listed = "".join(
+        f' {names.get(name, name.replace("_", "-"))}="{_value(value)}"' for name, value in attributes.items()
+    )
     if not content and tag in _VOID:
         return Markup(f"<{tag}{listed}/>")
     return Markup(f"<{tag}{listed}>{joined(content)}</{tag}>")
@@ -52,10 +55,6 @@ def number(value: float) -> str:
     """A coordinate: two decimals, without trailing zeros."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
-
-
-def _attribute(name: str) -> str:
-    return {"class_": "class", "viewBox": "viewBox"}.get(name, name.replace("_", "-"))
 
 
 def _value(value: str | float) -> str:

@@ -13,7 +13,6 @@ from kernelcast.runtime.views.page import (
     Markup,
     drawn_stages,
     element,
-    legend,
     number,
     picture,
     raw,
@@ -243,10 +242,6 @@ def cut_marks(windows: list[Window], bottom: float) -> Iterator[Markup]:
     if len(windows) > 1:
         x = windows[1].left - _GAP / 2
         yield element("text", "⋯", x=x, y=(_TOP + bottom) / 2 + 4, class_="cut")
-
-
-def timeline_legend(estimate: Estimate) -> Markup:
-    return legend(legend_entries(estimate))
 
 
 def legend_entries(estimate: Estimate) -> list[tuple[str, str]]:
