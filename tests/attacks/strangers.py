@@ -178,7 +178,7 @@ SLOW: dict[str, tuple[int, bytes]] = {
     "catalogues": (20, b"GET /catalogue HTTP/1.1\r\nHost: k\r\n\r\n"),
     "pipelined questions": (4, b"GET /metrics HTTP/1.1\r\nHost: k\r\n\r\n" * 2_000),
 }
-"""Clients at once, and what each sends, a question that nobody asked before by default; none reads an answer."""
+"""Clients at once, and what each sends, a new question each time by default; none reads an answer."""
 
 
 def _question(sequence_length: int) -> bytes:
