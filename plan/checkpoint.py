@@ -12,10 +12,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint of a run: all bytes, bytes of the fullest device, and times in seconds.
-
-    `stall_s` is the part for which training waits; `write_s` goes on in the background; `load_s` is at a restart.
-    """
+    """A checkpoint: all bytes, the fullest device's; seconds for which training waits, in the background, to load."""
 
     mode: str
     total_bytes: int

@@ -45,10 +45,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A plan on this device. `source` describes how the seconds are estimated.
-
-    `settling_s` is the time until sustained load is reached, once for each level of processes that is measured.
-    """
+    """A plan on this device, how its seconds are estimated, and the time until sustained load is reached."""
 
     plan: str
     device: str

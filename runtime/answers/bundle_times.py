@@ -125,10 +125,7 @@ _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
 def ask_over_fabric(
     collectives: Collectives, questions: Iterable[Question], factors: Factors | None, *, with_warnings: bool
 ) -> OperatorTimes:
-    """Ask for collectives over the fabric of `collectives`.
-
-    A calibration was fitted with the bundle's own fabric: it does not change times over another one.
-    """
+    """Ask over the fabric of `collectives`; a calibration, fitted with the bundle's own, changes no other's times."""
     source = collectives.source
     factors = None if source.is_asked else factors
     measured: list[Question] = []

@@ -266,10 +266,7 @@ def carried_over(
     factors: NDArray[np.float64],
     log_half_widths: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Answers [n, 3] of one device for another: times by `factors` [n], intervals wider by the transfer's errors [n].
-
-    Both errors are independent, so half-widths of log(time) add as squares.
-    """
+    """Answers [n, 3] for another device: times by `factors` [n], half-widths of log(time) added as squares."""
     time_us, low_us, high_us = answers.T
     below, above = log_half_widths
     low = np.exp(np.hypot(np.log(time_us / low_us), below))

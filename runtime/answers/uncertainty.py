@@ -171,10 +171,7 @@ def shipped_step_errors() -> StepErrors:
 
 
 def never_compared(model: ModelConfig, layout: Parallelism, device_name: str) -> str:
-    """What no step that was compared has of this one, in words; empty where there were steps like it.
-
-    A device counts by its chip: variants of an H100 are alike, and a device without a name says nothing.
-    """
+    """How this step differs from all compared ones, in words, else ""; a device counts by its chip."""
     sources = shipped_step_errors().sources
     if layout.objective != "next_token":
         return "no step of DPO was compared"

@@ -80,10 +80,7 @@ class AnswerWarning:
 def range_warnings(
     entry: RegressorEntry, vectors: Sequence[tuple[float, ...]]
 ) -> dict[AnswerWarning, tuple[tuple[float, ...], ...]]:
-    """A warning per feature and value outside the training range and per layout never measured, as they appear.
-
-    Each with the workload vectors that it is about.
-    """
+    """A warning per feature outside its training range and per unmeasured layout, each with its workload vectors."""
     found: dict[Exceeded | tuple[float, ...], list[tuple[float, ...]]] = {}
     for vector in vectors:
         for one in exceeded(entry, vector):
@@ -317,10 +314,7 @@ def left_out_warning(operators: Sequence[str]) -> AnswerWarning:
 
 
 def operator_transfer_warning(key: Key, transfer: Transfer) -> AnswerWarning:
-    """An operator was measured on another device; its times are scaled by the peaks of both.
-
-    `log_half_width` in its values: 90 % of such transfers were within it, in log(time).
-    """
+    """An operator was measured on another device; 90 % of such transfers were within `log_half_width`, in log(time)."""
     (name, direction), origin = key, transfer.origin.device
     points = 0 if transfer.correction is None else transfer.correction.points
     how = f"corrected by {points} points" if points else "scaled by the peaks of both"

@@ -39,10 +39,7 @@ class Structure:
         return self.virtual_stages * SCHEDULE_KINDS[self.schedule].copies
 
     def per_stage(self, per_chunk: Times) -> Times:
-        """Sums over the chunks of each stage for one micro-batch, [configs, stages].
-
-        Of two copies of the model every other micro-batch runs through each.
-        """
+        """Sums over each stage's chunks for one micro-batch, [configs, stages]; copies of the model take turns."""
         by_turn = per_chunk.reshape(len(per_chunk), -1, self.pp).copy()
         if SCHEDULE_KINDS[self.schedule].is_v:
             by_turn[:, 1::2] = by_turn[:, 1::2, ::-1].copy()

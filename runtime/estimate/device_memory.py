@@ -141,9 +141,7 @@ def device_memory(
     gpu_memory_bytes: int | None,
     reserved_bytes: int | None,
 ) -> Memory:
-    """Memory in the precision of the bundle's operators. A device's size and what of it is reserved are
-    the bundle's where they are None.
-    """
+    """Memory in the precision of the bundle's operators, on its device unless size and reserved part are given."""
     known = usual_gpu_memory_bytes(bundle)
     source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
     compute = bundle.manifest.compute

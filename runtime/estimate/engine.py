@@ -67,10 +67,7 @@ class Engine:
         )
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
-        """A block of layouts in parts of one structure each.
-
-        Layouts that need what has no answer are left out.
-        """
+        """A block of layouts in parts of one structure each, without those that need what has no answer."""
         found = [
             (structure, rows, self._cuts(layouts.take(rows), structure))
             for structure, rows in structures(layouts)

@@ -125,10 +125,7 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """Calls of one operator on one stage, with the 90 % interval of one call's time.
-
-    `count` and `total_s` are per micro-batch for forward and backward components, per update for the others.
-    """
+    """Calls of an operator on a stage per micro-batch or per update, with the 90 % interval of one call's time."""
 
     stage: int
     component: Component

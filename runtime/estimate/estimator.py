@@ -122,10 +122,7 @@ class Estimator:
         return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=stack)
 
     def limited(self, most_chunks: int) -> Self:
-        """The same for layouts of at most `most_chunks` chunks; caches are shared.
-
-        `predict` then raises TooManyChunks before it computes a larger one.
-        """
+        """The same, caches shared, where `predict` raises TooManyChunks for a layout of more than `most_chunks`."""
         other = copy(self)
         other._most_chunks = most_chunks
         return other

@@ -19,10 +19,7 @@ _LEAST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingChange:
-    """Fields of a layout that fits, where they differ from one that does not; its step time and fullest device.
-
-    `more_devices`: how many it has, where they are more.
-    """
+    """Fields that differ in a layout that fits; its step time, fullest device, and devices where they are more."""
 
     fields: dict[str, Any]
     step_time_s: float

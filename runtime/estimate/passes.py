@@ -61,10 +61,7 @@ class HostShare:
     def beside_copies(
         self, layouts: Layouts, rows: Rows, layers: tuple[BlockTimes, ...]
     ) -> tuple[BlockTimes, ...]:
-        """Times of layers whose activations go to the host overlapped with the forward pass, and come back later.
-
-        Like an overlapped collective, a copy adds the time that compute does not hide, at least the exposed share.
-        """
+        """Times of layers whose activations go to the host and back: a copy adds what compute does not hide."""
         share = layouts.like.exposed_share
         host = self._host(layouts, rows) if layouts.like.offload_activations else None
         if host is None:
@@ -149,10 +146,7 @@ end."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Times of the blocks of layouts of one structure for one micro-batch, [configs] each.
-
-    `layers` are times of a layer of each kind, `kept_layers` the same without recomputation.
-    """
+    """Times of the blocks of layouts of one structure for one micro-batch, [configs] each; layers by kind."""
 
     structure: Structure
     first: BlockTimes

@@ -284,10 +284,7 @@ class Pricing:
         wanted: dict[PieceKey, Parts],
         taken_apart: dict[tuple[object, ...], Decomposition],
     ) -> dict[str, tuple[list[PieceKey], Rows]]:
-        """Keys of the distinct pieces of every kind, and the piece of each layout; unknown ones go into `wanted`.
-
-        Layouts that agree in the columns of a kind are taken apart once.
-        """
+        """Keys of the distinct pieces of every kind, and the piece of each layout; unknown ones go into `wanted`."""
         by_columns: dict[tuple[str, ...], list[Kind]] = {}
         for kind in kinds:
             by_columns.setdefault(kind.columns, []).append(kind)

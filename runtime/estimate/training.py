@@ -37,9 +37,7 @@ def training(
     sample_tokens: float | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Training:
-    """Train on `tokens` as estimated, a fraction `useful` of a sequence's; a sample has `sample_tokens` of
-    them, by default a sequence's.
-    """
+    """Train on `tokens` as estimated, a fraction `useful` of a sequence's, which a sample has unless said."""
     rate = useful * estimate.tokens_per_s
     steps = tokens / (rate * estimate.step_time_s)
     seconds = steps * estimate.step_time_s

@@ -59,10 +59,7 @@ def peak_of(bundle: Bundle) -> Peak | None:
 
 
 def peak_of_step(peak: Peak | None, parts: Decomposition) -> Peak | None:
-    """The peak that a step's utilisation refers to: with linears in 8 bit, of both types by their shares of the FLOPs.
-
-    The peak of the training's type if the device is unknown or has no 8-bit peak.
-    """
+    """The peak of a step's utilisation: with linears in 8 bit of both types by FLOPs, where the device has both."""
     share = _of_job(
         parts, lambda block: (one for one in block.passes.forward.calls if OPERATORS[one.operator].dtype)
     )

@@ -25,10 +25,7 @@ _OF_SLURM = re.compile(r"^#SBATCH\b.*\s(?:--(?:nodes|gpus|gres|ntasks)|-[NGn](?=
 
 
 def line_of(key: str, text: str) -> int | None:
-    """The line of a setting, from 1; None where it stands nowhere: a default, or what a variable holds.
-
-    Of a flag that is given twice the last one counts, as in argparse. `WORLD_SIZE` may follow from `#SBATCH` lines.
-    """
+    """The line of a setting, from 1, of a flag given twice the last; None where it stands nowhere, as a default."""
     code = _COMMENT.sub(lambda match: " " * len(match[0]), text)
     dashed = re.escape(key.lstrip("-")).replace(r"\-", "[-_]")
     flags = re.compile(rf"(?<![\w.-])(?:--)?{dashed}(?![\w.-])(?=[\s=:\"'\\])")

@@ -198,10 +198,7 @@ _OFFLOADED = tuple(name for name in get_args(OffloadModule) if name != "all")
 
 
 class Recompute(Row):
-    """What is recomputed: modules of every layer, or whole layers.
-
-    Of these perhaps only the first of every chunk ("block"), or some at once ("uniform").
-    """
+    """What is recomputed: modules of every layer, or whole layers, some ("block") or several at once ("uniform")."""
 
     granularity = "--recompute-granularity"
     activations = "--recompute-activations"

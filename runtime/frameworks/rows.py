@@ -76,10 +76,7 @@ class Found(NamedTuple):
 
 
 class Row:
-    """One row of a table: the `keys` of its settings, the `fields` that it may read, and both directions.
-
-    A row of its own kind states them on its class; by default it writes nothing, and reads nothing.
-    """
+    """One row of a table: `keys` of its settings, `fields` that it may read; by default it writes and reads nothing."""
 
     keys: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()

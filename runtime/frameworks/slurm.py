@@ -88,10 +88,7 @@ def sbatch_options(line: str) -> dict[str, str]:
 
 
 def script_variables(text: str) -> dict[str, str]:
-    """Variables that Slurm sets in a script by its `#SBATCH` lines before the first command, as far as they say them.
-
-    `WORLD_SIZE`, one process per GPU, is what launchers make of them.
-    """
+    """Variables that Slurm sets by a script's first `#SBATCH` lines, and `WORLD_SIZE` that launchers make of them."""
     options: dict[str, str] = {}
     for line in takewhile(lambda one: not one.strip() or one.startswith("#"), text.split("\n")):
         if line.startswith("#SBATCH"):

@@ -309,10 +309,7 @@ def adds_up(link: Link) -> bool:
 
 @cache
 def node_of(device_name: str, devices: int) -> Fabric | None:
-    """A node of `devices` at the full rate of the fastest links that the device table has; None where it has none.
-
-    It is a bound, not a prediction: PCIe cards may have a bridge, and links between all pairs are taken as a switch.
-    """
+    """A node at the full rate of a device's fastest links, as behind a switch: a bound; None where none are known."""
     found = device_named(device_name)
     if found is None or not found.links or devices < 2:
         return None
@@ -333,10 +330,7 @@ def node_of(device_name: str, devices: int) -> Fabric | None:
 
 
 def host_link(device_name: str) -> Link | None:
-    """The fastest link of a device to its host that the device table has: PCIe, or NVLink-C2C; None without one.
-
-    Its rate is the published one in each direction. Copies reach less, and devices may share the host's memory.
-    """
+    """The fastest published link of a device to its host, PCIe or NVLink-C2C, in each direction; None without one."""
     found = device_named(device_name)
     links = found.links if found else ()
     to_host = (link for link in links if link.kind.startswith("PCIe") or "C2C" in link.kind)

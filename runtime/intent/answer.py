@@ -36,10 +36,7 @@ _HALF, _DOUBLE = 0.5, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSensitivity(Record):
-    """Change of a step's time (0.1: 10 % longer) at half and at double the described rate between nodes.
-
-    `gbit_per_s_per_device`: the rate of a node's cards over its devices.
-    """
+    """Change of a step's time (0.1: 10 % longer) at half and at double the described rate of a device between nodes."""
 
     fabric: str
     gbit_per_s_per_device: float
@@ -50,10 +47,7 @@ class RateSensitivity(Record):
 def rate_sensitivity(
     estimator: Estimator, estimate: Estimate, *, fabric: FabricChoice | None = None
 ) -> RateSensitivity | None:
-    """Evaluate the estimate's layout at both rates; `fabric` is the one that it was asked with.
-
-    None where the layout stays in a node, or no description answered its collectives.
-    """
+    """The estimate's layout at both rates over its `fabric`; None inside a node, or where no description answered."""
     used = estimate.provenance.collectives
     source = collective_source(estimator.predictor, fabric)
     described = None if source is None else source.fabric

@@ -127,10 +127,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The fastest layout, at most `RUNNERS_UP` others, best first, and what was looked at.
-
-    All are of different kinds: they differ in a parallel degree, or in whether parameters are sharded (ZeRO-3).
-    """
+    """The fastest layout, a few others that differ in a degree or in ZeRO-3, best first, and what was looked at."""
 
     estimate: Estimate
     runners_up: tuple[RunnerUp, ...]

@@ -15,10 +15,7 @@ RANK_BY: tuple[RankBy, ...] = get_args(RankBy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """The fields of `WISHES`, None where they are not given, and prices of a device-hour.
-
-    `prices` are by hardware's name; that of "" is for all others. `rank_by` orders several hardware.
-    """
+    """The fields of `WISHES` that are given, prices of a device-hour by hardware ("": all others), and an order."""
 
     gpus: int | None = None
     tokens: int | None = None

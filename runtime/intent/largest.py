@@ -18,10 +18,7 @@ _EIGHTHS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest value of a field that fits, in steps of `step`; `request` asks for the layouts there.
-
-    `micro_batches` are the numbers of them per update that a global batch was looked for with.
-    """
+    """The largest value of a field that fits, in steps of `step`, with these micro-batches; `request` asks there."""
 
     field: str
     value: int

@@ -24,10 +24,7 @@ FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3, "zb_v": 4, "dualpip
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`).
-
-    `layers` and `live_layers` are by kind of layer; `copies` of the model are in the pipeline.
-    """
+    """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`), by kind of layer."""
 
     first: int
     last: int

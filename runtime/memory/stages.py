@@ -202,10 +202,7 @@ def memory_of(
 
 
 def _states(rows: Rows, contents: Contents, held: HeldParameters, precision: Precision) -> States:
-    """Model states of the trained parameters, and weights of the frozen ones and of a reference model.
-
-    A reference model runs before the trained one: its activations and logits are gone when that keeps its own.
-    """
+    """Model states of trained parameters, and weights of frozen ones and of a reference model, which ran before."""
     own = with_optimizer(precision, rows.layout.optimizer, rows.layout.optimizer_states)
     masters = None if contents.sizes.modules.separates_masters else as_masters(own)
     copy = int(contents.sizes.has_reference_weights)
@@ -221,10 +218,7 @@ def _states(rows: Rows, contents: Contents, held: HeldParameters, precision: Pre
 
 
 def _with_copies(weights: Floats, rows: Rows, contents: Contents, saved: float, copied: float) -> Floats:
-    """Weights with those that are cast: `saved` bytes less per entry, and `copied` more.
-
-    Copies stay from update to update; with ZeRO-3 only copies of the gathered blocks.
-    """
+    """Weights with cast ones, whose entries have `saved` bytes less and `copied` more; ZeRO-3 copies gathered blocks."""
     cast = [one.cast for one in contents.layers]
     of_stage = (
         sum(count * entries for count, entries in zip(rows.layers, cast, strict=True))
@@ -266,10 +260,7 @@ def _logits(rows: Rows, contents: Contents) -> Floats:
 
 
 def offloaded_by_layers(model: ModelConfig, layouts: Layouts, *, dtype: str) -> Floats:
-    """Bytes that a layer of each kind sends to the host for one micro-batch, of the first stage's layers.
-
-    float64 [kinds, layouts].
-    """
+    """Bytes that a layer of each kind sends to the host for a micro-batch (first stage), float64 [kinds, layouts]."""
     first = [stages_at_their_fullest(model, layouts.parallelism(row))[0] for row in range(len(layouts))]
     rows = Rows.of_loads(np.array([load.numbers for load in first], dtype=np.float64), layouts)
     contents = Contents.of(model, layouts.as_one, precision_of(dtype).element, is_cpu=False)
@@ -298,10 +289,7 @@ def _kept_in_flight(rows: Rows, layer: Kept) -> Floats:
 
 
 def _pipeline_bytes(rows: Rows, contents: Contents) -> Floats:
-    """Outputs that a stage sent and keeps, and buffers of what it receives beyond the inputs that layers keep.
-
-    Megatron-LM frees an output once it is sent (arXiv 2205.05198, appendix B).
-    """
+    """Outputs that a stage keeps after sending (not Megatron-LM, arXiv 2205.05198, appendix B), and receive buffers."""
     modules, one = contents.sizes.modules, contents.layers[0].block_input
     if modules.frees_outputs:
         return np.zeros(1)

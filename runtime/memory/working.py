@@ -138,10 +138,7 @@ which have others (`get_cublas_workspace`)."""
 def workspace_bytes(
     model: ModelConfig, layout: Parallelism, tp: Number, architecture: str, torch_bytes: int | None = None
 ) -> Number:
-    """Bytes of a device of `architecture`, "" for none that is known, which counts as Hopper; `tp` may be [rows].
-
-    `torch_bytes`: a handle's, as CUBLAS_WORKSPACE_CONFIG sets it.
-    """
+    """Bytes of a device of `architecture` ("" counts as Hopper), by a handle's `torch_bytes`; `tp` may be [rows]."""
     is_late = architecture not in _BEFORE_HOPPER
     own = _TORCH_BYTES[is_late] if torch_bytes is None else torch_bytes
     engine: Number = 0
@@ -186,10 +183,7 @@ _NODE_DEVICES = 8
 
 
 def communicator_bytes(layouts: Layouts) -> dict[str, NDArray[np.int64]]:
-    """Bytes of NCCL's buffers on a device by group, int64 [layouts]; 0 for a group of one.
-
-    Torch's allocator does not count them; torch opens a group's communicator at its first collective, and keeps it.
-    """
+    """Bytes of NCCL's buffers on a device by group, int64 [layouts], which torch's allocator does not count."""
     tp, cp, ep, expert_tp = (layouts[name] for name in ("tp", "cp", "ep", "expert_tp"))
     cut, replicas = ep * expert_tp, layouts.replicas
     sizes = {

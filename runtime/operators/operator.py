@@ -65,10 +65,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """FLOPs and elements read or written by one call, as sums of monomials in the workload features.
-
-    `least_elements` are those that any kernel has to read or write, however it is written.
-    """
+    """FLOPs and elements moved by one call, and the fewest that any kernel moves, as sums of monomials in features."""
 
     flops: tuple[Term, ...]
     elements: tuple[Term, ...]

@@ -214,10 +214,7 @@ def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int 
 
 
 def chunk_round(index: int, pp: int, virtual_stages: int) -> tuple[int, int]:
-    """Interleaved: (chunk of the stage counted from its first, micro-batch) of a stage's pass `index`.
-
-    Micro-batches go in groups of pp, every group through chunk after chunk.
-    """
+    """Interleaved: chunk of the stage and micro-batch of its pass `index`; groups of pp go chunk after chunk."""
     group, rest = divmod(index, pp * virtual_stages)
     chunk, micro_batch = divmod(rest, pp)
     return chunk, group * pp + micro_batch

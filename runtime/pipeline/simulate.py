@@ -213,10 +213,7 @@ def simulate(
 
 
 def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> int:
-    """An upper bound of the passes of one kind on a path through a schedule (`Durations.on_grid`).
-
-    Schedules evaluated in levels have at most this number of levels, each with at most one pass of a kind.
-    """
+    """An upper bound of the passes of one kind on a path, and of levels (`Durations.on_grid`)."""
     most = 6 if SCHEDULE_KINDS[schedule].is_v else virtual_stages
     return most * (micro_batches + 4 * pp)
 

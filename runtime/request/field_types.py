@@ -371,9 +371,6 @@ def table(*rows: Field) -> Mapping[str, Field]:
 
 
 def stated(kind: FieldType, help: str, default: Any = None, *, required: bool = False, **others: Any) -> Any:
-    """A field of a dataclass with its row of the table, whose name is the field's.
-
-    `required`: in Python it has to be given, even where a request has a default.
-    """
+    """A field of a dataclass with its row of the table; `required` in Python even where a request has a default."""
     own = {} if required else {"default": default}
     return field(**own, metadata={"row": Field("", kind, help, default, **others)})

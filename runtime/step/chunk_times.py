@@ -41,10 +41,7 @@ class BlockTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTimes:
-    """Times of one chunk in µs for one micro-batch, without sends.
-
-    With zero-bubble, `backward_us` is the input part and `weight_us` the rest of the backward pass.
-    """
+    """Times of a chunk in µs for a micro-batch, without sends; with zero-bubble backward passes are cut in two."""
 
     forward_us: Times
     backward_us: Times

@@ -195,10 +195,7 @@ def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tupl
 
 
 def _level(layers: int, inner: int, ends: Floats) -> Floats:
-    """What every chunk takes where layers can be cut, float64 [rows]; an end that takes longer alone has no layers.
-
-    Where both ends take longer, they are above this level too, whatever the other chunks take.
-    """
+    """What every chunk takes where layers can be cut, float64 [rows]; ends that take longer alone have no layers."""
     a, z = ends
     both = (layers + a + z) / (inner + 2)
     only_a, only_z = (layers + a) / (inner + 1), (layers + z) / (inner + 1)

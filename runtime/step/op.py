@@ -89,10 +89,7 @@ def flag(condition: Any) -> Number:
 
 
 class Matrix(NamedTuple):
-    """The weight of a linear on one device: `k` × `n` entries, `times` of them (one per local expert).
-
-    `columns` are the widths of the linears that it is in PyTorch's own models; empty for one.
-    """
+    """A linear's weight on one device: k × n, `times` over for local experts, by `columns` of PyTorch's own linears."""
 
     kind: LinearKind
     k: Number

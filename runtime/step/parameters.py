@@ -97,10 +97,7 @@ class PartParameters(NamedTuple):
 
 
 def total_parameters(model: ModelConfig) -> int:
-    """Parameters of the whole model as published ones are counted: the tokenizer's vocabulary, nothing padded.
-
-    Layers that predict further tokens are not among them.
-    """
+    """Parameters of the whole model as published: no padding, no layers that predict further tokens."""
     return _total(model, lambda held: held.total)
 
 

@@ -34,9 +34,7 @@ def _listed(ops: Iterable[Op]) -> Iterator[tuple[Op, tuple[Number, ...], tuple[N
 
 
 def saved_by_operator(s: Sizes, ops: Iterable[Op]) -> Iterator[Number]:
-    """Bytes that each op leaves for the backward pass where operators are on torchtitan's list: every second product,
-    attention, sums that are scattered.
-    """
+    """Bytes that each op leaves by torchtitan's list: every second product, attention, scattered sums."""
     for one, saved, _ in _listed(ops):
         kept: Number = 0
         if saved and one.call is not None:

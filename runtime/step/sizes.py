@@ -69,10 +69,7 @@ class Sizes:
 
     @classmethod
     def alone(cls, model: ModelConfig, *, kind: LayerKind = DENSE, **fields: Any) -> "Sizes":
-        """Sizes by the fields of a layout that a layer depends on, those not given have their defaults.
-
-        Fields are not checked: a layer can be described for sizes that no layout has.
-        """
+        """Sizes by fields of a layout, unchecked, by default as usual: a layer can have sizes that no layout has."""
         return cls(model=model, kind=kind, layout=Parallelism.unchecked(**fields))
 
     def of_kind(self, kind: LayerKind) -> "Sizes":

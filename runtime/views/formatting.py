@@ -21,10 +21,7 @@ _PREFIXES = (
 
 
 def seconds(value_s: float, *, like: float | None = None) -> str:
-    """A time in the unit that reads best, with four digits: `1.234 s`, `12.34 ms`, `5.600 µs`, `3.500 h`, `2.000 days`.
-
-    `like` is a time whose unit is taken instead, so that times of one column or axis can be compared.
-    """
+    """A time in the unit that reads best (or that of `like`), with four digits: `1.234 s`, `5.600 µs`, `2.000 days`."""
     value = value_s if like is None else like
     scale_s, unit = next((one for least_s, *one in _TIME_UNITS if value >= least_s), (1e-6, "µs"))
     return f"{_four_digits(value_s / scale_s)} {unit}"

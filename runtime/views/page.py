@@ -67,10 +67,7 @@ def asset_text(name: str) -> str:
 
 
 def document(title: str, *body: str, sorts: bool = False) -> str:
-    """A whole HTML file that loads nothing from elsewhere.
-
-    Its policy forbids scripts, but for the one that sorts tables of class "sortable", where `sorts`.
-    """
+    """An HTML file that loads nothing and forbids scripts, but the one that sorts tables of class "sortable"."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     if sorts:
         script = asset_text("sort.js")

@@ -44,10 +44,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassCollectives:
-    """Expert and context-parallel collectives inside passes, which overlap with no compute.
-
-    `times_us` are the times in one pass of one chunk by stage, kind of pass and style: means over a stage's chunks.
-    """
+    """Exposed expert and context-parallel µs in a pass, by stage, kind and style: means over the stage's chunks."""
 
     times_us: Mapping[tuple[int, Kind, str], float]
 

@@ -58,10 +58,7 @@ class Window:
 
 
 def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> tuple[Markup, list[str]]:
-    """Draw a step, with notes on what is left out.
-
-    Long steps are cut in the middle; with more than 96 stages, the first and last 48 are drawn.
-    """
+    """Draw a step, long ones cut in the middle, at most 96 stages, with notes on what is left out."""
     windows = drawn_windows(estimate, timeline)
     stages, height = drawn_stages(timeline.stages)
     notes = []

@@ -56,10 +56,7 @@ def enter_region(
 def leave_region(
     s: Sizes, name: str, forward: Products, backward: Products, *, in_pieces: bool = True, **others: Any
 ) -> Ops:
-    """Collectives of row-parallel products: their output is summed, and scattered with sequence parallelism.
-
-    The gradient of the output is gathered then.
-    """
+    """Collectives of row-parallel products: output summed or scattered, its gradient then gathered."""
     of_output, width = f"gather_{name}_gradient", _gathered_width(s, name)
     is_cut = in_pieces and s.layout.tensor_overlap == "products"
     pieces = Overlap(forward.names, in_pieces=True) if is_cut else None
