@@ -218,7 +218,7 @@ def _states(rows: Rows, contents: Contents, held: HeldParameters, precision: Pre
 
 
 def _with_copies(weights: Floats, rows: Rows, contents: Contents, saved: float, copied: float) -> Floats:
-    """Weights with cast ones, whose entries have `saved` bytes less and `copied` more; ZeRO-3 copies gathered blocks."""
+    """Weights with cast ones, entries having `saved` bytes less and `copied` more; ZeRO-3 copies gathered blocks."""
     cast = [one.cast for one in contents.layers]
     of_stage = (
         sum(count * entries for count, entries in zip(rows.layers, cast, strict=True))
