@@ -189,7 +189,7 @@ def _without_comments(sql: object) -> str | None:
 
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 OLDEST_VERSION = 4
 
 Upgrade = Callable[[sqlite3.Connection], None]
@@ -222,6 +222,7 @@ MIGRATIONS: Mapping[int, Upgrade] = {
     7: _new_tables("failure_log", "step_times"),
     8: _matched_ranks,
     9: _new_tables("merge", "merged_row"),
+    10: _new_tables("lost_collective"),
 }
 """Migrations by the version that they produce."""
 
@@ -231,6 +232,7 @@ FROZEN: Mapping[int, str] = {
     6: "36f01e231c59ad4c3cd0b68fd9f3f79f",
     7: "d2bd9694daf6ee08148dc13ea65845a6",
     8: "e26d51fe8c5d389d298f303a5e8cd1ff",
+    9: "b7be336882225f9ba516385c08ccb24b",
 }
 """Digests of the tables and indexes of older versions (`schema_digest`): they are compared before anything is read."""
 
