@@ -118,10 +118,8 @@ class Expected:
 
 
 def expected(run: Run) -> Expected:
-    """The closed form: exact for exponential failures without a walltime limit; jobs are counted as a fraction.
-
-    The last interval, shorter or not, ends in a checkpoint as all others. UsageError where the run makes no progress
-    (`Run.check`).
+    """The closed form: exact for exponential failures without a walltime limit; jobs are counted as a fraction, and
+    every interval ends in a checkpoint. UsageError where the run makes no progress (`Run.check`).
     """
     run.check()
     rate = run.failures_per_s

@@ -78,10 +78,8 @@ def preview(
     points_each: int = 0,
     hardware: Bundle | None = None,
 ) -> Preview:
-    """The points that `collect compute` with the same arguments would measure, at every level of `processes`.
-
-    With a `prior`, `points_each` points of every operator (by_prior.py) instead of the plan's. With `hardware`, on that
-    device and in the element type of its operators. Errors as `collect compute` would.
+    """The points that `collect compute` with the same arguments would measure, at every level of `processes`: with a
+    `prior`, `points_each` of every operator; with `hardware`, on that device and in its type.
     """
     target = None if hardware is None else HardwareTimes(hardware)
     if target is not None:

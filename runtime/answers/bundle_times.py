@@ -32,12 +32,9 @@ _US_PER_S = 1e6
 
 
 def cap_by_device(bundle: Bundle, found: OperatorTimes, power_limit_w: float = 0.0) -> None:
-    """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
-
-    Sustained FLOP/s were measured elsewhere: times that this device itself took under sustained load stay as they are,
-    unless the step's devices have another power limit. That lowers the clock of every operator that computing limits,
-    not only of those that draw more: it is kept as a mean over many operators. The answer of a substitute takes at
-    least the launches of the operator's own kernels.
+    """Raise answers to what the device allows, where it is known: its peaks, and its sustained FLOP/s, measured
+    elsewhere. Times that this device itself took under sustained load stay, unless the step's devices have another
+    power limit, which lowers the clock of every operator that computing limits.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
     trained_in = bundle.manifest.dtype
@@ -242,11 +239,9 @@ def _all(sizes: dict[float, list[Question]]) -> list[Question]:
 
 
 class BundleTimes:
-    """Answers questions with the predicted times and `draws` random ones.
-
-    `problems` lists the questions that the bundle cannot answer. `asked` holds all answers with their warnings if
-    `with_warnings` is set. `collectives` answers for the fabric, if one is known; `kernel` is the kernel of fused
-    attention, if it differs from the measured one; `power_limit_w` the devices', if it is not their usual one.
+    """Answers questions with the predicted times and `draws` random ones; `problems` are those it cannot answer.
+    `asked` holds all answers with their warnings if `with_warnings` is set; `kernel` and `power_limit_w` where they are
+    not the usual ones.
     """
 
     def __init__(

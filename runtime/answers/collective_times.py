@@ -41,10 +41,9 @@ TWO_LEVEL_SPREAD = Spread(low=1.2, high=2.0)
 
 
 class CollectiveSource:
-    """Answers collectives over one fabric. Safe to use from several threads.
-
-    `predictor` has regressors of measured layouts, `fabric` is a description; at least one of them is not None.
-    `is_asked`: the fabric was named in the question, and is not the bundle's own.
+    """Answers collectives over one fabric; safe to use from several threads. `predictor` has regressors of measured
+    layouts, `fabric` is a description, one may be None. `is_asked`: the question named another fabric than the
+    bundle's.
     """
 
     def __init__(
@@ -191,10 +190,8 @@ _MOST_SOURCES = 64
 
 
 def collective_source(predictor: Predictor, asked: FabricChoice | None) -> CollectiveSource | None:
-    """What answers the collectives of `predictor`'s bundle: the fabric that is `asked`, else a description in it.
-
-    None where neither is known: then the bundle's regressors answer as they are. DataError where a description in a
-    bundle is damaged.
+    """What answers the collectives: the fabric that is `asked`, else a description in the `predictor`'s bundle; None
+    where its regressors do. DataError where a bundle's description is damaged.
     """
     root = predictor.at(1)
     known: dict[FabricChoice | None, CollectiveSource] = root.collective_sources

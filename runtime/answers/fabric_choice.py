@@ -34,10 +34,8 @@ FabricChoice: TypeAlias = Fabric | FabricBundle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricUse:
-    """The fabric that answered an estimate's collectives, in an estimate's provenance.
-
-    `kind` is "described" or "measured"; `digest` that of the bundle, empty for a description. `source` says where a
-    description's numbers come from.
+    """The fabric that answered an estimate's collectives: `kind` is "described", with the `source` of its numbers, or
+    "measured", with the `digest` of its bundle.
     """
 
     name: str

@@ -42,12 +42,9 @@ Answer = tuple[float, float, float]
 
 
 class Predictor:
-    """Answers how long operators take. Safe to use from several threads; holds no open files.
-
-    Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
-    `high_us`, float32 [N, 1] in microseconds; further outputs are ignored. About `remembered` answers are cached, over
-    all regressors. Answers are uncorrected: the caller multiplies them by `factors_for` its timeline, which come from
-    `stack`, else from the bundle's calibration unless `calibrated` is False.
+    """Answers how long operators take; safe to use from several threads, holds no open files. A model's input is
+    `workload`, float32 [N, features], its outputs `time_us`, `low_us`, `high_us`, float32 [N, 1]. Answers are cached
+    and uncorrected: `factors_for` a timeline come from `stack`, else from the bundle's calibration.
     """
 
     def __init__(
@@ -94,12 +91,9 @@ class Predictor:
         return other
 
     def answers(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
-        """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features].
-
-        The regressor is run at most once, and only for what it was not asked before. UsageError where `vectors` has
-        another shape, or values that are not finite; DataError where the bundle has no such regressor, its model cannot
-        be run or breaks the contract, or it answers times that make no sense: next to nothing, above 100 years, or
-        outside their interval.
+        """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features], in one run
+        of the model. UsageError where `vectors` has another shape or is not finite; DataError where no regressor
+        answers, or one answers times that make no sense.
         """
         entry = self._entry(operator, direction)
         array = np.asarray(vectors, dtype=np.float64)

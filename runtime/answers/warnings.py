@@ -48,12 +48,9 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerWarning:
-    """One reason to trust some answers less.
-
-    `str` of it is a sentence, `brief` a clause for a line about several warnings. Of the warnings about one `topic`,
-    the most severe (`severity`) is shown. `values` are the plain fields of the JSON form between cause and message.
-    `is_assumption`: other work than the operator's was measured; `is_part`: only the sum of its passes was measured,
-    which matters where a schedule splits it.
+    """One reason to trust some answers less, a sentence as text; `brief` is a clause. Of one `topic`, the most severe
+    is shown. `values` are plain fields of the JSON form. `is_assumption`: other work was measured; `is_part`: only the
+    sum of its passes was, which matters where a schedule splits it.
     """
 
     cause: Cause

@@ -47,10 +47,8 @@ _LOG_STEP = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedStep:
-    """A step of `model` on `cluster`, which is known from `cluster_source`; `over` answers the collectives.
-
-    `processes` compute at once on the fullest node. `times` makes what answers questions, `engine_of` an engine that
-    asks it.
+    """A step of `model` on `cluster`; `over` answers the collectives, `processes` compute at once on the fullest node,
+    `times` makes what answers questions, `engine_of` an engine that asks it.
     """
 
     model: ModelConfig

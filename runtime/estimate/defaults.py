@@ -31,10 +31,8 @@ def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
 
 
 def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
-    """Memory of the smallest measured GPU; None if no size is known. A CPU has the memory of the whole machine.
-
-    The size is the one that the driver reported, at most that of the device table: some names and files count the
-    memory of a CPU too (`GH200 120GB`).
+    """Memory of the smallest measured GPU as its driver reported it, at most the device table's (names may count the
+    memory of a CPU too); None if no size is known.
     """
     sizes = (_own_memory_bytes(one) for one in bundle.manifest.compute if one.kind != "cpu")
     return min((size for size in sizes if size), default=None)

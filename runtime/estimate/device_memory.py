@@ -65,11 +65,9 @@ def memory_spread(has_experts: bool) -> MemorySpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory needed per device of each stage, and the memory of a device (None if unknown).
-
-    `source` is where the size comes from: "asked", "bundle", or "unknown". Training cannot use `reserved_bytes` of it,
-    nor what NCCL's `communicators` take, by group.
-    `spread` is how far measured memory lies from predicted. `options` are what `stage_memory` was asked with.
+    """Memory needed per device of each stage, and a device's, None if unknown, from `source` ("asked", "bundle",
+    "unknown"). Training cannot use `reserved_bytes` and what NCCL's `communicators` take, by group. `spread` is how far
+    measured memory lies from predicted.
     """
 
     stages: tuple[StageMemory, ...]

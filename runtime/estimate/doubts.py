@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the times come from: the bundle, and the hardware and software that were measured, readable.
-
-    `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
-    are the bundle's own and nothing describes them. `data` says whose measurements answered, where that is stated.
-    `stack` is None where none was asked for.
+    """Where the times come from: the bundle, the measured hardware and software, readable. None: no `calibration` in
+    the bundle, no `stack` asked for, `collectives` the bundle's own and not described.
     """
 
     bundle: str
@@ -127,10 +124,8 @@ _IN_WORDS: Mapping[Cause, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """All warnings of one cause, summarised in one sentence.
-
-    `share` is the time of the concerned calls over that of all operators, summed over the stages; None of what is
-    left out of the sum. `has_influence` says whether it is worth a reader's time.
+    """All warnings of one cause in one sentence. `share` is the concerned calls' of all operators' time, summed over
+    stages; None of what is left out. `has_influence`: worth a reader's time.
     """
 
     cause: Cause

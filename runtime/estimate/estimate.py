@@ -88,10 +88,8 @@ class Components:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
-    """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update.
-
-    `update_ops_s` are the ops between the reduction of gradients and the gather of parameters, by name: clipping,
-    optimizer, zeroing of gradients, casts of weights, and what is the "host"'s.
+    """One stage, per device: forward and backward of one micro-batch with its sends; the rest of one update.
+    `update_ops_s` are the ops between the reduction of gradients and the gather of parameters, by name.
     """
 
     index: int

@@ -73,11 +73,9 @@ class TooManyChunks(UsageError):
 
 
 class Estimator:
-    """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open.
-
-    It caches estimates and answers of regressors, up to `remembered_bytes` each. A bundle's calibration is applied to
-    questions with the timeline that it was fitted for, unless `calibrated` is False. A `stack` takes its place
-    (docs/stacks.md); the exposed share comes from the layout (`Stack.fill`).
+    """Predicts training steps from one bundle; safe to use from several threads, keeps no file open. Caches take up to
+    `remembered_bytes` each. A `stack` (docs/stacks.md) takes the place of the bundle's calibration, which `calibrated`
+    can switch off.
     """
 
     def __init__(

@@ -103,12 +103,9 @@ def update_overlap(
     buckets: Times,
     exposed_share: float,
 ) -> Overlap:
-    """Effect of the update's collectives on the passes that they overlap (docs/timeline.md).
-
-    `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks],
-    and so are both of `links_us`, how long these passes use the same links for their own collectives. `gradients_us`
-    and `gather_us`, None where they overlap with nothing, and `buckets` are [configs, stages]. The chunks of a stage
-    share its collectives evenly.
+    """Effect of the update's collectives on the passes that they overlap (docs/timeline.md). Times of passes and of
+    `links_us`, in which these use the same links themselves, [configs, chunks]; `gradients_us`, `gather_us` (None where
+    they overlap with nothing) and `buckets` [configs, stages].
     """
     of_chunk, nothing = structure.per_chunk(buckets), np.zeros_like(forward_us)
 

@@ -42,10 +42,8 @@ class SpreadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpread:
-    """Quantiles of a step over its median, for one number of devices.
-
-    `p99_range` are the 5th and 95th percentile over publishers; `start_s` with its range are seconds from the start of
-    the process to the first step. `publishers` counts those with single steps.
+    """Quantiles of a step over its median, for one number of devices; `p99_range` are the 5th and 95th percentile over
+    `publishers`; `start_s` with its range are seconds to the first step.
     """
 
     p90: float

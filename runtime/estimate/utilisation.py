@@ -45,10 +45,8 @@ def hardware_flops(parts: Decomposition) -> float:
 
 
 def peak_of(bundle: Bundle) -> Peak | None:
-    """The peak of the devices that a bundle was measured on, in its element type.
-
-    A CPU's peak is measured. None where a device is unknown or does not compute in that type, or where devices of
-    several rates were measured.
+    """The peak of the measured devices in the bundle's element type, a CPU's as measured; None where a device is
+    unknown or lacks that type, or where devices of several rates were measured.
     """
     manifest = bundle.manifest
     measured = {peak.device: peak for peak in manifest.peaks if peak.dtype == manifest.dtype}

@@ -130,7 +130,9 @@ class Adapters(Row):
         tuned = settings.get(self.kind, "lora")
         is_used = tuned == "lora" if of_factory else FLAG.parse(self.used, settings.get(self.used, False))
         if not is_used:
-            notes = () if tuned in ("lora", "full") else (f"{self.kind} {tuned} is read as full",)
+            notes: tuple[str, ...] = (
+                () if tuned in ("lora", "full") else (f"{self.kind} {tuned} is read as full",)
+            )
             if self.rank[0] in settings and not (of_factory or self.used in settings or "lora_rank" in facts):
                 notes = (f"{self.rank[0]} is given without {self.used}: all weights are trained",)
             return Found({"lora_rank": 0}, notes)

@@ -184,11 +184,9 @@ class LayoutFile:
             return ModelConfig.from_document(fields, where="its model", name="model")
 
     def request(self, model: ModelConfig, given: Mapping[str, Any], devices: int | None = None) -> Request:
-        """Fields of a prediction of `model`: the file's, overridden by `given`.
-
-        With another tp or pp the devices that the file names stay, with another dp or micro-batch the global batch.
-        `devices` are the job's, where given. UsageError where a setting is wrong, they contradict each other, or the
-        file cannot tell dp.
+        """Fields of a prediction of `model`: the file's, overridden by `given`; devices stay under another tp or pp,
+        the global batch under another dp or micro-batch. `devices` are the job's. UsageError where settings are wrong
+        or contradict each other.
         """
         asked = dict(given) if devices is None else {**given, "devices": devices}
         with error_context(self.where):
@@ -236,10 +234,8 @@ class LayoutFile:
 
 
 def read_layout_text(text: str, where: str, open_file: Callable[[str], str] | None = None) -> LayoutFile:
-    """The settings in a text: flags of Megatron-LM, TOML of torchtitan, JSON of DeepSpeed, YAML of NeMo and the like.
-
-    `open_file` gives the text of a file that a script names; without one such files are not read. DataError where it is
-    not of its form, or says nothing about a layout.
+    """The settings in a text: flags of Megatron-LM, TOML of torchtitan, JSON of DeepSpeed, YAML of NeMo and the like;
+    `open_file` gives a file that a script names. DataError where it is not of its form, or says nothing about a layout.
     """
     readers = (ACCELERATE, *reversed([*FRAMEWORKS.values()]))
     framework = next(one for one in readers if one.is_form_of(text))

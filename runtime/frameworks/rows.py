@@ -96,10 +96,8 @@ class Row:
 
 
 class Same(Row):
-    """A number or text under another name. Absent, it has the framework's `default`, or is unknown.
-
-    `usual`: not written where it has this value. `unset`: values that mean that it is not set. `only_read`: another key
-    of a field that is written under its own.
+    """A number or text under another name, `default` if absent. Not written where it is `usual`; `unset` values mean
+    that it is not set; `only_read`: another key of a field that is written under its own.
     """
 
     def __init__(

@@ -44,11 +44,8 @@ _MOST = 10_000_000
 
 
 def slurm_allocation(options: Mapping[str, str]) -> Allocation:
-    """Nodes and GPUs that Slurm gives a job with these options, by their long names without dashes.
-
-    Values come from the command line or from the plugins (where `1-0` nodes and negative numbers mean
-    "not given"). Unknown is what Slurm decides later (a range of nodes, nodes for a number of tasks) and options that
-    cannot be read.
+    """Nodes and GPUs that Slurm gives a job with these options (long names without dashes), from a command line or the
+    plugins. Unknown is what Slurm decides later, and options that cannot be read.
     """
     per_node = _gpus(options.get("gpus-per-node", ""))
     if per_node is None:

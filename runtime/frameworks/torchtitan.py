@@ -36,10 +36,8 @@ _DDP_BUCKET = 100 * 2**20 // 4
 
 
 class DataParallel(Row):
-    """Replicated ranks are ZeRO 0, sharded ones 3, or 2 where parameters stay whole from forward to backward.
-
-    Both together are hybrid sharding (HSDP): replicas of groups that shard. Ranks that are only replicated are DDP,
-    whose buckets overlap.
+    """Replicated ranks are ZeRO 0 (alone: DDP, whose buckets overlap), sharded ones 3, or 2 where parameters stay whole
+    from forward to backward; both together are hybrid sharding (HSDP).
     """
 
     replicate = "parallelism.data_parallel_replicate_degree"

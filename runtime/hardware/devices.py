@@ -29,10 +29,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Peaks of one device. `flops_per_s` by element type, dense; `memory_bytes_per_s` of its own memory.
-
-    `links` inside a node, the fastest first; `cache_bytes` of the last-level cache; `source` says who published it.
-    Devices of one `architecture` run the same kernels.
+    """Peaks of one device as `source` published them: `flops_per_s` by element type, dense; `links` inside a node, the
+    fastest first; `cache_bytes` of the last level. Devices of one `architecture` run the same kernels.
     """
 
     name: str
@@ -127,11 +125,8 @@ ELEMENT_BYTES: Mapping[str, int] = {
 
 
 class Load(StrEnum):
-    """Load around a measurement.
-
-    BURST: some repetitions on a device that is otherwise idle, within the power and heat that it may use for a moment.
-    SUSTAINED: the device has been busy for seconds, and is between the repetitions (on a CPU: all its cores are).
-    NOT_STATED counts as a burst where one of the two has to be chosen: that is how operators are usually measured.
+    """Load around a measurement. BURST: some repetitions on an idle device, as operators are usually measured;
+    NOT_STATED counts as that. SUSTAINED: the device has been busy for seconds (of a CPU: all its cores).
     """
 
     NOT_STATED = ""

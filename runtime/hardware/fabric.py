@@ -44,11 +44,9 @@ def _fits(text: str, longest: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside(Record):
-    """Links inside a node: `gb_per_s` of a device in each direction, over all its links together.
-
-    `latency_us` of one step of an algorithm; `startup_us` that a large message needs to reach its rate. `efficiency` is
-    the share of the rate that large messages usually reach, `efficiency_range` the lowest and highest of measured
-    fabrics. With `in_switch_reduction` the switch itself adds up an all-reduce, at `in_switch_efficiency` of the rate.
+    """Links inside a node: `gb_per_s` of a device in each direction over all links, `latency_us` of a step,
+    `startup_us` of a large message. `efficiency` is the usual share of the rate, `efficiency_range` of measured
+    fabrics. With `in_switch_reduction` the switch adds up an all-reduce, at `in_switch_efficiency`.
     """
 
     OPTIONAL: ClassVar[tuple[str, ...]] = ("in_switch_efficiency", "in_switch_range")
@@ -96,11 +94,8 @@ class Inside(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between(Record):
-    """Network cards of a node: `cards` with `gbit_per_s` each in each direction.
-
-    Latency and efficiency as inside; a large message takes `startup_us` in every step of an algorithm. With
-    `in_network_reduction`, switches add up all-reduces (SHARP); it only lowers the bound that nothing can be faster
-    than.
+    """Network cards of a node: `cards` with `gbit_per_s` each in each direction; latency, start-up and efficiency as
+    inside. With `in_network_reduction`, switches add up all-reduces (SHARP), which only lowers the bound.
     """
 
     kind: Annotated[str, one_of(BETWEEN_KINDS)]

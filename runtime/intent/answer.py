@@ -79,11 +79,9 @@ def _scaled(fabric: Fabric, factor: float) -> Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntentAnswer:
-    """An estimate; `best` where its layout was searched, and what was wished for. None is what was not.
-    `counts_samples` where training was asked for in samples.
-
-    `changes` would make a layout that was not searched fit, where it does not. `framework` is the training framework
-    assumed; without one, `by_framework` are the seconds of the same step by the frameworks whose stack ships.
+    """An estimate; `best` where its layout was searched, else `changes` that make it fit; and what was wished for, None
+    where nothing was. `framework` is the one assumed; without one, `by_framework` are seconds of the step by those
+    whose stack ships.
     """
 
     estimate: Estimate

@@ -64,10 +64,8 @@ class OpenRequest:
 def read_open_request(
     values: Mapping[str, Any], *, model: ModelConfig, estimator: Estimator, fabric: FabricChoice | None = None
 ) -> OpenRequest:
-    """The request of `values` by field name, with `gpus` (one number) and `global_batch`.
-
-    Fields of the layout that are given are fixed; of the others every value is allowed, as in a search. UsageError
-    where a field is missing or wrong, or what is given contradicts itself.
+    """The request of `values` by field name, with `gpus` (one number) and `global_batch`; layout fields that are not
+    given are open, as in a search. UsageError where a field is missing, wrong or contradicted.
     """
     check_open_request(values)
     limits = {name: (values[name],) for name in LIMITS if name in values}

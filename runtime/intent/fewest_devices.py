@@ -42,10 +42,8 @@ class InTime(Question):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
-    """What a step may take, and the layouts on the fewest evaluated devices that take no longer.
-
-    By the median of a step, and by its 95th percentile (None where no evaluated size makes it). `evaluated` are the
-    numbers of devices that were searched, rising.
+    """What a step may take, and the layouts on the fewest `evaluated` devices that take no longer, by the median of a
+    step and by its 95th percentile (None where no size makes it).
     """
 
     step_time_s: float

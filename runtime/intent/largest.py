@@ -34,10 +34,8 @@ class Largest:
 
 
 def largest_global_batch(request: OpenRequest, *, micro_batches: int, micro_batch: int | None) -> Largest:
-    """The largest global batch of `micro_batches` per update: more of them need no more memory, and have no limit.
-
-    Every multiple of dp · micro_batches is looked at, for every dp, as a larger micro-batch never needs less memory;
-    `micro_batch` fixes it. UsageError where the memory of the devices is not known; DataError where nothing fits.
+    """The largest global batch of `micro_batches` per update, over every dp; `micro_batch` fixes that. UsageError where
+    the memory of the devices is not known; DataError where nothing fits.
     """
     _require_memory(request)
     fitting = _Fitting()

@@ -174,10 +174,8 @@ class LossContents(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The parts of all stages: a layer of each kind, both ends, and their parameters.
-
-    `embedding` are bytes kept by the first end; `tokens` counts tokens of a micro-batch; `gathered` are the bytes of
-    its activations where sequence parallelism gathers them.
+    """The parts of all stages, with their parameters: a layer of each kind and both ends. `embedding` are bytes kept by
+    the first end; `gathered` bytes of activations of `tokens` where sequence parallelism gathers them.
     """
 
     sizes: Sizes

@@ -32,10 +32,8 @@ _FOOTPRINT_BYTES = {"MB": 1 << 20, "GB": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Memory of the fullest device of a snapshot (of a log the fullest rank): allocated at its end, at most in the
-    history that it recorded (as allocated, where it has none), and reserved; None where a log has no such line.
-
-    `theoretical` are the parts of Megatron's own formula, by its names.
+    """Memory of the fullest device of a snapshot, of a log the fullest rank: allocated at the end, at most, and
+    reserved; None where a log has no such line. `theoretical` are the parts of Megatron's own formula.
     """
 
     device: int | None = None

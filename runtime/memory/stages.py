@@ -68,10 +68,8 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """The parts of `StageMemory` as arrays, float64 [rows], and the parameters on a device.
-
-    `in_use` are the parts of `working`: its fullest moment (the largest of `Working.moments`), buffers, whole blocks
-    that ZeRO gathers, activations on their way from and to the host.
+    """The parts of `StageMemory` as arrays, float64 [rows], and the parameters on a device. `in_use` are the parts of
+    `working`: its fullest moment, buffers, blocks that ZeRO gathers, activations on their way to the host.
     """
 
     parameters: Number
@@ -145,12 +143,9 @@ def bytes_of_loads(
     workspace: int | None = None,
     only: str = "",
 ) -> Bytes:
-    """The bytes of loads of a layout's stages, a row each.
-
-    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. On a CPU torch keeps more of
-    some operators. Of a GPU's `architecture` (as in devices.toml) depend workspaces and 8-bit copies; `workspace` is
-    that of a cuBLAS handle, where CUBLAS_WORKSPACE_CONFIG sets it. With `only`, model states, activations and logits
-    are the share of the ops of that name.
+    """The bytes of loads of a layout's stages, a row each. `dtype` is float16, bfloat16 (mixed, fp32 master weights) or
+    float32. A GPU's `architecture` decides workspaces and 8-bit copies; `workspace` is CUBLAS_WORKSPACE_CONFIG's. With
+    `only`, what the ops of that name take of states, activations and logits.
     """
     precision = precision_of(dtype, parallelism.reduce_dtype)
     own, whose = Layouts.of(parallelism), np.zeros(len(stages), dtype=np.intp)
@@ -169,10 +164,8 @@ def memory_of(
     architecture: str = "",
     buffers: Number = 0,
 ) -> Bytes:
-    """Memory of one device of every row, which is put together from its own of `contents`.
-
-    Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
-    dropout the embedding's mask on the first. `buffers` are a process's own.
+    """Memory of one device of every row, put together from its own of `contents`: of activations what the layers in
+    flight keep, on the last chunk the final norm's too, on the first the embedding's mask. `buffers` are a process's.
     """
     held = contents.parameters.of_stage(layers=rows.layers, first=rows.first, last=rows.last)
     states = _states(rows, contents, held, precision)

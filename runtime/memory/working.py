@@ -151,10 +151,8 @@ def workspace_bytes(
 
 
 def copies_bytes(layout: Parallelism, weight_bytes: int, architecture: str) -> tuple[float, float]:
-    """Bytes per entry of a weight in 8 or 4 bit: what its form of `weight_bytes` gives up, and its copies that stay.
-
-    It is kept as it is, for the output, and transposed, for the input's gradient, which Blackwell's products with a
-    scale per tensor read without (TransformerEngine, `is_non_tn_fp8_gemm_supported`).
+    """Bytes per entry of a weight in 8 or 4 bit: what `weight_bytes` gives up, and copies that stay, as it is and
+    transposed, which Blackwell does without (TransformerEngine, `is_non_tn_fp8_gemm_supported`).
     """
     if layout.frozen_weights != "same":
         return weight_bytes - FROZEN_BYTES[layout.frozen_weights], 0

@@ -227,11 +227,9 @@ GATED_DELTA_RULE = Operator(
 
 
 def _as_delta_rule(vector: Vector) -> tuple[Vector, float]:
-    """A delta rule over states as large, times what the scan's kernels move over what the delta rule's move.
-
-    Both are chains of Triton kernels that write what the next one reads. Entries per token that the delta rule's move
-    (flash-linear-attention's `chunk_gated_delta_rule_fwd`): scores of keys in fp32, their inverse, keys and values
-    times it, states, new values, results.
+    """A delta rule over states as large, times the ratio of what the kernels move per token: scores of keys in fp32,
+    their inverse, keys and values times it, states, new values, results (flash-linear-attention's
+    `chunk_gated_delta_rule_fwd`).
     """
     b, length, groups, heads, state_size, head_size = vector
     keys, values, scores = heads * state_size, heads * head_size, heads * _CHUNK

@@ -22,10 +22,9 @@ class OperatorClass(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which part of a step a time belongs to. `ONCE` marks operators that have one time only.
-
-    A linear's backward pass is two products, `INPUT_GRADIENT` and `WEIGHT_GRADIENT`; `BACKWARD` is their sum where
-    only that was measured, and the whole backward pass of every other operator.
+    """Which part of a step a time belongs to; `ONCE` where an operator has one time. A linear's backward pass is
+    `INPUT_GRADIENT` and `WEIGHT_GRADIENT`; `BACKWARD` is their sum where only that was measured, and other operators'
+    whole.
     """
 
     FORWARD = "forward"

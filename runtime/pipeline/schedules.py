@@ -23,10 +23,8 @@ class Kind(StrEnum):
 
 
 class Pass(NamedTuple):
-    """One pass of one micro-batch through one chunk of the model.
-
-    With `joined` it runs together with the pass listed after it: they start when the inputs of both have arrived, and
-    send when the last one ends.
+    """One pass of one micro-batch through one chunk. With `joined` it runs together with the pass listed after it: both
+    start when both inputs have arrived, and send when the last one ends.
     """
 
     kind: Kind
@@ -51,11 +49,9 @@ def is_pair(unit: tuple[Pass, ...]) -> bool:
 
 
 def zb_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
-    """ZB-V in its fixed order (arXiv 2401.10241, section 6; torch's ScheduleZBVZeroBubble).
-
-    If forward pass, input gradients and weight gradients take the same time, no stage waits between its first and its
-    last pass, with at most 2 pp chunk passes in flight, the memory of 1F1B. The order is made for 2 pp − 1
-    micro-batches or more; with fewer, the missing ones are left out.
+    """ZB-V in its fixed order (arXiv 2401.10241, section 6; torch's ScheduleZBVZeroBubble), made for 2 pp − 1
+    micro-batches or more; fewer are left out. With equal passes no stage waits, with at most 2 pp chunk passes in
+    flight.
     """
     chunks = stage, 2 * pp - 1 - stage
     done = {(kind, side): 0 for kind in Kind for side in (0, 1)}
@@ -97,10 +93,8 @@ def dualpipe_v(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> 
 
 
 def dualpipe(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
-    """DualPipe (arXiv 2412.19437, section 3.2.1): half of the micro-batches enter at either end.
-
-    Chunks from pp on are the second copy of the model, which begins on the last stage; the second half of the
-    micro-batches runs through it. A stage and its mirror image do the same.
+    """DualPipe (arXiv 2412.19437, section 3.2.1): half of the micro-batches enter at either end; chunks from pp on are
+    the second copy of the model, which begins on the last stage.
     """
     half = micro_batches // 2
     own, other = (stage, 0), (2 * pp - 1 - stage, half)
@@ -111,11 +105,9 @@ def dualpipe(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> It
 def _folded(
     stages: int, stage: int, micro_batches: int, sides: tuple[tuple[int, int], tuple[int, int]]
 ) -> Iterator[Pass]:
-    """The order of a stage in one of DualPipe's halves, as its authors run it (github.com/deepseek-ai/DualPipe).
-
-    `sides` are the chunk and the first micro-batch of what comes in from this half's end (side 0), and of what comes
-    back (side 1); `micro_batches` go through each. Some of the backward passes are split in two, so that weight
-    gradients fill what would be waiting.
+    """The order of a stage in one of DualPipe's halves, as its authors run it (github.com/deepseek-ai/DualPipe);
+    `sides` are chunk and first micro-batch of what comes in here, and comes back. Some weight gradients are split off
+    to fill waits.
     """
     done = {(kind, side): 0 for kind in Kind for side in (0, 1)}
     late: deque[int] = deque()
@@ -204,10 +196,8 @@ def saved_in_pairs_us(
 
 
 def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:
-    """Forward passes of a stage before the one that its first backward pass follows, given enough work.
-
-    1F1B and zero-bubble: the number of later stages. Interleaved: twice that number, and a round of pp micro-batches
-    through every chunk but the last (Megatron-LM).
+    """Forward passes of a stage before the one that its first backward pass follows: of later stages; interleaved twice
+    that, and pp micro-batches through every chunk but the last (Megatron-LM).
     """
     later = pp - 1 - stage
     return 2 * later + (virtual_stages - 1) * pp if schedule == "interleaved" else later

@@ -70,11 +70,9 @@ _MOST_COUNTS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldType:
-    """Type and bounds of a value.
-
-    `read` takes values of Python, TOML or JSON and texts (`1e9`, `true`), and answers None for what is not accepted;
-    `types` are those that need no reading. `values` are all values, in order, of a kind that has finitely many.
-    `expected` is for messages, `metavar` for the help of a command, where `is_list` values may stand in a file.
+    """Type and bounds of a value. `read` takes values of Python, TOML or JSON and texts, None for what is not accepted;
+    `types` need no reading; `values` are all, in order, if finitely many. `expected` is for messages, `metavar` for
+    help; `is_list` may stand in a file.
     """
 
     expected: str
@@ -318,10 +316,8 @@ def read_decimal(value: object) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. Its default is `default`; if that is None, `otherwise` describes the default in words.
-
-    `old` are former names (some of them the paper's), still accepted. `degree`: a parallel degree; `replicates`: its
-    devices hold the same parameters. `of_stack`: a field of the training software, the same in all layouts of a
+    """One field with its `default`, `otherwise` in words. `old` are former names, still accepted; `degree`: a parallel
+    degree (`replicates`: of the same parameters); `of_stack`: of the software, the same in all layouts of a
     search.
     """
 

@@ -179,12 +179,9 @@ class ModelConfig(ModelFields):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a TOML (`.toml`) or JSON (`.json`) file, fields at the top level or under `model`.
-
-        `name` may be left out: it is then the file's name without suffix. (`load_model` also takes the names of
-        built-in models and Hugging Face's `config.json`.) DataError where the file is missing, unreadable, or not TOML
-        or JSON; UsageError where a field is unknown, missing, or has a wrong type or value; the message names file,
-        field, what was found and what was expected.
+        """Read a TOML (`.toml`) or JSON (`.json`) file, fields at the top level or under `model`; `name` is by default
+        the file's without suffix. DataError where it is not readable, UsageError where a field is unknown, missing or
+        wrong; both name the file.
         """
         source = Path(path)
         return cls.from_document(read_document(source), where=model_file(source), name=source.stem)
@@ -256,10 +253,8 @@ def read_document(source: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundModel:
-    """A model, and `notes` about it, one sentence each.
-
-    `longest` says where its sequence length is from, where that is the longest one that the model serves rather than
-    one that it is trained on; else it is empty.
+    """A model, and `notes` about it, one sentence each; `longest` says where its sequence length is from, where that is
+    the longest that the model serves; else empty.
     """
 
     model: ModelConfig

@@ -22,10 +22,8 @@ from kernelcast.runtime.request.schedule import stage_of
 
 
 class LayerKind(NamedTuple):
-    """What one layer of a model has that another one has not: routed experts, a window of attention (0: none).
-
-    `rotates`: whether its queries and keys are rotated, in a model with rotary embedding. `mixer` is what mixes tokens;
-    layers of one part (Nemotron-H) have none, or neither an MLP nor experts (`has_mlp`: either).
+    """What tells a layer from another one: routed experts, a window of attention (0: none), rotation of queries
+    and keys, a `mixer` of tokens, an MLP or experts (layers of Nemotron-H lack one of both).
     """
 
     has_experts: bool = False
@@ -164,11 +162,9 @@ def with_ends(layers: int, chunks: int, first: int, last: int) -> tuple[int, ...
 
 
 def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tuple[Whole, Whole, Floats]:
-    """Layers of the first and of the last of `chunks` (2 or more), int64 [rows] each, and what the slowest chunk takes.
-
-    `first` and `last` are the times of the model's ends, and the last value is the time of a chunk, float64 [rows],
-    all as multiples of a layer's. With the chunks between cut by `with_ends`, no other cut has a shorter slowest chunk;
-    of those as short, it is the most even one. Every chunk between has a layer.
+    """Layers of the first and of the last of `chunks` (2 or more), int64 [rows] each, and what the slowest chunk takes,
+    the least of all cuts `with_ends`, of those as short the most even. `first` and `last` are times of the ends,
+    float64 [rows], as multiples of a layer's.
     """
     inner = chunks - 2
     ends = np.stack([first, last])[:, None, :]
@@ -223,10 +219,8 @@ class StageKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of the model that passes run through at once; without virtual stages it is the stage.
-
-    `counts` are its layers of each kind, `kept` the layers among them without recomputation. A chunk sends forward and
-    backward unless the model, or its next chunk, is on the same stage.
+    """A piece of the model that passes run through at once: `counts` layers of each kind, `kept` of them not
+    recomputed. It sends unless the model, or its next chunk, is on the same stage.
     """
 
     index: int

@@ -67,12 +67,9 @@ def layer_name(kind: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """A step of `model` as operator calls.
-
-    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all but the
-    first, unless the other chunk is on the same stage. Data-parallel collectives over more than `bucket_entries`
-    entries become full buckets and a remainder. Degrees of 1 call no collective. `element_bytes` is the size of an
-    element in the training's type, which is also the operators' type.
+    """A step of `model` as operator calls. The sender is charged for transfers between stages; data-parallel
+    collectives over more than `bucket_entries` become full buckets and a rest; degrees of 1 call none. `element_bytes`
+    is of the training's type.
     """
 
     model: ModelConfig

@@ -61,10 +61,8 @@ def _unsaved(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def recomputed(layout: Parallelism, ops: Ops) -> tuple[Op, ...]:
-    """The ops of a layer whose forward pass its backward pass runs again.
-
-    "full" runs the layer again, "selective" each of `recompute_modules`, or by operator. With `recompute_early_stop`
-    either ends with the last tensor that the backward pass needs.
+    """The ops of a layer that its backward pass runs again: "full" all, "selective" `recompute_modules`, or by
+    operator; with `recompute_early_stop` up to the last tensor that is needed.
     """
     if layout.recompute == "none":
         return ()

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelcast.runtime.dataclass import dataclass, replace
 from kernelcast.runtime.request.fields import LAYOUT, EagerKernels, LinearKind
@@ -39,24 +39,21 @@ def padded_vocabulary(
     return -(-vocabulary_size // factor) * factor
 
 
-def _of_layout(name: str) -> Any:
+def _of_layout(name: str) -> cached_property[Number]:
     """A field of the layout."""
-    return property(attrgetter(f"layout.{name}"))
+    return cached_property(attrgetter(f"layout.{name}"))
 
 
-def _cut(of: str, degree: str = "tp") -> Any:
+def _cut(of: str, degree: str = "tp") -> cached_property[Number]:
     """A size of the model on one device, where a degree cuts it."""
     return cached_property(lambda s: getattr(s.model, of) // getattr(s.layout, degree))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sizes:
-    """The sizes of `model` on one device of a layout; `kind` is the kind of the layer.
-
-    `layout` holds a number in every field, or float64 [rows] in those that a search chooses: then only parameters and
-    bytes are asked for, and no `cluster` says where the groups of collectives lie. Activations have `element_bytes` per
-    entry. On a CPU (`is_cpu`) torch runs some operators in pieces and keeps more. `of_fullest` is the number of rows of
-    the device with the most, as a multiple of the mean; None for what the layout says of time.
+    """The sizes of `model` on one device of a layout, for a `kind` of layer. `layout` holds numbers, or float64 [rows]
+    where a search chooses: then only parameters and bytes are asked, without `cluster`. Activations have
+    `element_bytes`; `is_cpu`: torch keeps more; `of_fullest`: rows of the fullest device over the mean.
     """
 
     model: ModelConfig
@@ -132,7 +129,7 @@ class Sizes:
         """1 where norms and residuals hold a tp-th of the tokens, else 0; with a tp of 1 there is nothing to cut."""
         return self.layout.sequence_parallel * flag(self.tp > 1)
 
-    context_exchange = _of_layout("context_exchange")
+    context_exchange: ClassVar[Any] = _of_layout("context_exchange")
     """How context parallelism brings queries and keys together."""
 
     @cached_property
@@ -213,10 +210,8 @@ class Sizes:
         return self.is_quantised or self.is_cast(kind)
 
     def input_bytes(self, kind: LinearKind, role: str) -> float:
-        """Bytes per entry of a linear's input as it is kept for the backward pass, with scales.
-
-        A frozen weight needs none; its adapter keeps what it reads in the training's type, with dropout the dropped
-        copy and its mask.
+        """Bytes per entry of a linear's input as kept, with scales. A frozen weight needs none; its adapter keeps what
+        it reads in the training's type, with dropout the dropped copy and its mask.
         """
         if self.is_frozen:
             return (

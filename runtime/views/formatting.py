@@ -23,7 +23,9 @@ _PREFIXES = (
 def seconds(value_s: float, *, like: float | None = None) -> str:
     """A time in the unit that reads best (or that of `like`), with four digits: `1.234 s`, `5.600 µs`, `2.000 days`."""
     value = value_s if like is None else like
-    scale_s, unit = next((one for least_s, *one in _TIME_UNITS if value >= least_s), (1e-6, "µs"))
+    scale_s, unit = next(
+        ((scale_s, name) for least_s, scale_s, name in _TIME_UNITS if value >= least_s), (1e-6, "µs")
+    )
     return f"{_four_digits(value_s / scale_s)} {unit}"
 
 
@@ -52,7 +54,6 @@ _TIME_UNITS = (
     (120.0, 60.0, "min"),
     (1.0, 1.0, "s"),
     (1e-3, 1e-3, "ms"),
-    (0.0, 1e-6, "µs"),
 )
 """From how many seconds on a unit reads best, its seconds, its name; two hours are the first that are not minutes."""
 

@@ -30,11 +30,9 @@ def column_products(s: Sizes) -> tuple[str, ...]:
 
 
 def attention(s: Sizes) -> Ops:
-    """Attention of one layer from its normalized input to its output; column-parallel, then row-parallel.
-
-    Parameters: (a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0;
-    a = h · head size, k = h_kv · head size; a gate has the parameters of queries. Biases are divided by tp as
-    Table III prints them.
+    """Attention of one layer; column-parallel, then row-parallel. Parameters: (a + 2k)(d + β)/tp and d(a + β)/tp; β = 1
+    with a bias, else 0; a = h · head size, k = h_kv · head size; a gate as queries. Biases are divided by tp as Table
+    III prints them.
     """
     shape, late = (
         (s.tokens, s.attention_width, s.hidden),
@@ -110,10 +108,8 @@ def _sinks(s: Sizes) -> Ops:
 
 
 def _core_input_width(s: Sizes) -> Number:
-    """Entries per token of the tensors that attention reads.
-
-    Rotated queries and keys are tensors of their own; the values, where they are a view, keep the whole QKV product
-    too.
+    """Entries per token of the tensors that attention reads: rotated queries and keys are their own; values, where a
+    view, keep the whole QKV product.
     """
     repeats = s.model.attention != "flash" and s.model.kv_heads < s.model.attention_heads
     if s.modules.copies_attention_inputs:
@@ -173,11 +169,9 @@ def _head_width(s: Sizes) -> Number:
 
 
 def _copied_width(s: Sizes) -> Number:
-    """Entries per token that are read and written once, by torch's own operators.
-
-    Heads of queries and keys are put together from the part that is rotated and the part that is not, values taken
-    out of the product; backward, gradients are put together for both products. The kernel that rotates all at once
-    is an experiment of Megatron-core: without it the rotated part is copied and multiplied seven times.
+    """Entries per token that torch's own operators read and write once: heads put together of rotated and plain parts,
+    values taken out; backward for both products. Without Megatron-core's experimental kernel the rotated part is copied
+    and multiplied seven times.
     """
     rotated = s.heads * s.model.rotated_size
     return _head_width(s) - rotated // 2 + _ROTATIONS * int(s.rotates) * rotated

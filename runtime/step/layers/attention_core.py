@@ -17,12 +17,9 @@ _RING_BLOCKS = "attention_of_others"
 
 
 def attention_core(s: Sizes) -> Ops:
-    """Attention of one micro-batch on one device, with its exchange across the context-parallel group.
-
-    - A ring has a block for every device's keys: its own tokens are a causal block; of the others' it sees the early
-      part with all queries, or all keys with the late queries (the former is taken for all of them).
-    - Heads exchanged for tokens (all_to_all): whole sequences, and a cp-th of the heads.
-    - Gathered keys (all_gather): a cp-th of the queries, all keys; their gradients are summed and scattered.
+    """Attention of one micro-batch on one device with its exchange over cp: a ring has a causal block of its own
+    tokens, of others' all keys by half the queries; all_to_all whole sequences and a cp-th of the heads; all_gather a
+    cp-th of the queries and all keys, whose gradients are summed and scattered.
     """
     if s.model.attention != "flash":
         return _unfused(s)

@@ -55,11 +55,9 @@ def experts(s: Sizes) -> Ops:
 
 
 def _routed(s: Sizes) -> Ops:
-    """Router, exchange, the device's experts, exchange, combination.
-
-    Parameters: the router's d·E, and E more with biases or with sigmoid scores, which have a selection bias; for each
-    expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp) on a device. LatentMoE has
-    2·d·r more, and experts r in the place of d.
+    """Router, exchange, experts, exchange, combination. Parameters: router d·E, E more with biases or sigmoid scores;
+    an expert (branches + 1)·d·f, with biases branches·f + d more, times E / (ep · expert_tp). LatentMoE: 2·d·r more,
+    experts r for d.
     """
     model, size = s.model, s.routed_size
     # Rows of the fullest device's experts; devices that share an expert have each other's rows too.
@@ -177,10 +175,8 @@ def _shared(s: Sizes) -> Ops:
 
 
 def _exchanges(s: Sizes, name: str, in_float8: bool, *, with_probabilities: bool) -> Ops:
-    """Rows to the devices of their experts with their probabilities, or back; gradients go the same ways back.
-
-    DeepEP and HybridEP send a token once to every node with one of its experts, and inside the node once to every
-    device; probabilities go along.
+    """Rows to the devices of their experts with their probabilities, or back; gradients return alike. DeepEP and
+    HybridEP send a token once to every node, and there once to every device.
     """
     group = s.expert_groups[0]
     forwards = s.layout.expert_dispatcher != "all_to_all"

@@ -33,10 +33,8 @@ def vocabulary_matrix(s: Sizes) -> Number:
 
 
 def embedding(s: Sizes) -> Ops:
-    """Vocabulary-parallel token embedding: rows of other devices' tokens are masked, and the partial rows summed.
-
-    Learned positions, where the model has them, are whole on every device. A frozen embedding, the first op of all,
-    has no backward pass.
+    """Vocabulary-parallel token embedding: rows of others' tokens are masked, partial rows summed; learned positions
+    are whole on every device. Frozen, it has no backward pass.
     """
     directions = (Direction.FORWARD,) if s.is_frozen else None
     table = (s.tokens, s.vocabulary, s.hidden)

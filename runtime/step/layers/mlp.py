@@ -32,11 +32,8 @@ DOWN = "mlp_down"
 
 
 def mlp(s: Sizes) -> Ops:
-    """The MLP of one layer, with f = the MLP's width.
-
-    Parameters: GeLU f(d + β)/tp + d(f + β)/tp, SwiGLU 2f(d + β)/tp + d(f + β)/tp; β = 1 with biases, else 0.
-    Kept per token: GeLU its input and output (2f); SwiGLU gate and up, gate after SiLU, their product (4f), a fused
-    one no gate after SiLU (3f).
+    """The MLP of one layer, f its width, β = 1 with biases, else 0. Parameters: GeLU f(d + β)/tp + d(f + β)/tp, SwiGLU
+    f(d + β)/tp more. Kept per token: GeLU 2f; SwiGLU gate and up, gate after SiLU, product (4f), a fused one 3f.
     """
     element, width, rows = s.element_bytes, s.mlp_width, s.tokens
     up_width, shape = s.branches * width, (s.micro_batch, s.length, width)

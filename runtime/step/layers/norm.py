@@ -34,12 +34,9 @@ def norm(
     read_by: LinearKind | None = None,
     module: RecomputeModule | Literal[""] = "layernorm",
 ) -> Op:
-    """One norm over the hidden size.
-
-    It keeps statistics in fp32 (LayerNorm: mean and deviation; RMSNorm has one), and its output for the next product,
-    in 8 bit where linears of that type alone read it (`read_by`). `module` is the linear's where it is part of one
-    (`fuses_norms`). On a CPU an RMSNorm also keeps its input divided by the root mean square, and its input, in fp32;
-    the input in fp32 is a copy unless it is fp32 already.
+    """One norm over the hidden size. Kept: statistics in fp32 (LayerNorm 2, RMSNorm 1), its output, in 8 bit where only
+    such linears read it (`read_by`); `module` is the linear's that `fuses_norms`. On a CPU an RMSNorm keeps its input
+    divided by the root mean square, and its input, in fp32.
     """
     is_rms = s.model.norm == "rms_norm"
     saves = STATISTIC_BYTES * (1 if is_rms else 2) * s.local_tokens + read_bytes(s, read_by)

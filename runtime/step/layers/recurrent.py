@@ -21,12 +21,9 @@ _TAPS = 4
 
 
 class Recurrence(NamedTuple):
-    """How a mixer scans: its operator, and its numbers per head or channel.
-
-    `read` numbers per head come out of the projection, `parameters` per head are its own. `kept` entries per token and
-    head are kept for the backward pass. `biases` counts the biases of a convolved channel. With `norms_channels` the
-    norm has a weight per channel, else one for the channels of a head, the same in all heads. With
-    `convolves_again` the convolution's output is not kept; with `gates` the scan multiplies by the gate.
+    """How a mixer scans. Per head or channel: `read` numbers of the projection, `parameters` of its own, `kept` entries
+    per token. `biases` of a convolved channel; `norms_channels`: a weight per channel of the norm, else per channel of
+    one head; `convolves_again`: that output is not kept; `gates`: the scan's.
     """
 
     scan: str
@@ -48,10 +45,9 @@ RECURRENCES = {
 
 
 def recurrent_mixer(s: Sizes) -> Ops:
-    """One mixer from its normalized input to its output; column-parallel, then row-parallel.
-
-    Parameters: d(2w + 2gn + r·h) of the projection, with w = h · head size and r numbers per head; 4 (and a bias) of
-    each of w + 2gn convolved channels; a few per head; the norm's; w·d. All but a norm per head are divided by tp.
+    """One mixer; column-parallel, then row-parallel. Parameters: d(2w + 2gn + r·h), w = h · head size, r numbers per
+    head; 4 (and a bias) of w + 2gn convolved channels; a few per head; the norm's; w·d. All but a norm per head over
+    tp.
     """
     own, element, rows, width = RECURRENCES[s.kind.mixer], s.element_bytes, s.tokens, s.recurrent_width
     model, channels, projected = s.model, s.convolved_width, projected_width(s)

@@ -9,10 +9,8 @@ from kernelcast.runtime.step.sizes import FLOAT8_BYTES, Sizes
 
 
 class Mixer(NamedTuple):
-    """What mixes the tokens of a layer.
-
-    Its ops; its column-parallel products, which read the same input; its row-parallel one; bytes of gradients in use at
-    the fullest moment of its backward pass.
+    """What mixes the tokens of a layer: its ops, its column-parallel products, its row-parallel one, and bytes of
+    gradients at the fullest moment of its backward pass.
     """
 
     ops: Callable[[Sizes], Ops]
