@@ -76,7 +76,7 @@ def stored_samples(
         flags = connection.execute(
             "SELECT flag, detail FROM sample_flag WHERE sample_number = ? ORDER BY flag", (number,)
         ).fetchall()
-        repetitions = [RepetitionRow(index, *times, kernels[index]) for index, *times in timed]
+        repetitions = [RepetitionRow(index, time, start, kernels[index]) for index, time, start in timed]
         yield SampleRows(sample_id, columns, repetitions, flags, gap)
 
 
