@@ -189,7 +189,7 @@ def _without_comments(sql: object) -> str | None:
 
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 OLDEST_VERSION = 4
 
 Upgrade = Callable[[sqlite3.Connection], None]
@@ -210,7 +210,7 @@ def _add_what_is_missing(connection: sqlite3.Connection) -> None:
             connection.execute(f"ALTER TABLE event_kind ADD COLUMN {column}")
 
 
-MIGRATIONS: Mapping[int, Upgrade] = {9: _add_what_is_missing}
+MIGRATIONS: Mapping[int, Upgrade] = {10: _add_what_is_missing}
 """Migrations by the version that they produce."""
 
 FROZEN: Mapping[int, str] = {
@@ -219,6 +219,7 @@ FROZEN: Mapping[int, str] = {
     6: "36f01e231c59ad4c3cd0b68fd9f3f79f",
     7: "d2bd9694daf6ee08148dc13ea65845a6",
     8: "e26d51fe8c5d389d298f303a5e8cd1ff",
+    9: "b7be336882225f9ba516385c08ccb24b",
 }
 """Digests of the tables and indexes of older versions (`schema_digest`): they are compared before anything is read."""
 
