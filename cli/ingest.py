@@ -78,11 +78,10 @@ def _print_files(new: Sequence[Ingested]) -> None:
 
 def _print_operators(new: Sequence[Ingested]) -> None:
     counts = operator_counts(new)
-    workloads: Counter[tuple[str, str, str, str]] = Counter()
-    for *key, _, _ in {
+    different = {
         (s.operator, s.role, s.direction.value, s.dtype, s.vector, s.variant) for o in new for s in o.samples
-    }:
-        workloads[key[0], key[1], key[2], key[3]] += 1
+    }
+    workloads = Counter(one[:4] for one in different)
     if counts:
         rows = [(*key, f"{workloads[key]:,}", f"{count:,}") for key, count in sorted(counts.items())]
         click.echo()

@@ -117,8 +117,6 @@ def run(
     ]
     check_effect(fields, plans[0].estimate.parallelism, is_searched=bool(sizes[0] or deadline_s))
     if picture is not None:
-        from kernelcast.cli.plan import draw_plan
-
         draw_plan(plans[0], picture)
         click.echo(f"wrote {picture}", err=True)
     if len(plans) > 1:

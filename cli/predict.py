@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,15 +126,9 @@ def predict(
     further = _Further.take(fields)
     asked = _Asked.read(names, model_name, layout, further.printed_as, fields)
     further.check(names, layout)
-    snapshot = None
-    if further.memory_snapshot is not None:
-        from kernelcast.runtime.memory.snapshot import read_snapshot
-
-        snapshot = read_snapshot(Path(further.memory_snapshot))
-    estimators = {
-        one: Estimator.load(path, calibrated=not no_calibration, stack=asked.stack)
-        for one, path in paths.items()
-    }
+    snapshot = further.read_snapshot()
+    load = partial(Estimator.load, calibrated=not no_calibration, stack=asked.stack)
+    estimators = {one: load(path) for one, path in paths.items()}
     if len(names) > 1:
         return _compared(asked, {name: estimators[name] for name in names})
     [(name, estimator)] = estimators.items()
@@ -146,7 +141,6 @@ def predict(
         found = replace(found, faster=faster)
     _write_files(found, further.trace, further.html)
     explanations, breakdown = further.explain(estimator, found.estimate)
-    software = further.software
     answered = _Answered(
         asked=asked,
         further=further,
@@ -156,7 +150,6 @@ def predict(
         explanations=explanations,
         breakdown=breakdown,
         snapshot=snapshot,
-        others=None if software is None else other_software(software, found.estimate.provenance),
     )
     return Shown(answered.document, answered.show)
 
@@ -195,7 +188,21 @@ class _Further:
         given = [name for name, value in of_one.items() if value]
         if len(names) > 1 and given:
             raise UsageError(f"--hardware names {len(names)} devices with {given[0]}, expected one")
-        _check_files(self.trace, self.html)
+        files = {name: Path(path) for name, path in (("--trace", self.trace), ("--html", self.html)) if path}
+        if files:
+            from kernelcast.runtime.output_file import check_target
+
+            for name, path in files.items():
+                check_target(path, name)
+        if len({path.resolve() for path in files.values()}) < len(files):
+            raise UsageError("--trace and --html are the same file, expected two")
+
+    def read_snapshot(self) -> Snapshot | None:
+        if self.memory_snapshot is None:
+            return None
+        from kernelcast.runtime.memory.snapshot import read_snapshot
+
+        return read_snapshot(Path(self.memory_snapshot))
 
     def explain(
         self, estimator: Estimator, estimate: Estimate
@@ -226,7 +233,12 @@ class _Answered:
     explanations: tuple[Explained, ...] | None
     breakdown: tuple[StageBreakdown, ...] | None
     snapshot: Snapshot | None
-    others: tuple[str, ...] | None
+
+    @property
+    def others(self) -> tuple[str, ...] | None:
+        """Software of the job that no measurement includes."""
+        software = self.further.software
+        return None if software is None else other_software(software, self.found.estimate.provenance)
 
     def document(self) -> dict[str, Any]:
         values = self.asked.model.with_notes(self.found.to_dict())
@@ -307,14 +319,9 @@ class _Asked:
         )
 
     def answer(self, hardware: str | None, estimator: Estimator) -> IntentAnswer:
-        price = self.wish.price(hardware)
+        price, model = self.wish.price(hardware), self.model.model
         return answer(
-            estimator,
-            self.wish,
-            self.given,
-            model=self.model.model,
-            fabric=self.fabric,
-            price_per_gpu_hour=price,
+            estimator, self.wish, self.given, model=model, fabric=self.fabric, price_per_gpu_hour=price
         )
 
 
@@ -338,19 +345,6 @@ def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
         print_next((again, "its components, memory and warnings"))
 
     return Shown(comparison.to_dict(), show)
-
-
-def _check_files(trace: str | None, html: str | None) -> None:
-    """Check that the files of --trace and --html can be written, and are two; else UsageError."""
-    asked = [(option, Path(path)) for option, path in (("--trace", trace), ("--html", html)) if path]
-    if not asked:
-        return
-    from kernelcast.runtime.output_file import check_target
-
-    for name, path in asked:
-        check_target(path, name)
-    if len({path.resolve() for _, path in asked}) < len(asked):
-        raise UsageError("--trace and --html are the same file, expected two")
 
 
 def _write_files(found: IntentAnswer, trace: str | None, html: str | None) -> None:

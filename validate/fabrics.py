@@ -141,11 +141,8 @@ class FabricValidation:
     @property
     def holds(self) -> bool:
         """Whether every median is within its limit."""
-        return (
-            all(one.median_error <= MOST_DESCRIBED for one in self.described)
-            and all(one.median_error <= MOST_EXTENDED for one in self.extended)
-            and all(one.median_error <= MOST_ACROSS for one in self.across)
-        )
+        found = (self.described, MOST_DESCRIBED), (self.extended, MOST_EXTENDED), (self.across, MOST_ACROSS)
+        return all(one.median_error <= most for checked, most in found for one in checked)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; errors are fractions."""
