@@ -14,6 +14,7 @@ from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.views.formatting import percent
 
@@ -172,10 +173,8 @@ def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
         "format": CHECK_FORMAT,
         "bundle": str(path),
         "bundle_digest": checked.bundle.digest,
-        "models": checked.models,
-        "corners": checked.corners,
-        "signer": verified.signer if verified else None,
-        "key": verified.key if verified else None,
+        **values_of(checked, "models", "corners"),
+        **values_of(verified, "signer", "key"),
     }
 
     def show() -> None:

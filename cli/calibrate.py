@@ -16,6 +16,7 @@ from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import DataError, error_context, needs_extra, one_line
 from kernelcast.runtime.estimate.doubts import grouped
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
@@ -127,11 +128,8 @@ def _document(
         "bundle": str(bundle.path),
         "bundle_digest": bundle.digest,
         "helps": found.helps,
-        "mean_abs_error": {
-            "before": found.mean_error_before,
-            "left_out": found.mean_error_left_out,
-            "after": mean_absolute([run.error_after for run in found.runs]),
-        },
+        "mean_abs_error": values_of(found, before="mean_error_before", left_out="mean_error_left_out")
+        | {"after": mean_absolute([run.error_after for run in found.runs])},
         "left_out_by_parameters": {str(count): error for count, error in others.items()},
         "classes": [
             {"class": one.value, "factor": factor, "interval": list(found.intervals[one])}

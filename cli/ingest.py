@@ -129,21 +129,14 @@ def _file_document(one: Ingested) -> dict[str, object]:
         "run_id": trace.run_id,
         "device": one.device,
         "notes": list(one.notes),
-        **values_of(trace, "rank", "world_size"),
-        "events": trace.event_count,
-        "kernels": trace.kernel_count,
-        **values_of(trace, "kernel_us", "attributed_us"),
-        "recognised_kernels": trace.recognised_count,
+        **values_of(trace, "rank", "world_size", events="event_count", kernels="kernel_count"),
+        **values_of(trace, "kernel_us", "attributed_us", recognised_kernels="recognised_count"),
         "recognised_us": trace.recognised_us,
         "samples": len(one.samples),
         "unrecognised": [
-            {
-                "host_operator": kernels.host_operator,
-                "kernel": kernels.name,
-                **values_of(kernels, "category", "stream", "shapes", "reason"),
-                "launches": kernels.kernel_count,
-                "total_us": kernels.total_us,
-            }
+            values_of(kernels, "host_operator", kernel="name")
+            | values_of(kernels, "category", "stream", "shapes", "reason", launches="kernel_count")
+            | {"total_us": kernels.total_us}
             for kernels in sorted(one.unrecognised, key=lambda k: -k.total_us)
         ],
     }
