@@ -80,7 +80,7 @@ def _limit_options(function: option.F) -> option.F:
                 "flag_value": "true",
                 "metavar": f"[{'|'.join(_SEQUENCE)}]",
                 "callback": _sequence,
-                "shell_complete": completion.values(tuple(_SEQUENCE)),
+                "shell_complete": completion.names(lambda: _SEQUENCE),
                 "help": f"{field.help}  [default: both]",
             }
         else:

@@ -246,11 +246,9 @@ def score_steps(
     """
     return tuple(
         ScoredFile(
-            path=one.path,
-            file=one.file,
-            asked=one.asked,
-            bundle_digest=one.estimator.bundle.digest,
-            fabric=one.fabric_name,
+            **values_of(
+                one, "path", "file", "asked", bundle_digest="estimator.bundle.digest", fabric="fabric_name"
+            ),
             steps=tuple(one.score(stack, timeline=timeline, changed=changed)),
             stack=stack,
             timeline=timeline,
