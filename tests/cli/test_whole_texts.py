@@ -91,10 +91,11 @@ LAYOUT = """torchrun --nproc-per-node 2 pretrain_gpt.py --tensor-model-parallel-
   --global-batch-size 4 --weight-decay 0.1
 """
 MORE = "".join(f"2026-02-01T00:00,2026-02-{day:02}T{day:02}:00,{day},failed,fan\n" for day in range(2, 16, 2))
-_SEARCH = re.compile(r"[\d.]+ s$", re.MULTILINE)
+_SEARCH = re.compile(r"(?:(?<=memory, )|(?<=^ {10}))[\d.]+ s$", re.MULTILINE)
 # Digests, last digits, memory, and what is fitted to measured steps: intervals, grades.
 _VARIES = re.compile(
-    r"\b[0-9a-f]{12,64}\b|(?<=\.)\d{6,}|[\d.,]+(?= days at)|[\d.,]+(?= [KMG]i?B\b(?!/))|\(\d+ simulated, \d+ pruned"
+    r"(?<!\.)\b[0-9a-f]{12,64}\b|(?<=\.\d{3})\d{3,}|[\d.,]+(?= (?:days|min) at)|[\d.,]+(?= [KMG]i?B\b(?!/))"
+    r'|\(\d+ simulated, \d+ pruned|"p\d\d": \S+|nterval(?:_s)?": \[[^]]*'
     r"|slower than \d+ %|\(90 %: [\d.]+ to [\d.]+\)|^(?:grade|interval) .*$"
     r"|\([\d.]+(?: [mµ]?s)? to [\d.]+ [mµ]?s(?:, 90 %)?\)",
     re.MULTILINE,

@@ -1,12 +1,14 @@
 """`make mutate`: random one-token changes of the source; some test should notice each.
 
-    python -m tests.mutants.run --tool .venv-mutate [--mutants 200] [--seed 1] [--near] [--number N]... [PATH]...
+    python -m tests.mutants.run --tool .venv-mutate [--mutants 60] [--first 1] [--seed 1] [--recorded FILE] [--number N]...
+        [--tests PATH]... [--seconds 15] [--jobs 2] [PATH]...
 
-cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
-forked process, and of the Pythons that its tests start, so an interrupted run leaves no changed file. Its tests are
-those whose file is named like the module, then of some commands the tests of what they call, then the folder that
-mirrors its own, then the folders above; --near leaves out the last one. Hypothesis draws the same examples every time.
-Exit status 1 where a mutant survived.
+cosmic-ray (MIT) makes the changes, so many of each PATH; its own runner has one test command for all files. All tests
+run once first, with a probe at every changed statement, which tells what tests reach it. A mutant then meets
+those, the quickest first, and others of their files (fixtures and caches are shared there), up to so many seconds, until
+one fails. What is changed where a module is imported is reached by whatever calls a function of it, else by the tests
+named like it. A mutant lives in the memory of a forked process, and of the Pythons that its tests start, so an
+interrupted run leaves no changed file. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
 
 Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), bits instead of numbers, which
 fail at once, and `is` for `==`, which is the same for None, members and small numbers.
@@ -16,6 +18,7 @@ import argparse
 import ast
 import difflib
 import json
+import marshal
 import os
 import random
 import re
@@ -26,36 +29,39 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 _PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-MUTATED = tuple(name.split(".")[1] for name in _PACKAGES if name.count(".") == 1)
+MUTATED = tuple(Path(name.split(".")[1]) for name in _PACKAGES if name.count(".") == 1)
 _LEFT_OUT = re.compile(
     r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"
     r"|ReplaceComparisonOperator_(Eq_Is|Is_Eq|NotEq_IsNot|IsNot_NotEq)$"
 )
-# Commands whose tests are in the folder of what they call.
-_TESTED_IN = {
-    "cli/walltime_k8s": "integrations/kubernetes",
-    "cli/validate_": "validate",
-    "cli/stack": "validate",
-}
 _MEMORY_BYTES = 6 << 30
 _FOLDER = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}"
-_DURATIONS, _OUTPUT = _FOLDER / "durations.json", _FOLDER / "output.txt"
 # hypothesis is imported before pytest starts, once for all.
-_PYTEST = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+_PYTEST = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+_PYTEST += ["-m", "not slow and not slurm and not browser"]
 
-# Also of every Python that a test starts.
+# Also of every Python that a test starts: code objects by file, and what their probes call.
 _PATCH = """
+import builtins, marshal, os
 from importlib.machinery import SourceFileLoader
-def _changed(loader, name, own=SourceFileLoader.get_code, changed={changed!r}, source={source!r}):
-    return compile(source, changed, "exec") if loader.path == changed else own(loader, name)
+with open({codes!r}, "rb") as _file:
+    _codes = marshal.load(_file)
+def _changed(loader, name, own=SourceFileLoader.get_code, codes=_codes):
+    return codes[loader.path] if loader.path in codes else own(loader, name)
 SourceFileLoader.get_code = _changed
+def _reached(number, seen=set(), file=os.open({reached!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
+    key = number, os.environ.get("PYTEST_CURRENT_TEST")
+    if key not in seen:
+        seen.add(key)
+        os.write(file, f"{{number}} {{key[1]}}\\n".encode())
+builtins.__reached__ = _reached
 """
 
 
@@ -101,7 +107,7 @@ def _left_alone(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int
             yield (one.lineno, one.col_offset), (one.end_lineno, one.end_col_offset)
 
 
-def sample(paths: list[Path], count: int, seed: int) -> Iterator[Mutant]:
+def sample(paths: Sequence[Path], count: int, seed: int) -> Iterator[Mutant]:
     """Mutants at random places, every token as likely as any other; the same for a seed and a source."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.operators.provider import OperatorProvider
@@ -121,87 +127,150 @@ def sample(paths: list[Path], count: int, seed: int) -> Iterator[Mutant]:
             return
 
 
-def stages(path: Path) -> list[str]:
-    """Paths of tests, nearest first; each is run without those before it."""
-    found, room = sorted((ROOT / "tests" / path.parent).glob(f"test_{path.stem[:4]}*.py")), path.parent
-    found += [ROOT / "tests" / tests for begin, tests in _TESTED_IN.items() if str(path).startswith(begin)]
-    while room.parts:
-        folder = ROOT / "tests" / room
-        found += [one for one in (folder, folder.with_name(f"test_{folder.name}.py")) if one.exists()]
-        room = room.parent
+def _of_each(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
+    """So many mutants of every path; a file counts to the longest of the paths that contain it."""
+    found: list[Mutant] = []
+    for path in paths:
+        inner = [one for one in paths if one != path and one.is_relative_to(path)]
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        found += sample([one for one in files if not any(map(one.is_relative_to, inner))], count, seed)
+    return found
+
+
+def _probed(source: str, lines: dict[int, list[int]]) -> ast.Module:
+    """The source where the statement around line L reports lines[L]: those numbers of mutants."""
+    tree = ast.parse(source)
+    blocks = [
+        (owner, block)
+        for owner in ast.walk(tree)
+        for block in (getattr(owner, name, None) for name in ("body", "orelse", "finalbody"))
+        if isinstance(block, list)
+    ]
+    for line, numbers in lines.items():
+        around = [
+            (one.end_lineno - one.lineno, block, one)
+            for owner, block in blocks
+            for one in block
+            if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or 0)
+        ]
+        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        inside = [one for one in functions if one.body[0].lineno <= line <= (one.end_lineno or 0)]
+        for number in numbers:
+            probe = ast.parse(f"__reached__({number})").body[0]
+            if inside:
+                _, block, statement = min(around, key=lambda one: one[0])
+                block.insert(block.index(statement), probe)
+            for function in () if inside else functions:
+                function.body.insert(ast.get_docstring(function) is not None, probe)
+    return ast.fix_missing_locations(tree)
+
+
+def _named_like(path: Path) -> list[str]:
+    found = (ROOT / "tests" / path.parent).glob(f"test_{path.stem[:4]}*.py")
     return [str(one.relative_to(ROOT)) for one in found]
 
 
-def run(tests: str, ignored: tuple[str, ...], mutant: Mutant | None, cpu_s: int) -> tuple[int, float]:
-    """Tests in a forked process: its status as pytest's (negative: a signal), and the CPU seconds that it took."""
+class _Order:
+    """Runs tests in a given order, and keeps how long each took, or that it failed."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.order = {one: number for number, one in enumerate(ids)}
+        self.took_s: dict[str, float] = defaultdict(float)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items.sort(key=lambda item: self.order.get(item.nodeid, 0))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.took_s[report.nodeid] += float("inf") if report.failed else report.duration
+
+
+def run(name: str, tests: Sequence[str], codes: dict[str, Any], cpu_s: int, *options: str) -> int:
+    """Status of pytest in a forked process with changed code (negative: a signal); files begin with `name`."""
+    output, patch = _FOLDER / f"{name}.txt", _FOLDER / name / "sitecustomize.py"
+    patch.parent.mkdir()
+    (code_file := _FOLDER / f"{name}.codes").write_bytes(marshal.dumps(codes))
+    patch.write_text(_PATCH.format(codes=str(code_file), reached=str(_FOLDER / f"{name}.reached")))
+    (arguments := _FOLDER / f"{name}.ids").write_text("\n".join(tests))
     if not (child := os.fork()):
-        output = os.open(_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.alarm(20 * cpu_s)  # waiting for ever takes no CPU time
         try:
-            os._exit(_pytest(tests, ignored, mutant))
+            os.setsid()
+            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+            resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.alarm(4 * cpu_s)  # waiting for ever takes no CPU time
+            exec(patch.read_text(), {})
+            os.environ["PYTHONPATH"] = str(patch.parent)
+            os._exit(
+                _pytest(name, [f"@{arguments}", f"--basetemp={_FOLDER / name / 'tmp'}", *options], tests)
+            )
         finally:
             os._exit(1)
-    _, status, usage = os.wait4(child, 0)
-    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+    _, status = os.waitpid(child, 0)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    shutil.rmtree(patch.parent, ignore_errors=True)
+    return os.waitstatus_to_exitcode(status)
 
 
-def _pytest(tests: str, ignored: tuple[str, ...], mutant: Mutant | None) -> int:
+def _pytest(name: str, arguments: list[str], tests: Sequence[str]) -> int:
     import hypothesis
     import pytest
 
-    if mutant is not None:
-        patch = _PATCH.format(changed=str(ROOT / mutant.path), source=mutant.mutated)
-        exec(patch)
-        (_FOLDER / "sitecustomize.py").write_text(patch)
-        os.environ["PYTHONPATH"] = str(_FOLDER)
     quick = {"derandomize": True, "deadline": None, "database": None, "phases": list(hypothesis.Phase)[:3]}
     hypothesis.settings.register_profile("mutants", **quick)  # type: ignore[arg-type]
     hypothesis.settings.load_profile("mutants")
-    order = _QuickestFirst()
-    paths = [tests, *(f"--ignore={path}" for path in ignored)]
-    status = int(pytest.main([*paths, "-m", "not slow and not slurm", *_PYTEST], plugins=[order]))
-    if mutant is None:
-        _DURATIONS.write_text(json.dumps(order.durations_s))
+    status = int(pytest.main([*arguments, *_PYTEST], plugins=[order := _Order(tests)]))
+    (_FOLDER / f"{name}.json").write_text(json.dumps(order.took_s))
     return status
 
 
-class _QuickestFirst:
-    """Runs tests in the order of how long they took without a change: most mutants fail a quick one."""
+def record(mutants: Sequence[Mutant], tests: Sequence[str], jobs: int) -> dict[str, Any]:
+    """One run of the tests: how long each took that passed, and those that reach each mutant's statement."""
+    lines: dict[Path, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, mutant in enumerate(mutants):
+        lines[mutant.path][mutant.line].append(number)
+    codes = {
+        str(ROOT / path): compile(_probed((ROOT / path).read_text(), found), str(ROOT / path), "exec")
+        for path, found in lines.items()
+    }
+    files = sorted(
+        str(file) for one in tests for file in (Path(one).rglob("test_*.py") if Path(one).is_dir() else [one])
+    )
+    with ThreadPoolExecutor(jobs) as pool:
+        list(
+            pool.map(lambda n: run(f"record{n}", files[n::jobs], codes, 7200, "-rf", "--tb=no"), range(jobs))
+        )
+    took_s: dict[str, float] = {}
+    reached: dict[str, dict[str, bool]] = defaultdict(dict)
+    for number in range(jobs):
+        print((_FOLDER / f"record{number}.txt").read_text()[-1500:])
+        took_s |= json.loads((_FOLDER / f"record{number}.json").read_text())
+        for line in (_FOLDER / f"record{number}.reached").read_text().splitlines():
+            key, _, test = line.partition(" ")
+            reached[key][test.rpartition(" (")[0]] = True
+    took_s = {test: time_s for test, time_s in took_s.items() if time_s < float("inf")}
+    return {
+        "took_s": took_s,
+        "reached": {key: sorted(set(found) & set(took_s)) for key, found in reached.items()},
+    }
 
-    def __init__(self) -> None:
-        self.durations_s: dict[str, float] = json.loads(_DURATIONS.read_text()) if _DURATIONS.exists() else {}
 
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items.sort(key=lambda item: self.durations_s.get(item.nodeid, 0.0))
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.durations_s[report.nodeid] = self.durations_s.get(report.nodeid, 0.0) + report.duration
-
-
-@cache
-def limit_s(tests: str) -> int:
-    """CPU seconds that a mutant may take: five times the tests of the unchanged source, which must pass."""
-    status, taken_s = run(tests, (), None, 1800)
-    if status:
-        print(_OUTPUT.read_text()[-2000:])
-        sys.exit(f"{tests}: pytest ends with {status} before any change, expected 0")
-    return int(5 * taken_s) + 10
-
-
-def noticed_by(mutant: Mutant, near: bool) -> str:
-    """The first tests that fail or take too long, or nothing."""
-    nearest = stages(mutant.path)
-    for number, tests in enumerate(nearest):
-        before = tuple(nearest[:number])
-        is_far = near and before and tests == nearest[-1] and len(mutant.path.parts) > 2
-        if not is_far and run(tests, before, mutant, limit_s(tests))[0]:
-            return tests
-    return ""
+def chosen(mutant: Mutant, reaching: Sequence[str], took_s: dict[str, float], seconds: float) -> list[str]:
+    """Tests for a mutant, quickest first: those that reach it, then others of their files."""
+    files = {one.partition("::")[0] for one in reaching} or set(_named_like(mutant.path))
+    others = [one for one in took_s if one.partition("::")[0] in files and one not in set(reaching)]
+    found, total_s = [], 0.0
+    for one in (*sorted(reaching, key=took_s.__getitem__), *sorted(others, key=took_s.__getitem__)):
+        total_s += took_s[one]
+        if total_s > seconds and found:
+            break
+        found.append(one)
+    return found
 
 
 def main() -> None:
@@ -210,37 +279,81 @@ def main() -> None:
     )
     parser.add_argument("paths", nargs="*", type=Path, default=MUTATED, help="files and folders to change")
     parser.add_argument("--tool", type=Path, required=True, help="virtual environment that holds cosmic-ray")
-    parser.add_argument("--mutants", type=int, default=200)
+    parser.add_argument("--mutants", type=int, default=60, help="of each path")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--near", action="store_true", help="leave out all tests of a package with folders")
+    parser.add_argument(
+        "--recorded", type=Path, help="keeps here which tests reach what, for the same sample again"
+    )
     parser.add_argument("--number", type=int, action="append", help="only these of the sample")
+    parser.add_argument("--range", type=int, nargs=2, default=(1, 10**9), help="only these of each path")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="choose among these")
+    parser.add_argument("--also", nargs="+", default=[], help="tests that every mutant meets first")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of tests for a mutant")
+    parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     sys.path += map(str, options.tool.glob("lib/python*/site-packages"))
     os.chdir(ROOT)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # No test here needs one, and importing them takes longer than most tests.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    paths = [
-        path
-        for one in map(Path, options.paths)
-        for path in (sorted(one.rglob("*.py")) if one.is_dir() else [one])
-    ]
-    mutants = dict(enumerate(sample(paths, options.mutants, options.seed), start=1))
+    mutants = _of_each(options.paths, options.mutants, options.seed)
     # Once for all children; ONNX Runtime has threads, which a fork would lose.
-    import hypothesis  # noqa: F401
-    import numpy  # noqa: F401
-    import onnx  # noqa: F401
-    import pytest  # noqa: F401
+    for module in (
+        "numpy",
+        "onnx",
+        "hypothesis",
+        "pytest",
+        "torch",
+        "sklearn.ensemble",
+        "click",
+        "rich",
+        "yaml",
+    ):
+        __import__(module)
+    if options.recorded is None or not options.recorded.exists():
+        recorded = record(mutants, options.tests, options.jobs) | {
+            "lines": [f"{one.path}:{one.line}" for one in mutants]
+        }
+        if options.recorded is not None:
+            options.recorded.write_text(json.dumps(recorded))
+    else:
+        recorded = json.loads(options.recorded.read_text())
+    if recorded["lines"] != [f"{one.path}:{one.line}" for one in mutants]:
+        sys.exit(f"{options.recorded}: of another sample or source")
 
-    tried, noticed = Counter[str](), Counter[str]()
-    for number in options.number or mutants:
+    def notice(number: int) -> tuple[int, str]:
         mutant = mutants[number]
-        room, by = "/".join(mutant.path.parts[:-1][:2]), noticed_by(mutant, options.near)
-        tried[room] += 1
-        noticed[room] += bool(by)
-        print(f"{number:4} {mutant.path}:{mutant.line}: {by or 'SURVIVED'}", flush=True)
-        if not by:
-            print(mutant.diff, flush=True)
+        reaching = recorded["reached"].get(str(number), [])
+        tests = chosen(mutant, reaching, recorded["took_s"], options.seconds)
+        seconds = sum(recorded["took_s"][one] for one in tests)
+        path = str(ROOT / mutant.path)
+        try:
+            code = compile(mutant.mutated, path, "exec")
+        except (SyntaxError, ValueError):
+            return number, "no Python"
+        name = f"mutant{number}"
+        for asked in filter(None, (options.also, tests)):
+            status = run(name, asked, {path: code}, int(4 * seconds) + 60, "-x", "-rfE", "--tb=no")
+            text = (_FOLDER / f"{name}.txt").read_text()
+            if status:
+                by = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+                return number, by[0] if by else f"status {status}: " + text[-200:].replace("\n", " | ")
+        return number, f"SURVIVED {len(tests)} tests, {len(reaching)} reach it"
+
+    asked = options.number or [
+        number
+        for number in range(len(mutants))
+        if options.range[0] <= number % options.mutants + 1 <= options.range[1]
+    ]
+    tried, noticed = Counter[str](), Counter[str]()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for number, by in pool.map(notice, asked):
+            room, mutant = str(options.paths[number // options.mutants]), mutants[number]
+            tried[room] += 1
+            noticed[room] += (survived := not by.startswith("SURVIVED"))
+            print(f"{number:4} {mutant.path}:{mutant.line}: {by}", flush=True)
+            if not survived:
+                print(mutant.diff, flush=True)
     print("\n| room | mutants | noticed |\n|---|--:|--:|")
     for room in sorted(tried):
         print(f"| {room} | {tried[room]} | {noticed[room]} |")
