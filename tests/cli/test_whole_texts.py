@@ -71,6 +71,12 @@ SCRIPT = """#!/bin/bash
 #KERNELCAST micro_batch=1 micro_batches=3 steps=1e6
 srun true
 """
+MERGED = """apiVersion: batch/v1
+kind: Job
+metadata: {name: one}
+spec:
+  template: &pod {<<: {spec: {}}}
+"""
 # Products and a gelu of an annotated step on a CPU.
 CALLS = [("aten::mm", [[64, 32], [32, 8]])] * 3 + [
     ("aten::mm", [[64, 8], [8, 32]]),
@@ -101,6 +107,9 @@ _VARIES = re.compile(
     re.MULTILINE,
 )
 
+# Inner lines of JSON, joined.
+_DEEP = re.compile(r'\n +(?=["\]}[{])|(?<=[\[,])\n +(?=[-\d.#tfn]+,?$)', re.MULTILINE)
+
 
 @pytest.fixture
 def folder(
@@ -116,6 +125,7 @@ def folder(
     shutil.copy(DATA / "small.db", tmp_path)
     files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
              "step.json": json.dumps(STEP), "runs.toml": RUNS,
+             "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-3"), "merge.yaml": MERGED,
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -143,7 +153,7 @@ def test_commands_print_what_they_did(folder: Path) -> None:
             print(f"$ {command}")
             ended(*shlex.split(command)[1:])
     said = _SEARCH.sub("# s", found.getvalue().replace(str(folder), "HERE"))
-    printed = _VARIES.sub(lambda match: len(match[0]) * "#", said)
+    printed = _DEEP.sub(" ", _VARIES.sub(lambda match: len(match[0]) * "#", said))
     if "WRITE_WHOLE_TEXTS" in os.environ:
         TEXTS.write_text(printed, encoding="utf-8")
     assert printed == text

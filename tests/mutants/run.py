@@ -1,53 +1,51 @@
 """`make mutate`: random one-token changes of the source; some test should notice each.
 
-    python -m tests.mutants.run --tool .venv-mutate [--mutants 60] [--first 1] [--seed 1] [--recorded FILE] [--number N]...
-        [--tests PATH]... [--seconds 15] [--jobs 2] [PATH]...
+    python -m tests.mutants.run --tool .venv-mutate [--mutants 60] [--seed 1] [--recorded FILE] [--seconds 15] [PATH]...
 
 cosmic-ray (MIT) makes the changes, so many of each PATH; its own runner has one test command for all files. All tests
-run once first, with a probe at every changed statement, which tells what tests reach it. A mutant then meets
-those, the quickest first, and others of their files (fixtures and caches are shared there), up to so many seconds, until
-one fails. What is changed where a module is imported is reached by whatever calls a function of it, else by the tests
-named like it. A mutant lives in the memory of a forked process, and of the Pythons that its tests start, so an
-interrupted run leaves no changed file. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
+run once first, with changed statements that say who reaches them. A mutant then meets those tests, the quickest
+first, and others of their files (fixtures and caches are shared there), up to so many CPU seconds, until one fails, in
+a fork of a pytest that has collected all of them. What is changed where a module is imported is reached by whatever
+calls a function of it, else by tests named like it, and has a process of its own. Pythons that a test starts are
+changed too; an interrupted run leaves no changed file. Hypothesis draws the same examples every time. Exit status 1
+where one survived.
 
 Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), bits instead of numbers, which
 fail at once, and `is` for `==`, which is the same for None, members and small numbers.
 """
 
 import argparse
-import ast
-import difflib
+import builtins
+import contextlib
 import json
 import marshal
 import os
-import random
 import re
 import resource
 import shutil
 import signal
 import sys
 import tempfile
-import tomllib
+import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-_PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-MUTATED = tuple(Path(name.split(".")[1]) for name in _PACKAGES if name.count(".") == 1)
-_LEFT_OUT = re.compile(
-    r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"
-    r"|ReplaceComparisonOperator_(Eq_Is|Is_Eq|NotEq_IsNot|IsNot_NotEq)$"
-)
+import pytest
+
+from tests.mutants.sample import MUTATED, ROOT, Mutant, of_each
+from tests.mutants.switches import codes_of
+
 _MEMORY_BYTES = 6 << 30
 _FOLDER = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}"
 # hypothesis is imported before pytest starts, once for all.
 _PYTEST = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 _PYTEST += ["-m", "not slow and not slurm and not browser"]
 
-# Also of every Python that a test starts: code objects by file, and what their probes call.
+# Also of every Python that a test starts: code objects by file, and what they ask: whether a mutant is on.
 _PATCH = """
 import builtins, marshal, os
 from importlib.machinery import SourceFileLoader
@@ -61,108 +59,8 @@ def _reached(number, seen=set(), file=os.open({reached!r}, os.O_WRONLY | os.O_AP
     if key not in seen:
         seen.add(key)
         os.write(file, f"{{number}} {{key[1]}}\\n".encode())
-builtins.__reached__ = _reached
+builtins.__mutant__ = int(os.environ["MUTANT"]).__eq__ if "MUTANT" in os.environ else _reached
 """
-
-
-class Mutant(NamedTuple):
-    """A file of the repository with one token changed."""
-
-    path: Path
-    line: int
-    source: str
-    mutated: str
-
-    @property
-    def diff(self) -> str:
-        """The change as a unified diff."""
-        lines = self.source.splitlines(), self.mutated.splitlines()
-        return "\n".join(difflib.unified_diff(*lines, str(self.path), str(self.path), n=1, lineterm=""))
-
-
-def places(path: Path) -> Iterator[tuple[int, list[tuple[str, int]]]]:
-    """Line of every token that can be changed, and the changes: cosmic-ray's operators and their occurrences."""
-    from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.operators.provider import OperatorProvider
-
-    source, provider, found = (ROOT / path).read_text(), OperatorProvider(), defaultdict(list)
-    nodes, left_alone = list(ast_nodes(get_ast(source))), list(_left_alone(ast.parse(source)))
-    for name in provider:
-        if not provider[name].arguments() and not _LEFT_OUT.search(name):
-            positions = (begin for node in nodes for begin, _ in provider[name]().mutation_positions(node))
-            for occurrence, position in enumerate(positions):
-                found[position].append((name, occurrence))
-    lines = source.splitlines()
-    for (line, column), changes in sorted(found.items()):
-        is_star = lines[line - 1].startswith("*,", column)  # of parameters, none of a product
-        if not is_star and not any(begin <= (line, column) < end for begin, end in left_alone):
-            yield line, changes
-
-
-def _left_alone(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    for node in ast.walk(tree):
-        inside = [getattr(node, "annotation", None), getattr(node, "returns", None)]
-        keywords = [node] if isinstance(node, ast.keyword) and node.arg in ("repr", "strict") else []
-        for one in filter(None, (*inside, *getattr(node, "decorator_list", ()), *keywords)):
-            yield (one.lineno, one.col_offset), (one.end_lineno, one.end_col_offset)
-
-
-def sample(paths: Sequence[Path], count: int, seed: int) -> Iterator[Mutant]:
-    """Mutants at random places, every token as likely as any other; the same for a seed and a source."""
-    from cosmic_ray.mutating import mutate_code
-    from cosmic_ray.operators.provider import OperatorProvider
-
-    generator, everywhere = random.Random(seed), [(path, *place) for path in paths for place in places(path)]
-    print(f"{len(everywhere):,} tokens of {len(paths)} files can be changed")
-    for path, line, changes in generator.sample(everywhere, len(everywhere)):
-        name, occurrence = generator.choice(changes)
-        source = (ROOT / path).read_text()
-        try:
-            mutated = mutate_code(source, OperatorProvider()[name](), occurrence)
-        except AttributeError:  # cosmic-ray cannot replace an exception with a dotted name
-            continue
-        yield Mutant(path, line, source, mutated)
-        count -= 1
-        if not count:
-            return
-
-
-def _of_each(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
-    """So many mutants of every path; a file counts to the longest of the paths that contain it."""
-    found: list[Mutant] = []
-    for path in paths:
-        inner = [one for one in paths if one != path and one.is_relative_to(path)]
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        found += sample([one for one in files if not any(map(one.is_relative_to, inner))], count, seed)
-    return found
-
-
-def _probed(source: str, lines: dict[int, list[int]]) -> ast.Module:
-    """The source where the statement around line L reports lines[L]: those numbers of mutants."""
-    tree = ast.parse(source)
-    blocks = [
-        (owner, block)
-        for owner in ast.walk(tree)
-        for block in (getattr(owner, name, None) for name in ("body", "orelse", "finalbody"))
-        if isinstance(block, list)
-    ]
-    for line, numbers in lines.items():
-        around = [
-            (one.end_lineno - one.lineno, block, one)
-            for owner, block in blocks
-            for one in block
-            if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or 0)
-        ]
-        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-        inside = [one for one in functions if one.body[0].lineno <= line <= (one.end_lineno or 0)]
-        for number in numbers:
-            probe = ast.parse(f"__reached__({number})").body[0]
-            if inside:
-                _, block, statement = min(around, key=lambda one: one[0])
-                block.insert(block.index(statement), probe)
-            for function in () if inside else functions:
-                function.body.insert(ast.get_docstring(function) is not None, probe)
-    return ast.fix_missing_locations(tree)
 
 
 def _named_like(path: Path) -> list[str]:
@@ -180,11 +78,21 @@ class _Order:
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items.sort(key=lambda item: self.order.get(item.nodeid, 0))
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        begin_s = sum(os.times()[:4])
+        yield
+        self.took_s[item.nodeid] += (
+            sum(os.times()[:4]) - begin_s
+        )  # busy machines only lengthen what is waited for
+
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.took_s[report.nodeid] += float("inf") if report.failed else report.duration
+        self.took_s[report.nodeid] += float("inf") if report.failed else 0.0
 
 
-def run(name: str, tests: Sequence[str], codes: dict[str, Any], cpu_s: int, *options: str) -> int:
+def run(
+    name: str, tests: Sequence[str], codes: dict[str, Any], cpu_s: int, *options: str, plugin: Any = None
+) -> int:
     """Status of pytest in a forked process with changed code (negative: a signal); files begin with `name`."""
     output, patch = _FOLDER / f"{name}.txt", _FOLDER / name / "sitecustomize.py"
     patch.parent.mkdir()
@@ -197,47 +105,96 @@ def run(name: str, tests: Sequence[str], codes: dict[str, Any], cpu_s: int, *opt
             file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(file, 1)
             os.dup2(file, 2)
-            resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-            resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            signal.alarm(4 * cpu_s)  # waiting for ever takes no CPU time
+            _limit(cpu_s)
             exec(patch.read_text(), {})
             os.environ["PYTHONPATH"] = str(patch.parent)
             os._exit(
-                _pytest(name, [f"@{arguments}", f"--basetemp={_FOLDER / name / 'tmp'}", *options], tests)
+                _pytest(
+                    name, [f"@{arguments}", f"--basetemp={_FOLDER / name / 'tmp'}", *options], tests, plugin
+                )
             )
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     shutil.rmtree(patch.parent, ignore_errors=True)
     return os.waitstatus_to_exitcode(status)
 
 
-def _pytest(name: str, arguments: list[str], tests: Sequence[str]) -> int:
+def _pytest(name: str, arguments: list[str], tests: Sequence[str], plugin: Any) -> int:
     import hypothesis
-    import pytest
 
     quick = {"derandomize": True, "deadline": None, "database": None, "phases": list(hypothesis.Phase)[:3]}
     hypothesis.settings.register_profile("mutants", **quick)  # type: ignore[arg-type]
     hypothesis.settings.load_profile("mutants")
-    status = int(pytest.main([*arguments, *_PYTEST], plugins=[order := _Order(tests)]))
+    status = int(
+        pytest.main([*arguments, *_PYTEST], plugins=[order := _Order(tests), *filter(None, [plugin])])
+    )
     (_FOLDER / f"{name}.json").write_text(json.dumps(order.took_s))
     return status
 
 
-def record(mutants: Sequence[Mutant], tests: Sequence[str], jobs: int) -> dict[str, Any]:
+class _Forks:
+    """Runs tests of each mutant in a fork of a pytest that has collected all of them, until one fails."""
+
+    def __init__(
+        self, name: str, tests: dict[int, list[str]], took_s: dict[str, float], also: list[str], jobs: int
+    ) -> None:
+        self.name, self.tests, self.took_s, self.also, self.jobs = name, tests, took_s, also, jobs
+        self.failed = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.failed = self.failed or (report.nodeid if report.failed else "")
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        newer = [name for name in items if name.startswith(tuple(self.also)) and name not in self.took_s]
+        running: dict[int, int] = {}
+        for number, tests in (*self.tests.items(), *[(-1, [])] * self.jobs):
+            while len(running) >= self.jobs or (number < 0 and running):
+                child, status = os.wait()
+                done = running.pop(child)
+                by = Path(f"{_FOLDER}/{self.name}.{done}.by")
+                text = by.read_text() if by.exists() else f"status {os.waitstatus_to_exitcode(status)}"
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+                shutil.rmtree(_FOLDER / f"tmp{done}", ignore_errors=True)
+                with (_FOLDER / f"{self.name}.done").open("a") as file:
+                    print(done, text, file=file)
+            if number >= 0:
+                if not (child := os.fork()):
+                    self._run(session, number, [items[one] for one in (*newer, *tests) if one in items])
+                running[child] = number
+        return True
+
+    def _run(self, session: Any, number: int, items: list[Any]) -> None:
+        try:
+            os.setsid()
+            _limit(int(4 * sum(self.took_s.get(one.nodeid, 1.0) for one in items)) + 30)
+            builtins.__mutant__ = number.__eq__  # type: ignore[attr-defined]
+            os.environ["MUTANT"] = str(number)
+            (folder := _FOLDER / f"tmp{number}").mkdir()
+            session.config._tmp_path_factory._basetemp = folder
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if self.failed:
+                    break
+            (_FOLDER / f"{self.name}.{number}.by").write_text(self.failed or "SURVIVED")
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+
+def _limit(cpu_s: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(4 * cpu_s)  # waiting for ever takes no CPU time
+
+
+def record(codes: dict[str, Any], tests: Sequence[str], jobs: int) -> dict[str, Any]:
     """One run of the tests: how long each took that passed, and those that reach each mutant's statement."""
-    lines: dict[Path, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number, mutant in enumerate(mutants):
-        lines[mutant.path][mutant.line].append(number)
-    codes = {
-        str(ROOT / path): compile(_probed((ROOT / path).read_text(), found), str(ROOT / path), "exec")
-        for path, found in lines.items()
-    }
     files = sorted(
         str(file) for one in tests for file in (Path(one).rglob("test_*.py") if Path(one).is_dir() else [one])
     )
@@ -260,11 +217,12 @@ def record(mutants: Sequence[Mutant], tests: Sequence[str], jobs: int) -> dict[s
     }
 
 
-def chosen(mutant: Mutant, reaching: Sequence[str], took_s: dict[str, float], seconds: float) -> list[str]:
-    """Tests for a mutant, quickest first: those that reach it, then others of their files."""
-    files = {one.partition("::")[0] for one in reaching} or set(_named_like(mutant.path))
+def chosen(path: Path, reaching: Sequence[str], took_s: dict[str, float], seconds: float) -> list[str]:
+    """Tests for a mutant of `path`, quickest first: those that reach it, then others of their files."""
+    files = {one.partition("::")[0] for one in reaching} or set(_named_like(path))
     others = [one for one in took_s if one.partition("::")[0] in files and one not in set(reaching)]
-    found, total_s = [], 0.0
+    found: list[str] = []
+    total_s = 0.0
     for one in (*sorted(reaching, key=took_s.__getitem__), *sorted(others, key=took_s.__getitem__)):
         total_s += took_s[one]
         if total_s > seconds and found:
@@ -282,12 +240,12 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=60, help="of each path")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--recorded", type=Path, help="keeps here which tests reach what, for the same sample again"
+        "--recorded", type=Path, help="keeps which tests reach what, for the same sample again"
     )
     parser.add_argument("--number", type=int, action="append", help="only these of the sample")
     parser.add_argument("--range", type=int, nargs=2, default=(1, 10**9), help="only these of each path")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="choose among these")
-    parser.add_argument("--also", nargs="+", default=[], help="tests that every mutant meets first")
+    parser.add_argument("--also", nargs="+", default=[], help="newer tests, which every mutant meets first")
     parser.add_argument("--seconds", type=float, default=15.0, help="of tests for a mutant")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
@@ -296,7 +254,16 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # No test here needs one, and importing them takes longer than most tests.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    mutants = _of_each(options.paths, options.mutants, options.seed)
+    recorded = (
+        json.loads(options.recorded.read_text()) if options.recorded and options.recorded.exists() else {}
+    )
+    if "mutants" in recorded:
+        mutants = [Mutant(Path(path), *others) for path, *others in recorded["mutants"]]
+        if any((ROOT / one.path).read_text() != one.source for one in mutants):
+            sys.exit(f"{options.recorded}: of another source")
+    else:
+        mutants = of_each(options.paths, options.mutants, options.seed)
+    codes, inside = codes_of(mutants)
     # Once for all children; ONNX Runtime has threads, which a fork would lose.
     for module in (
         "numpy",
@@ -310,56 +277,78 @@ def main() -> None:
         "yaml",
     ):
         __import__(module)
-    if options.recorded is None or not options.recorded.exists():
-        recorded = record(mutants, options.tests, options.jobs) | {
-            "lines": [f"{one.path}:{one.line}" for one in mutants]
-        }
-        if options.recorded is not None:
+    if "mutants" not in recorded:
+        recorded = recorded or record(codes, options.tests, options.jobs)
+        recorded["mutants"] = [(str(one.path), *one[1:]) for one in mutants]
+        if options.recorded:
             options.recorded.write_text(json.dumps(recorded))
-    else:
-        recorded = json.loads(options.recorded.read_text())
-    if recorded["lines"] != [f"{one.path}:{one.line}" for one in mutants]:
-        sys.exit(f"{options.recorded}: of another sample or source")
-
-    def notice(number: int) -> tuple[int, str]:
-        mutant = mutants[number]
-        reaching = recorded["reached"].get(str(number), [])
-        tests = chosen(mutant, reaching, recorded["took_s"], options.seconds)
-        seconds = sum(recorded["took_s"][one] for one in tests)
-        path = str(ROOT / mutant.path)
-        try:
-            code = compile(mutant.mutated, path, "exec")
-        except (SyntaxError, ValueError):
-            return number, "no Python"
-        name = f"mutant{number}"
-        for asked in filter(None, (options.also, tests)):
-            status = run(name, asked, {path: code}, int(4 * seconds) + 60, "-x", "-rfE", "--tb=no")
-            text = (_FOLDER / f"{name}.txt").read_text()
-            if status:
-                by = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
-                return number, by[0] if by else f"status {status}: " + text[-200:].replace("\n", " | ")
-        return number, f"SURVIVED {len(tests)} tests, {len(reaching)} reach it"
-
+    begin, end = options.range
     asked = options.number or [
-        number
-        for number in range(len(mutants))
-        if options.range[0] <= number % options.mutants + 1 <= options.range[1]
+        one for one in range(len(mutants)) if begin <= one % options.mutants + 1 <= end
     ]
+    reached, took_s = recorded["reached"], recorded["took_s"]
+    tests = {
+        one: chosen(mutants[one].path, reached.get(str(one), []), took_s, options.seconds) for one in asked
+    }
     tried, noticed = Counter[str](), Counter[str]()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for number, by in pool.map(notice, asked):
-            room, mutant = str(options.paths[number // options.mutants]), mutants[number]
-            tried[room] += 1
-            noticed[room] += (survived := not by.startswith("SURVIVED"))
-            print(f"{number:4} {mutant.path}:{mutant.line}: {by}", flush=True)
-            if not survived:
-                print(mutant.diff, flush=True)
+    for number, by in noticing(mutants, codes, inside, tests, took_s, options.also, options.jobs):
+        room, mutant = str(options.paths[number // options.mutants]), mutants[number]
+        tried[room] += 1
+        noticed[room] += by != "SURVIVED"
+        print(f"{number:4} {mutant.path}:{mutant.line}: {by}", flush=True)
+        if by == "SURVIVED":
+            print(f"     of {len(tests[number])} tests, {len(reached.get(str(number), []))} reach it")
+            print(mutant.diff, flush=True)
     print("\n| room | mutants | noticed |\n|---|--:|--:|")
     for room in sorted(tried):
         print(f"| {room} | {tried[room]} | {noticed[room]} |")
-    share = noticed.total() / tried.total()
-    print(f"| all, seed {options.seed} | {tried.total()} | {noticed.total()} ({share:.1%}) |")
-    sys.exit(share < 1)
+    print(f"| all, seed {options.seed} | {tried.total()} | {noticed.total()} |")
+    sys.exit(noticed.total() < tried.total())
+
+
+def noticing(
+    mutants: Sequence[Mutant],
+    codes: dict[str, Any],
+    inside: set[int],
+    tests: dict[int, list[str]],
+    took_s: dict[str, float],
+    also: list[str],
+    jobs: int,
+) -> Iterator[tuple[int, str]]:
+    """Each mutant with the first test that fails, what else ended it, or SURVIVED."""
+    switched_on = {number: found for number, found in tests.items() if number in inside}
+    files = {one.partition("::")[0] for found in switched_on.values() for one in found}
+    forks = _Forks("forks", switched_on, took_s, also, jobs)
+    with ThreadPoolExecutor(jobs) as pool:
+        session = pool.submit(run, "forks", sorted({*files, *also}), codes, 10**6, plugin=forks)
+        done, seen, is_over = _FOLDER / "forks.done", 0, not files
+        while not is_over:
+            is_over = session.done()
+            found = done.read_text().splitlines() if done.exists() else []
+            for line in found[seen:]:
+                number, _, by = line.partition(" ")
+                yield int(number), by
+            seen = len(found)
+            time.sleep(0 if is_over else 1)
+        if seen < len(switched_on):
+            print((_FOLDER / "forks.txt").read_text()[-3000:])
+        imported = [one for one in tests if one not in inside]
+        yield from pool.map(lambda one: (one, _fresh(one, mutants[one], tests[one], took_s, also)), imported)
+
+
+def _fresh(number: int, mutant: Mutant, tests: list[str], took_s: dict[str, float], also: list[str]) -> str:
+    path, name = str(ROOT / mutant.path), f"mutant{number}"
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            code = compile(mutant.mutated, path, "exec")
+    except (SyntaxError, ValueError):
+        return "no Python"
+    seconds = int(4 * sum(took_s[one] for one in tests)) + 60
+    if not (status := run(name, [*also, *tests], {path: code}, seconds, "-x", "-rfE", "--tb=no")):
+        return "SURVIVED"
+    text = (_FOLDER / f"{name}.txt").read_text()
+    by = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    return by[0] if by else f"status {status}: " + text[-200:].replace("\n", " | ")
 
 
 if __name__ == "__main__":
@@ -367,4 +356,4 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        shutil.rmtree(_FOLDER)
+        shutil.rmtree(_FOLDER, ignore_errors=True)
