@@ -209,11 +209,7 @@ def _one_voice(world: World) -> Iterator[None]:
 
 
 def show_collected(done: Collected, database_path: Path) -> None:
-    """Print the number of points measured, skipped and failed.
-
-    Raises:
-        DataError: every point failed.
-    """
+    """Print the number of points measured, skipped and failed; DataError where every point failed."""
     parts = [f"{done.measured} measured"]
     parts += [
         f"{count} {what}"

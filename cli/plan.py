@@ -270,11 +270,7 @@ _LEAST_SHARE = 0.001
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
-    """Draw into a .png or .svg file.
-
-    Raises:
-        UsageError: matplotlib is not installed, or the file cannot be written.
-    """
+    """Draw into a .png or .svg file; UsageError where that cannot be written, or without matplotlib."""
     check_target(path, "--picture")
     with needs_extra("--picture", "plot"):
         import matplotlib as mpl

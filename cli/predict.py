@@ -181,11 +181,7 @@ class _Further:
         return cls(**{one.name: options.pop(one.name) for one in dataclass_fields(cls)})
 
     def check(self, names: Collection[str], layout: str | None) -> None:
-        """Check that options go together, and that files can be written.
-
-        Raises:
-            UsageError: they do not, or one cannot.
-        """
+        """Check that options go together, and that files can be written; else UsageError."""
         if self.database is not None and self.explained is None:
             raise UsageError("--db is given without --explain, expected both")
         if self.database is not None and self.explained in ("memory", "layout"):
@@ -290,11 +286,7 @@ class _Asked:
         printed_as: str | None,
         fields: dict[str, Any],
     ) -> _Asked:
-        """The request that a command's options make.
-
-        Raises:
-            UsageError, DataError: a field, the model or a file is wrong.
-        """
+        """The request that a command's options make; UsageError or DataError for a wrong field, model or file."""
         wish = take_wish(fields)
         given = given_fields(fields)
         model, file = model_of(model_name, layout, fields["sequence_length"])
@@ -349,11 +341,7 @@ def _compared(asked: _Asked, estimators: dict[str, Estimator]) -> Shown:
 
 
 def _check_files(trace: str | None, html: str | None) -> None:
-    """Check that the files of --trace and --html can be written.
-
-    Raises:
-        UsageError: one cannot be written, or both are the same file.
-    """
+    """Check that the files of --trace and --html can be written, and are two; else UsageError."""
     asked = [(option, Path(path)) for option, path in (("--trace", trace), ("--html", html)) if path]
     if not asked:
         return

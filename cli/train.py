@@ -208,11 +208,7 @@ def _coverage(one: HeldOut) -> str:
 
 
 def _page_writer(directory: Path) -> Callable[[TrainingFigures], Path]:
-    """What writes the report, after a check that the folder can be written.
-
-    Raises:
-        DataError: the folder cannot be written.
-    """
+    """What writes the report; DataError where the folder cannot be written."""
     check_directory(directory)
 
     def write(found: TrainingFigures) -> Path:

@@ -162,10 +162,7 @@ def copy_selection(
 ) -> Exported:
     """Copy rows of an open database into an empty one, a single file; equal rows give equal bytes.
 
-    `named` is what errors call it.
-
-    Raises:
-        DataError: it cannot be written, or a row does not match its id.
+    `named` is what errors call it. DataError where it cannot be written, or a row does not match its id.
     """
     with reported(named):
         with closing(connect(empty, read_only=False)) as new, transaction(new):

@@ -91,10 +91,7 @@ def calibrate(
     """Fit the correction to steps of one timeline; its errors before, after, and by cross-validation.
 
     Cross-validation leaves out all steps of a configuration together. `source` and `source_digest` identify the steps.
-    `parameters` defaults to `usual_parameters`.
-
-    Raises:
-        UsageError: there are no steps.
+    `parameters` defaults to `usual_parameters`. UsageError without steps.
     """
     if not steps:
         raise UsageError(f"{source}: has no measured steps, expected at least one")

@@ -187,11 +187,7 @@ class _Shapes:
         self._known: dict[tuple[_Source, tuple[tuple[str, float], ...]], tuple[Vector, ...]] = {}
 
     def of(self, picked: Picked, columns: Sequence[Column]) -> dict[Column, Sequence[Vector]]:
-        """Shapes by column.
-
-        Raises:
-            UsageError: a size that no model may have.
-        """
+        """Shapes by column; errors as `workloads`."""
         parts, sources = _part_calls(picked), _sources(self._axes)
         return {
             column: [shape for source in sources[column] for shape in self._at(picked, parts, source)]

@@ -100,10 +100,8 @@ def agreement(path: Path) -> list[Agreement]:
     """Agreement of all sites in a database, outliers first, then the largest differences.
 
     A site is an outlier if three or more sites measured an operator at three points or more, and it is more than 10 %
-    off, and more than three times as far off as the median site. Of two sites that differ, neither is named.
-
-    Raises:
-        DataError: the database cannot be read.
+    off, and more than three times as far off as the median site. Of two sites that differ, neither is named. DataError
+    where the database cannot be read.
     """
     check_file(path)
     sources = read_sources()

@@ -60,8 +60,7 @@ def keep_in_file(compared: ComparedStep, path: Path, **about: str) -> None:
 def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_path: Path) -> str:
     """Add traces, measured step and prediction to a database, which is made where there is none; answers the step's id.
 
-    Raises:
-        UsageError: the step is of no trace, or `traces` are another database.
+    UsageError where the step is of no trace, or `traces` are another database.
     """
     traced, estimate = compared.traced, compared.estimate
     if traced is None:
