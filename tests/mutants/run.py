@@ -2,9 +2,9 @@
 
     python -m tests.mutants.run --tool .venv-mutate [--mutants 60] [--seed 1] [--recorded FILE] [--seconds 15] [PATH]...
 
-cosmic-ray (MIT) makes the changes, so many of each PATH; its own runner has one test command for all files. All tests
+cosmic-ray (MIT) makes the changes, N of each PATH; its own runner has one test command for all files. All tests
 run once first, with changed statements that say who reaches them. A mutant then meets those tests, the quickest
-first, and others of their files (fixtures and caches are shared there), up to so many CPU seconds, until one fails, in
+first, and others of their files (fixtures and caches are shared there), up to some CPU seconds, until one fails, in
 a fork of a pytest that has collected all of them. What is changed where a module is imported is reached by whatever
 calls a function of it, else by tests named like it, and has a process of its own. Pythons that a test starts are
 changed too; an interrupted run leaves no changed file. Hypothesis draws the same examples every time. Exit status 1
@@ -322,18 +322,23 @@ def noticing(
     with ThreadPoolExecutor(jobs) as pool:
         session = pool.submit(run, "forks", sorted({*files, *also}), codes, 10**6, plugin=forks)
         done, seen, is_over = _FOLDER / "forks.done", 0, not files
+        fresh = [one for one in tests if one not in inside]
         while not is_over:
             is_over = session.done()
             found = done.read_text().splitlines() if done.exists() else []
+            # Functions that decorate run where a module is imported.
+            reached = (_FOLDER / "forks.reached").read_text().splitlines() if found else []
             for line in found[seen:]:
                 number, _, by = line.partition(" ")
-                yield int(number), by
+                if by == "SURVIVED" and f"{number} None" in reached:
+                    fresh.append(int(number))
+                else:
+                    yield int(number), by
             seen = len(found)
             time.sleep(0 if is_over else 1)
         if seen < len(switched_on):
             print((_FOLDER / "forks.txt").read_text()[-3000:])
-        imported = [one for one in tests if one not in inside]
-        yield from pool.map(lambda one: (one, _fresh(one, mutants[one], tests[one], took_s, also)), imported)
+        yield from pool.map(lambda one: (one, _fresh(one, mutants[one], tests[one], took_s, also)), fresh)
 
 
 def _fresh(number: int, mutant: Mutant, tests: list[str], took_s: dict[str, float], also: list[str]) -> str:

@@ -82,7 +82,7 @@ def sample(paths: Sequence[Path], count: int, seed: int) -> Iterator[Mutant]:
 
 
 def of_each(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
-    """So many mutants of every path; a file counts to the longest of the paths that contain it."""
+    """`count` mutants of every path; a file counts to the longest of the paths that contain it."""
     found: list[Mutant] = []
     for path in paths:
         inner = [one for one in paths if one != path and one.is_relative_to(path)]

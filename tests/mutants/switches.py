@@ -1,4 +1,4 @@
-"""Code that holds many mutants, each where `__mutant__(number)` says so: modules are imported once for all of them."""
+"""Code that holds many mutants, each on where `__mutant__(number)` is true: modules are imported once for all."""
 
 import ast
 import contextlib
@@ -48,7 +48,7 @@ class _Switches(ast.NodeTransformer):
 
 
 def switched(mutants: dict[int, Mutant]) -> tuple[ast.Module, set[int]]:
-    """Source of one file with all of its mutants, each where `__mutant__(number)` says so, and which these are.
+    """Source of one file with all of its mutants, each on where `__mutant__(number)` is true, and which these are.
 
     Others are changed where the module is imported; all functions of the file ask for them.
     """

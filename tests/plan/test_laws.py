@@ -213,10 +213,22 @@ def test_jobs_of_limited_walltime_and_maintenance_cost_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"failures_per_s": 1 / 300, "restart_s": 400.0}, "no progress is made"),
-        ({"write_s": 2_000.0}, "storage that is faster"),
-        ({"walltime_limit_s": 300.0, "start_s": 400.0}, "more than start-up and one checkpoint"),
-        ({"maintenance_every_s": 3_600.0, "maintenance_s": 7_200.0}, "maintenance_every is"),
+        (
+            {"failures_per_s": 1 / 300, "restart_s": 400.0},
+            "failures are 5.000 min apart, a restart takes 6.667 min and an interval between checkpoints 16.67 min",
+        ),
+        (
+            {"write_s": 2_000.0},
+            "takes 33.33 min to write and the next is due after 16.67 min, expected storage that is faster",
+        ),
+        (
+            {"walltime_limit_s": 300.0, "start_s": 400.0},
+            "limit is 5.000 min, expected more than start-up and one checkpoint, 6.667 min",
+        ),
+        (
+            {"maintenance_every_s": 3_600.0, "maintenance_s": 7_200.0},
+            "every is 60.00 min, expected more than the maintenance and a restart, 2.000 h",
+        ),
     ],
 )
 def test_runs_that_get_nowhere_are_refused(changed: dict[str, float], message: str) -> None:
