@@ -196,7 +196,7 @@ def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
     for step in predicted:
         for warning, questions in step.estimate.concerned.items():
             concerned.setdefault(warning, set()).update(questions)
-        for question, time_s in step.estimate.times_s().items():
+        for question, time_s in step.estimate.times_s.items():
             times_s[question] = times_s.get(question, 0.0) + time_s
         for doubt in step.estimate.doubts:
             labels.setdefault(doubt.cause, []).append(one_line(step.run.label))

@@ -200,7 +200,7 @@ class Estimate:
     @property
     def doubts(self) -> tuple[Doubt, ...]:
         """The warnings grouped by cause, each with the share of the step that it concerns; new at each access."""
-        return grouped(self.concerned, self.times_s())
+        return grouped(self.concerned, self.times_s)
 
     @property
     def grade(self) -> Grade | None:
@@ -218,12 +218,12 @@ class Estimate:
     @property
     def doubtful_share(self) -> float:
         """Share of the operators' time that any warning concerns, 0 to 1."""
-        return share_of(frozenset().union(*self.concerned.values()), self.times_s()) or 0.0
+        return share_of(frozenset().union(*self.concerned.values()), self.times_s) or 0.0
 
     @property
     def known(self) -> KnownShares:
         """Shares of the operators' time that were measured, transferred or assumed; new at each access."""
-        return known_shares(self.concerned, self.times_s())
+        return known_shares(self.concerned, self.times_s)
 
     @property
     def energy(self) -> Energy | None:
@@ -235,7 +235,7 @@ class Estimate:
         from kernelcast.runtime.estimate.energy import energy_of
 
         return energy_of(
-            self.times_s(),
+            self.times_s,
             answers=self.answers,
             replicas=self.parallelism.world_size // self.parallelism.pp,
             devices=self.parallelism.world_size,
@@ -251,6 +251,7 @@ class Estimate:
         known = self.peak is not None and device_named(self.peak.device) is not None
         return spread_of(self.parallelism.world_size) if known else None
 
+    @cached_property
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
         times_s: dict[Question, float] = {}
@@ -271,13 +272,12 @@ class Estimate:
 
     def warning_values(self) -> dict[str, Any]:
         """Plain values of the grade and all warnings, one by one with their share, and of their groups."""
-        times_s = self.times_s()
-        doubts = grouped(self.concerned, times_s)
+        doubts = self.doubts
         grade = self._grade(doubts)
         return {
             "grade": None if grade is None else grade.to_dict(),
             "warnings": [
-                {**warning.to_dict(), "share": share_of(questions, times_s)}
+                {**warning.to_dict(), "share": share_of(questions, self.times_s)}
                 for warning, questions in self.concerned.items()
             ],
             "warning_groups": [doubt.to_dict() for doubt in doubts],
@@ -390,5 +390,9 @@ def _row_values(row: OperatorRow) -> dict[str, Any]:
         "role": row.role,
         "direction": row.direction.value,
         "vector": list(row.vector),
-        **values_of(row, "count", "time_us", "low_us", "high_us", "total_s"),
+        "count": row.count,
+        "time_us": row.time_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "total_s": row.total_s,
     }

@@ -63,14 +63,16 @@ def peak_of_step(peak: Peak | None, parts: Decomposition) -> Peak | None:
 
     The peak of the training's type if the device is unknown or has no 8-bit peak.
     """
+    of = None if peak is None else device_named(peak.device)
+    faster = None if of is None else of.peak_flops_per_s(FLOAT8)
+    if peak is None or faster is None or not parts.has_casts:
+        return peak
     share = _of_job(
         parts, lambda block: (one for one in block.passes.forward.calls if OPERATORS[one.operator].dtype)
     )
-    share /= _of_job(parts, lambda block: block.passes.forward.calls)
-    of = None if peak is None else device_named(peak.device)
-    faster = None if of is None else of.peak_flops_per_s(FLOAT8)
-    if peak is None or faster is None or not share:
+    if not share:
         return peak
+    share /= _of_job(parts, lambda block: block.passes.forward.calls)
     return replace(
         peak,
         dtype=f"{share * 100:.0f} % of FLOPs in {FLOAT8}, else {peak.dtype}",

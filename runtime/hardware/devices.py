@@ -5,7 +5,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -99,6 +99,7 @@ def _by_name() -> Mapping[str, Device]:
     }
 
 
+@lru_cache(maxsize=1 << 8)
 def _plain(name: str) -> str:
     return _MAKERS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
 

@@ -82,8 +82,11 @@ class Layouts:
 
     @property
     def as_one(self) -> Parallelism:
-        """One layout whose chosen numbers are float64 [layouts], so that no product of sizes overflows."""
-        return Parallelism.unchecked(self.like, **{name: self[name].astype(np.float64) for name in _NUMBERS})
+        """One layout whose chosen numbers are float64 [layouts], or floats of one: no product of sizes overflows."""
+        numbers: dict[str, Any] = {name: self[name].astype(np.float64) for name in _NUMBERS}
+        if len(self) == 1:
+            numbers = {name: float(own[0]) for name, own in numbers.items()}
+        return Parallelism.unchecked(self.like, **numbers)
 
     @property
     def devices(self) -> NDArray[np.int64]:
