@@ -71,27 +71,18 @@ class KernelChange:
         return 0.0 if held is None else OPERATORS[operator].flops(direction, vector) / held * _US_PER_S
 
     def warning(self, key: Key, ratio: TimeRatio, entry: RegressorEntry) -> AnswerWarning:
-        """What an answer says of a ratio that was applied.
-
-        Of its values, `factor` multiplies the times, and published ratios are within `log_half_width` of its logarithm.
-        """
+        """What an answer says of a ratio that was applied, published within `log_half_width` of its logarithm."""
         (_, direction), measured = key, measured_kernel(entry, self.manifest)
-        return AnswerWarning(
-            cause=Cause.SUBSTITUTED,
-            topic=f"kernel of {FUSED}",
-            severity=abs(math.log(ratio.factor)),
-            message=f"{FUSED} ({direction}): measured with {measured}, answered for {self.asked} by "
-            f"{ratio.factor:.2f} times the time, as published ({ratio.source})",
-            brief=f"{self.asked} by {ratio.factor:.2f} × {measured} ({direction})",
-            values={
-                "kind": KERNEL,
-                "operator": FUSED,
-                "direction": direction.value,
-                "asked": self.asked,
-                "measured": measured,
-                **values_of(ratio, "factor", "log_half_width", "source"),
-            },
+        message = (
+            f"{FUSED} ({direction}): measured with {measured}, answered for {self.asked} by {ratio.factor:.2f} times "
+            f"the time, as published ({ratio.source})"
         )
+        brief = f"{self.asked} by {ratio.factor:.2f} × {measured} ({direction})"
+        of = {"kind": KERNEL, "operator": FUSED, "direction": direction.value}
+        values = {**of, "asked": self.asked, "measured": measured}
+        values |= values_of(ratio, "factor", "log_half_width", "source")
+        topic, severity = f"kernel of {FUSED}", abs(math.log(ratio.factor))
+        return AnswerWarning(Cause.SUBSTITUTED, topic, message, brief, values, severity=severity)
 
 
 def kernel_change(asked: str, bundle: Bundle, factors: Factors | None = None) -> KernelChange | None:
