@@ -82,7 +82,7 @@ def evaluate(terms: Sequence[Term], workload: Mapping[str, float]) -> float:
     """Value of a sum of monomials at a workload given as feature name → value."""
     total = 0.0
     for term in terms:
-        product = 1
+        product: float = 1
         for name in term.features:
             product = product * workload[name]
         total += term.coefficient * product
