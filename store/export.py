@@ -139,9 +139,8 @@ def export_database(
 ) -> Exported:
     """Write a part of `source` as the new database `target`. Rows keep their ids, so it can be merged again.
 
-    Raises:
-        UsageError: an operator that neither kernelcast nor the database knows.
-        DataError: `target` exists or cannot be written, `source` is not sound, or no row matches.
+    UsageError for an operator that neither kernelcast nor the database knows; DataError where `target` exists or cannot
+    be written, `source` is not sound, or no row matches.
     """
     source, target = Path(source), Path(target)
     if target.exists():

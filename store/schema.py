@@ -232,11 +232,7 @@ def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Upgrade] = 
     """Apply the migrations that the database still needs, each in a separate transaction.
 
     A migration that fails or is interrupted leaves the previous version. Two processes may migrate at the same time:
-    the second one finds nothing to do.
-
-    Raises:
-        DataError: after a migration, a row refers to a missing row.
-        sqlite3.Error: a statement failed.
+    the second one finds nothing to do. DataError where a row refers to a missing row afterwards.
     """
     for version, upgrade in sorted(migrations.items()):
         if schema_version(connection) < version:

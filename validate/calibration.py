@@ -71,10 +71,8 @@ def predicted_steps(
 ) -> tuple["PredictedStep", ...]:
     """What `bundle` predicts for measured steps; its own calibration, where it has one, is not used.
 
-    Raises:
-        UsageError: a layout does not fit its model, or the step took more than `LARGEST_FACTOR` times as long as
-            predicted or less than the reciprocal; names the run.
-        DataError: the bundle lacks what a run needs; names it.
+    UsageError, with the run, where a layout does not fit its model, or the step took more than `LARGEST_FACTOR` times
+    as long as predicted or less than the reciprocal; DataError where the bundle lacks what a run needs.
     """
     estimator = Estimator(bundle, calibrated=False)
     return tuple(PredictedStep.of(estimator, run, timeline) for run in runs)

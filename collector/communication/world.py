@@ -149,8 +149,7 @@ class World:
     def from_launcher(cls, environment: Mapping[str, str] = os.environ) -> "World":
         """Read the launcher's variables; torchrun's take precedence, because another launcher may have started it.
 
-        Raises:
-            UsageError: no launcher, a single process, nodes with different numbers of processes, or without an address.
+        UsageError without a launcher or an address, for a single process, or nodes with different numbers of processes.
         """
         if any(environment.get(name) for name in _TORCHRUN.values()):
             return cls(**_numbers(environment, _TORCHRUN))

@@ -136,8 +136,7 @@ class Companions(Closeable):
     def running(self, point: Point) -> Iterator[None]:
         """Run `point` in every companion during the block.
 
-        Raises:
-            CompanionError: one of them cannot, or stopped early; an error of the block itself takes precedence.
+        CompanionError where one of them cannot, or stopped early; an error of the block itself takes precedence.
         """
         if self.processes == 1:
             yield

@@ -53,9 +53,7 @@ def planned_operators(
     """The operators of a plan that one device runs alone, or its collectives; `operators` keeps only the named ones.
 
     A plan that names no collective means all of them. Operators that no step calls are measured only where named.
-
-    Raises:
-        UsageError: a named operator is unknown, of the other kind or not in the plan, or the plan has none of the kind.
+    UsageError where a named operator is unknown, of the other kind or not planned, or the plan has none of the kind.
     """
     kind = [op for op in OPERATORS.values() if op.is_collective == collectives and _is_collected(op.name)]
     if unknown := sorted(set(operators) - {op.name for op in kind}):

@@ -299,7 +299,8 @@ class Pricing:
                 keys: list[PieceKey] = [(kind.name, *own) for own in values]
                 for row, key in enumerate(keys):
                     if key not in self._known and key not in wanted:
-                        agreeing = (columns, values[row])
+                        # The requests of one layout are all about it.
+                        agreeing = (columns, values[row]) if len(layouts) > 1 else tuple(layouts.table[0])
                         if agreeing not in taken_apart:
                             taken_apart[agreeing] = self.take_apart(distinct, row)
                         wanted[key] = kind.parts(taken_apart[agreeing])

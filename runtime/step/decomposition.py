@@ -289,13 +289,13 @@ class Decomposition:
         for chunk in self.chunks[: self.parallelism.chunks]:
             if chunk.stage == stage:
                 yield from self._of_chunk(replace(chunk, index=0, stage=0))
-        yield from self._of_update(self.stages[stage])
+        yield from self.of_update(self.stages[stage])
 
     def all_calls(self) -> Iterator[tuple[Component, Call]]:
         """What all stages call, as `calls` lists it for one; what chunks of a kind call is listed once."""
         chunks = Counter(replace(one, index=0, stage=0) for one in self.chunks[: self.parallelism.chunks])
         called = [(self._of_chunk(one), times) for one, times in chunks.items()]
-        called += [(self._of_update(one), times) for one, times in Counter(self.stages).items()]
+        called += [(self.of_update(one), times) for one, times in Counter(self.stages).items()]
         return ((component, one.times(times)) for calls, times in called for component, one in calls)
 
     @cached_property
@@ -322,7 +322,7 @@ class Decomposition:
         self._known_calls[chunk] = found
         return found
 
-    def _of_update(self, stage: StageKind) -> list[tuple[Component, Call]]:
+    def of_update(self, stage: StageKind) -> list[tuple[Component, Call]]:
         """What a kind of stage calls once per update."""
         if stage not in self._known_calls:
             ops = self.update(stage)

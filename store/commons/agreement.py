@@ -44,9 +44,8 @@ ORDER BY 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 def distrust(name: str, databases: Sequence[Path]) -> list[tuple[Path, Reverted]]:
     """Take nothing from a source any more, and take back what was pulled from it; rows of a second source stay.
 
-    Raises:
-        UsageError: the source is unknown.
-        DataError: a database cannot be opened or written; it is unchanged then, the source is distrusted.
+    UsageError for an unknown source; DataError where a database cannot be opened or written: it is unchanged then, and
+    the source is distrusted.
     """
     sources = read_sources()
     if name not in (known := [one.name for one in sources]):
