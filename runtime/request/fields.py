@@ -52,7 +52,7 @@ StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "native", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
-Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"]
+Float8Recipe = Literal["none", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4", "nvfp4_plain"]
 LinearKind = Literal["attention", "mlp", "experts"]
 AdaptedLinear = Literal[
     "attention", "q_proj", "k_proj", "v_proj", "o_proj", "mlp", "gate_proj", "up_proj", "down_proj"
