@@ -376,7 +376,9 @@ class Pricing:
             ("float8_cast", "dropout") if layout.lora_dropout and not layout.dropout else ("float8_cast",)
         )
         computes = [
-            not OPERATORS[operator].is_collective and operator not in of_modules and role not in (PADDING, ADAPTER_SCALE)
+            not OPERATORS[operator].is_collective
+            and operator not in of_modules
+            and role not in (PADDING, ADAPTER_SCALE)
             for (operator, _), _, role in questions
         ]
         # Graphs of modules take the launches of all but dropless experts.

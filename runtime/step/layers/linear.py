@@ -124,7 +124,8 @@ def _cast(
 ) -> Op:
     """The cast of what a linear reads, or of its output's gradient, with the copies that the recipe makes.
 
-    In the pass that gathers what was cast (`before`) it is of a shard; with a scale per tensor what arrives is transposed.
+    In the pass that gathers what was cast (`before`) it is of a shard; with a scale per tensor what arrives is
+    transposed.
     """
     recipe = RECIPES[s.layout.fp8_recipe]
     moved: Any = recipe.one_copy_bytes if s.is_frozen else recipe.cast_bytes

@@ -38,10 +38,10 @@ def enter_region(
     """Collectives of column-parallel products: their input is gathered, and its gradient summed.
 
     With sequence parallelism the input is gathered; without it every device has all of it. Where a device keeps a shard
-    of it, this is gathered again for the weight gradients, which frozen weights lack, overlapped with the input gradient (arXiv 2205.05198,
-    section 4.2.2). The input's gradient is summed under the weight gradients where the framework overlaps it
-    (Megatron-LM's tensor_parallel/layers.py). `forward` are the products that share a gather, `backward` those that
-    share a sum.
+    of it, this is gathered again for the weight gradients, overlapped with the input gradient (arXiv 2205.05198,
+    section 4.2.2), but for frozen weights. The input's gradient is summed under the weight gradients where the
+    framework overlaps it (Megatron-LM's tensor_parallel/layers.py). `forward` are the products that share a gather,
+    `backward` those that share a sum.
     """
     overlap, width = s.layout.tensor_overlap, _gathered_width(s, name, forward.names)
     pieces = Overlap(forward.names, in_pieces=True) if in_pieces and overlap == "products" else None
