@@ -256,9 +256,12 @@ class Sizes:
         return self.is_cast(kind) and self.modules.caches_float8
 
     def gathers_float8(self, kind: str) -> bool:
-        """Whether a cut sequence is cast before these linears gather it."""
-        cast = self.layout.fp8_recipe == "tensorwise" and kind in self.layout.fp8_linears
-        return cast and self.modules.gathers_float8
+        """Whether a cut sequence is cast before these linears gather it: not into userbuffers, whose exposed share was
+        found with 16 bit.
+        """
+        layout, modules = self.layout, self.modules
+        is_cast = layout.fp8_recipe in modules.gathered_recipes and kind in layout.fp8_linears
+        return is_cast and not (modules.has_engine and layout.tensor_overlap == "products")
 
     @cached_property
     def length(self) -> Number:

@@ -7,11 +7,13 @@ from typing import Any
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.operators.gemm import CAST_BYTES
 from kernelcast.runtime.request.fields import LinearKind
-from kernelcast.runtime.step.adapters import adapted_columns
+from kernelcast.runtime.step.adapters import adapted_columns, is_adapted
 from kernelcast.runtime.step.modules import FROZEN_BYTES, RECIPES
 from kernelcast.runtime.step.op import Matrix, Number, Op, Ops, op
 from kernelcast.runtime.step.sizes import Sizes
 
+ADAPTER_SCALE = "adapter_scale"
+"""Role of the multiplication of an adapter's output by its scale, alpha over the rank."""
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 
@@ -39,7 +41,8 @@ def linear(
     if s.is_cast(kind):
         operator += f"_{RECIPES[s.layout.fp8_recipe].product}"
         rows, module = math.prod(groups) * m, others.get("module", "")
-        before = gathers if s.gathers_float8(kind) else None
+        keeps_type = gathers is Direction.FORWARD and is_adapted(s.model, s.layout, kind, role)
+        before = gathers if s.gathers_float8(kind) and not keeps_type else None
         casts = (
             _cast(s, f"{role}_input_cast", rows, k, Direction.FORWARD, before, module),
             _cast(s, f"{role}_gradient_cast", rows, n, Direction.BACKWARD, before, module),
@@ -72,6 +75,7 @@ def linear(
         _adapter(
             f"{role}_adapter_up", "adapter_up", m, rank, n, module=module, saves=s.element_bytes * m * rank
         ),
+        op(f"{role}_adapter_scale", "copy", m, n, role=ADAPTER_SCALE, module=module),
         op(f"{role}_adapter_add", "residual_add", 1, m, n, module=module),
     )
 
@@ -120,13 +124,16 @@ def _cast(
 ) -> Op:
     """The cast of what a linear reads, or of its output's gradient, with the copies that the recipe makes.
 
-    In the pass that gathers in 8 bit (`before`) it is of a shard; what arrives is transposed.
+    In the pass that gathers what was cast (`before`) it is of a shard; with a scale per tensor what arrives is
+    transposed.
     """
     recipe = RECIPES[s.layout.fp8_recipe]
     moved: Any = recipe.one_copy_bytes if s.is_frozen else recipe.cast_bytes
     if direction is before:
-        of_shard = recipe.one_copy_bytes / s.tp + (0 if s.is_frozen else 2 * recipe.entry_bytes)
-        moved += s.sequence_parallel * (of_shard - moved)
+        of_shard, arrived = moved, 0.0
+        if not (recipe.scales_blocks or s.is_frozen):
+            of_shard, arrived = recipe.one_copy_bytes, 2 * recipe.entry_bytes
+        moved += s.sequence_parallel * (of_shard / s.tp + arrived - moved)
     rows = cast_rows(rows, moved)
     return op(name, "float8_cast", rows, columns, directions=(direction,), module=module)
 
