@@ -19,7 +19,7 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.decomposition import Block, Decomposition
 from kernelcast.runtime.step.layers.experts import PADDING
-from kernelcast.runtime.step.layers.linear import ADAPTER_SCALE
+from kernelcast.runtime.step.layers.linear import ADAPTER_SCALE, TRANSPOSITION
 from kernelcast.runtime.step.layouts import Layouts
 from kernelcast.runtime.step.op import COMPUTED_ONCE, OTHER_MICRO_BATCH, Call, Calls, Component, Overlap
 
@@ -379,7 +379,7 @@ class Pricing:
         computes = [
             not OPERATORS[operator].is_collective
             and operator not in of_modules
-            and role not in (PADDING, ADAPTER_SCALE)
+            and role not in (PADDING, ADAPTER_SCALE, TRANSPOSITION)
             for (operator, _), _, role in questions
         ]
         # Graphs of modules take the launches of all but dropless experts.

@@ -22,7 +22,7 @@ _OF_STEP = {
     "pp", "dp", "micro_batches", "schedule", "virtual_stages", "recompute", "zero", "layer_counts", "layer_split",
     "reduce_dtype", "recompute_modules", "recompute_layers", "recompute_together", "recompute_early_stop", "optimizer",
     "optimizer_states", "host_launch_us", "attention_kernel", "exposed_share", "gradient_collective", "shard_group",
-    "fp8_weights", "offload_modules",
+    "offload_modules",
     "overlap_gradients", "overlap_parameters", "overlap_bucket", "expert_imbalance", "expert_tokens", "expert_capacity",
     "offload_optimizer", "offload_activations", "host_link_gb_per_s", "host_memory_gb_per_s",
     "power_limit_w",

@@ -14,6 +14,9 @@ from kernelcast.runtime.step.sizes import Sizes
 
 ADAPTER_SCALE = "adapter_scale"
 """Role of the multiplication of an adapter's output by its scale, alpha over the rank."""
+TRANSPOSITION = "frozen_transposition"
+"""Role of the copy that TransformerEngine makes of a frozen weight in 8 bit in every backward pass, where products read
+one order alone (`is_non_tn_fp8_gemm_supported`)."""
 _FROZEN = (Direction.FORWARD, Direction.INPUT_GRADIENT)
 
 
@@ -52,8 +55,13 @@ def linear(
     if s.modules.separates_linears and len(columns) > 1 and not s.is_frozen:
         return (*casts[:1], *_separate(s, role, operator, (m, k), columns, own), *casts[1:])
     product = op(role, operator, *shape, role=role, directions=_FROZEN if s.is_frozen else None, **own)
+    transposes = s.is_frozen and s.layout.fp8_weights and not RECIPES[s.layout.fp8_recipe].scales_blocks
+    if casts and transposes:
+        moved = RECIPES[s.layout.fp8_recipe].entry_bytes / s.element_bytes
+        casts = (*casts, _rewritten(f"{role}_transposition", weight, moved, TRANSPOSITION, product.module))
     if s.is_quantised:
-        casts = (_dequantisation(s, f"{role}_dequantisation", weight, product.module), *casts)
+        moved = (FROZEN_BYTES[s.layout.frozen_weights] + s.element_bytes) / (2 * s.element_bytes)
+        casts = (_rewritten(f"{role}_dequantisation", weight, moved, "", product.module), *casts)
     adapted = adapted_columns(s.model, s.layout, kind, role, columns or (n,))
     if groups or not adapted:
         return (*casts[:1], product, *casts[1:])
@@ -138,13 +146,16 @@ def _cast(
     return op(name, "float8_cast", rows, columns, directions=(direction,), module=module)
 
 
-def _dequantisation(s: Sizes, name: str, weight: Matrix, module: str) -> Op:
-    """A weight read in 4 bit and written in the training's type, as a copy of as many bytes; nothing is kept."""
-    moved = (FROZEN_BYTES[s.layout.frozen_weights] + s.element_bytes) / (2 * s.element_bytes)
+def _rewritten(name: str, weight: Matrix, moved: float, role: str, module: str) -> Op:
+    """A frozen weight read and written in other types or orders: `moved` of what a copy moves; nothing is kept.
+
+    In 4 bit it is dequantised in both passes; in 8 bit it is transposed for the input's gradient.
+    """
     rows = weight.times * weight.k
     if isinstance(rows, int):
         rows = max(1, round(rows * moved))
-    return op(name, "copy", rows, weight.n, module=module)
+    directions = (Direction.BACKWARD,) if role else None
+    return op(name, "copy", rows, weight.n, role=role, directions=directions, module=module)
 
 
 def cast_rows(rows: Number, moved_bytes: float) -> Number:

@@ -249,6 +249,20 @@ def test_what_frozen_weights_read_is_cast_to_one_copy(llama: Sizes) -> None:
     assert casts == [(48, 32), (48, 24), (48, 32), (48, 20)]
 
 
+@pytest.mark.parametrize(("recipe", "weights"), [("delayed", True), ("tensorwise", False), ("nvfp4", True)])
+def test_frozen_weights_in_8_bit_are_transposed_for_the_input_gradient(
+    llama: Sizes, recipe: str, weights: bool
+) -> None:
+    ops = transformer_layer(changed(llama, fp8_recipe=recipe, lora_rank=4, fp8_weights=weights))
+    found = [
+        [one.shape for one in of if one.role == "frozen_transposition"]
+        for of in (forward(ops), backward(ops))
+    ]
+    # A byte read and one written, of the four that a copy moves.
+    shapes = [(16, 48), (12, 32), (16, 40), (10, 32)]
+    assert found == [[], shapes if recipe == "delayed" else []]
+
+
 def test_frozen_weights_in_8_bit_are_never_cast_again() -> None:
     assert not updated(parts(lora_rank=2, fp8_recipe="tensorwise"), Component.WEIGHT_CAST)
 
