@@ -174,7 +174,8 @@ def verify(path: Path, allowed_signers: Path | None, signer: str) -> Shown:
         "bundle": str(path),
         "bundle_digest": checked.bundle.digest,
         **values_of(checked, "models", "corners"),
-        **values_of(verified, "signer", "key"),
+        "signer": verified.signer if verified else None,
+        "key": verified.key if verified else None,
     }
 
     def show() -> None:

@@ -59,11 +59,8 @@ def validate_run(
 ) -> RunReport:
     """Train configurations missing from the database, store each repetition, and compare with predictions.
 
-    `keys_of` gives the fingerprints for a number of processes on this node.
-
-    Raises:
-        UsageError, DataError: a configuration cannot be predicted (before anything is trained).
-        DataError: a worker failed or took too long. Turns finished before are stored.
+    `keys_of` gives the fingerprints for a number of processes on this node. UsageError or DataError, before anything is
+    trained, where a configuration cannot be predicted; DataError where a worker fails: turns before that are stored.
     """
     predicted = predict_jobs(config, estimator)
     known = (
