@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from math import prod
 from types import MappingProxyType
 
 from kernelcast.runtime.dataclass import dataclass, field
@@ -81,7 +80,13 @@ def _terms(text: str) -> tuple[Term, ...]:
 
 def evaluate(terms: Sequence[Term], workload: Mapping[str, float]) -> float:
     """Value of a sum of monomials at a workload given as feature name → value."""
-    return sum(term.coefficient * prod(workload[name] for name in term.features) for term in terms)
+    total = 0.0
+    for term in terms:
+        product: float = 1
+        for name in term.features:
+            product *= workload[name]
+        total += term.coefficient * product
+    return total
 
 
 @dataclass(frozen=True, slots=True)

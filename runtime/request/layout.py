@@ -1,7 +1,9 @@
 """How a job is laid out: parallel degrees, micro-batches, recomputation, nodes; and questions read by field name."""
 
 from collections.abc import Mapping
+from functools import cache
 from math import prod
+from operator import attrgetter
 from typing import Any, Self
 
 from kernelcast.runtime.dataclass import dataclass
@@ -182,10 +184,8 @@ class Parallelism(LayoutFields):
         Fields that a search chooses may also be arrays [rows]: one object is then many layouts.
         """
         found = object.__new__(cls)
-        for name in LAYOUT:
-            value = (
-                fields[name] if name in fields else _default(name) if like is None else getattr(like, name)
-            )
+        others = _defaults() if like is None else dict(zip(LAYOUT, _EVERY(like), strict=True))
+        for name, value in {**others, **fields}.items():
             object.__setattr__(found, name, value)
         return found
 
@@ -324,10 +324,15 @@ class Parallelism(LayoutFields):
                     raise UsageError(field=name, found=value, expected=without)
 
 
-def _default(name: str) -> Any:
-    """The default of a field; one device, and one micro-batch of one sample, where it has none."""
-    default = LAYOUT[name].default
-    return 1 if default is None and LAYOUT[name].is_required else default
+_EVERY = attrgetter(*LAYOUT)
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """The defaults of all fields; one device, and one micro-batch of one sample, where there is none."""
+    return {
+        name: 1 if one.default is None and one.is_required else one.default for name, one in LAYOUT.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

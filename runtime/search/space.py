@@ -43,7 +43,7 @@ from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layou
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are searched by default."""
-_BLOCK = 1 << 12
+_BLOCK = 1 << 14
 _MAX_REMEMBERED = 1 << 14
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
@@ -250,6 +250,7 @@ class _Parts:
         self.space, self.simulated, self.refusals = space, simulated, refusals
         self._known: dict[tuple[int, ...], tuple[_Table, Refusals]] = {}
         self._tables: dict[tuple[object, ...], _Table] = {}
+        self._chunks: dict[int, tuple[list[int], UsageError | None]] = {}
 
     def of(self, number: int, unit: Unit) -> _Table:
         """Rows int64 [layouts, columns] of a unit, which is number `number` of its space."""
@@ -342,7 +343,9 @@ class _Parts:
                 refusals.add(error)
                 return []
             return [usual]
-        allowed, refusal = self._chunks_per_stage(pp)
+        if pp not in self._chunks:
+            self._chunks[pp] = self._chunks_per_stage(pp)
+        allowed, refusal = self._chunks[pp]
         if refusal is not None:
             refusals.add(refusal)
         return allowed

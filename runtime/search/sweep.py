@@ -91,7 +91,8 @@ class _Sweep:
         least = self.question.score(layouts, least_us(engine, layouts))
         order = np.argsort(least, kind="stable")
         # The ends of the model, and what ZeRO-2 and 3 send, are priced for few layouts: once others are a bar.
-        first = order[~layouts.are_sharded[order]][:_FIRST]
+        may_lead = self._may_be_best(least, memory) & ~layouts.are_sharded
+        first = order[may_lead[order]][:_FIRST]
         self._evaluate_now(engine, layouts.take(first), memory[first])
         is_left = self._may_be_best(least, memory)
         is_left[first] = False
@@ -255,12 +256,11 @@ class _Sweep:
                     self.predictor.bundle, question.space.model, layouts, most_bytes=question.most_bytes
                 )
                 found.look_at_memory(layouts, memory)
-                fits = memory <= question.usable_bytes(layouts)
-                if not fits.all():
-                    counts.out_of_memory += int((~fits).sum())
-                    layouts, memory = layouts.take(fits), memory[fits]
-                if len(layouts):
-                    yield layouts, memory
+                fits = np.flatnonzero(memory <= (question.most_bytes or np.inf))
+                fits = fits[memory[fits] <= question.usable_bytes(layouts.take(fits))]
+                counts.out_of_memory += len(layouts) - len(fits)
+                if len(fits):
+                    yield layouts.take(fits), memory[fits]
             self.done += units
             if self.report is not None:
                 total = -(-self.units // self.shards)
