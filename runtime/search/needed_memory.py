@@ -11,7 +11,7 @@ from kernelcast.runtime.search.partial_result import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.step.layouts import Layouts
 
-_AT_ONCE = 1 << 14
+_AT_ONCE = 1 << 13
 
 
 def needed_bytes(

@@ -43,7 +43,7 @@ from kernelcast.runtime.step.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layou
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are searched by default."""
-_BLOCK = 1 << 14
+_BLOCK = 1 << 13
 _MAX_REMEMBERED = 1 << 14
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
