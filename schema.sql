@@ -13,7 +13,7 @@
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 9;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 10;            -- this schema's version; numbered migrations bring older files here
 
 
 -- Hardware, fabric and software -------------------------------------------------------------------------------------
@@ -334,6 +334,14 @@ CREATE TABLE matched_collective ( -- An event that is one rank's part of a colle
     memory_ns INTEGER NOT NULL, -- nanoseconds of copies and fills alone since then
     host_ns INTEGER NOT NULL, -- nanoseconds since then in which the device waited for its host
     PRIMARY KEY (timeline_number, sequence)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lost_collective ( -- A rank's part of a collective that the profiler lost: its trace has those before and after it.
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- timeline
+    collective_number INTEGER NOT NULL, -- number of the collective in the run
+    run_ns INTEGER NOT NULL, -- nanoseconds from the first event of the run to its arrival: the others' end less the usual transfer
+    duration_ns INTEGER NOT NULL, -- nanoseconds
+    PRIMARY KEY (timeline_number, collective_number)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE host_time ( -- Calls of the host of a trace, summed by step and name; runtime calls that may wait, from 50 µs on, one by one.
@@ -1032,27 +1040,43 @@ FROM trace_event
 WHERE class = 'communication'
 GROUP BY run_id, trace_id, rank, collective, group_size, group_ranks, message_bytes, dtype, bus_bytes;
 
+CREATE VIEW lost_part AS -- Which parts of collectives did the profiler lose? They are rows of collective_match.
+SELECT
+    rank,
+    collective_number,
+    run_ns / 1e3 AS run_us, -- from the start of the run to its arrival
+    duration_ns / 1e3 AS duration_us,
+    error_ns / 1e3 AS clock_error_us, -- uncertainty of run_us relative to other hosts
+    trace_id,
+    run_id
+FROM lost_collective
+JOIN timeline ON timeline.number = lost_collective.timeline_number
+JOIN trace ON trace.id = trace_id
+JOIN trace_clock ON trace_clock.timeline_number = lost_collective.timeline_number;
+
 CREATE VIEW collective_match AS -- Which rank came last to a collective? One row per collective and traced rank.
 SELECT
     run_id,
     collective_number,
-    step,
+    coalesce(step, max(step) OVER same) AS step,
     rank,
-    collective,
-    group_ranks,
-    group_size,
-    message_bytes,
-    dtype,
+    max(collective) OVER same AS collective,
+    max(group_ranks) OVER same AS group_ranks,
+    max(group_size) OVER same AS group_size,
+    max(message_bytes) OVER same AS message_bytes,
+    max(dtype) OVER same AS dtype,
     ranks, -- traced ranks that ran it
+    is_lost, -- 1: the rank's trace lacks it, its arrival is told by the end of the others
     round(run_us, 3) AS arrival_us, -- from the start of the run
     round(run_us - first_us, 3) AS late_us, -- after the first rank
     round(last_us - first_us, 3) AS skew_us, -- the last rank after the first
     iif(place = ranks, 1, 0) AS is_last,
     round(wait_us, 3) AS wait_us, -- for later ranks: longer than on the rank that waited least
     round(exposed_wait_us, 3) AS exposed_wait_us, -- without what was overlapped
-    iif(place = ranks, round(sum(exposed_wait_us) OVER same / (ranks - 1), 3), 0.0) AS delay_us, -- by the last rank: mean exposed wait of the others
+    iif(place = ranks, round(coalesce(sum(iif(is_lost = 1, NULL, exposed_wait_us)) OVER same
+        / nullif(ranks - 1 - sum(is_lost) OVER same + is_lost, 0), 0.0), 3), 0.0) AS delay_us, -- by the last rank: mean exposed wait of the others
     round(transfer_us, 3) AS transfer_us, -- the shortest duration of any rank
-    round(bus_bytes / transfer_us / 1e3, 3) AS bus_gb_per_s, -- bus bandwidth of the transfer
+    round(max(bus_bytes) OVER same / transfer_us / 1e3, 3) AS bus_gb_per_s, -- bus bandwidth of the transfer
     since_compute_us, -- what this rank did since the collective before: compute,
     since_memory_us, -- copies and fills alone,
     since_host_us, -- and waiting for its host
@@ -1071,13 +1095,25 @@ FROM (
         SELECT
             run_id, collective_number, step, rank, collective, group_ranks, group_size, message_bytes, dtype, bus_bytes,
             run_us, duration_us, exposed_us, since_compute_us, since_memory_us, since_host_us, clock_error_us, trace_id,
+            is_lost,
             min(run_us) OVER same AS first_us,
             max(run_us) OVER same AS last_us,
             min(duration_us) OVER same AS transfer_us,
             count(*) OVER same AS ranks,
             row_number() OVER (PARTITION BY run_id, collective_number ORDER BY run_us, rank) AS place
-        FROM trace_event
-        WHERE collective_number IS NOT NULL
+        FROM (
+            SELECT
+                run_id, collective_number, step, rank, collective, group_ranks, group_size, message_bytes, dtype,
+                bus_bytes, run_us, duration_us, exposed_us, since_compute_us, since_memory_us, since_host_us,
+                clock_error_us, trace_id, 0 AS is_lost
+            FROM trace_event
+            WHERE collective_number IS NOT NULL
+            UNION ALL
+            SELECT
+                run_id, collective_number, NULL, rank, NULL, NULL, NULL, NULL, NULL, NULL, run_us, duration_us, 0.0, 0.0,
+                0.0, 0.0, clock_error_us, trace_id, 1
+            FROM lost_part
+        )
         WINDOW same AS (PARTITION BY run_id, collective_number)
     )
 )

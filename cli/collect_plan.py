@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 def share(text: str) -> float:
-    """A fraction of a percentage such as `5%`, or of a number such as `0.05`.
-
-    Raises:
-        UsageError: something else, or not between 0 and 1.
-    """
+    """A fraction of a percentage such as `5%`, or of a number such as `0.05`; UsageError unless between 0 and 1."""
     found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})(%?)", text.strip(), re.ASCII)
     value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not 0 < value < 1:
@@ -62,11 +58,7 @@ def measure_within(
     budget_s: float | None,
     target: float | None,
 ) -> Collected:
-    """Measure within the budget; show progress and the errors reached.
-
-    Raises:
-        UsageError, DataError: a package of `kernelcast[train]` is missing; or raised by `collect_within`.
-    """
+    """Measure within the budget; show progress and the errors reached. Errors as `collect_within`."""
     with needs_extra("collect compute --budget", "collector,train"):
         from kernelcast.sampling.collect import BudgetProgress, collect_within
     # Wrong use makes no database.
@@ -76,8 +68,7 @@ def measure_within(
     with Database.open(database_path, create=True) as database, progress("seconds") as report:
 
         def show(now: BudgetProgress) -> None:
-            shown = percent(now.error)
-            what = f"{now.operator}: error {shown}, mean of all {percent(now.mean_error)}"
+            what = f"{now.operator}: error {percent(now.error)}, mean of all {percent(now.mean_error)}"
             # Without a budget the end is not known.
             total = now.elapsed_s + 1 if budget_s is None else budget_s
             report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
@@ -119,12 +110,7 @@ points_option = option.text(
 
 
 def prior_of(prior: str | None, points: int | None) -> Bundle | None:
-    """The bundle of `--prior`, which `--points` correct; None without them.
-
-    Raises:
-        UsageError: one is given without the other, or the hardware is unknown.
-        DataError: the prior cannot be read.
-    """
+    """The bundle of `--prior`, which `--points` correct; None without them. Errors as `read_prior`."""
     if prior is None and points is None:
         return None
     if prior is None or points is None:
@@ -136,11 +122,7 @@ def prior_of(prior: str | None, points: int | None) -> Bundle | None:
 def measure_by_prior(
     database_path: Path, plan: Plan, prior: Bundle, points: int, settings: Settings
 ) -> Collected:
-    """Measure the most informative points of each operator, `points` of each.
-
-    Raises:
-        UsageError, DataError: a package of `kernelcast[train]` is missing; or raised by `collect_by_prior`.
-    """
+    """Measure the most informative points of each operator, `points` of each; errors as `collect_by_prior`."""
     with needs_extra("collect compute --prior", "collector,train"):
         from kernelcast.sampling.by_prior import collect_by_prior
     what_to_measure(plan, settings)  # wrong use makes no database
@@ -178,11 +160,8 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @option.path("-o", "--output", "Write the plan of --for to a file for --plan.")
 @option.file("--db", "database_path", "Skip points that this database holds; it is only read.")
 @option.measured
-@option.text(
-    "--gpu-memory",
-    "memory",
-    "Memory of the device, such as 80GB or 40GiB.  [default: this device's]",
-    metavar="SIZE",
+@option.size(
+    "--gpu-memory", "memory_bytes", "Memory of the device, such as 80GB or 40GiB.  [default: this device's]"
 )
 @option.prior
 @points_option
@@ -195,7 +174,7 @@ def plan(
     hardware: str | None,
     output: Path | None,
     database_path: Path | None,
-    memory: str | None,
+    memory_bytes: int | None,
     prior: str | None,
     points: int | None,
     **asked: Any,
@@ -231,7 +210,7 @@ def plan(
         chosen,
         Settings(**asked),
         database_path=database_path,
-        memory_bytes=0 if memory is None else option.parse_size(memory, name="memory"),
+        memory_bytes=memory_bytes or 0,
         prior=bundle,
         points_each=points or 0,
         hardware=None if hardware is None else hardware_bundle(hardware),

@@ -13,10 +13,8 @@ def from_commons(
 ) -> tuple[str | None, str | None, list[str]]:
     """What a question names and the sources have: bundle and hardware to answer by, and from where, in words.
 
-    A fabric or stack in `fields` that is a name of a published one becomes its file.
-
-    Raises:
-        UsageError, DataError: the sources have nothing that is named, or it cannot be fetched.
+    A fabric or stack in `fields` that is a name of a published one becomes its file. UsageError or DataError where the
+    sources have nothing that is named, or it cannot be fetched.
     """
     with needs_extra("--from commons", "store"):
         from kernelcast.store.commons.offers import published_description
@@ -37,10 +35,8 @@ def from_commons(
 def commons_bundle(device: str) -> tuple[Path, list[str]]:
     """A published bundle of a device, or one trained here on the rows of every source; and from where, in words.
 
-    Trained bundles are kept in the cache until the sources have other rows.
-
-    Raises:
-        UsageError, DataError: no source has the device, or its rows cannot be pulled or trained on.
+    Trained bundles are kept in the cache until the sources have other rows. UsageError or DataError where no source has
+    the device, or its rows cannot be pulled or trained on.
     """
     with needs_extra("--from commons", "store"):
         from kernelcast.store.commons.offers import measurements, published_bundle

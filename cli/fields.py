@@ -83,12 +83,9 @@ _IDLE_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
 
 
 def check_effect(options: Mapping[str, Any], layout: Parallelism, *, is_searched: bool) -> None:
-    """Refuse options of the command line that change nothing in `layout`; a file may state them.
+    """Refuse (UsageError) options of the command line that change nothing in `layout`; a file may state them.
 
     Of a layout that a search found, what it chose itself makes no option wrong.
-
-    Raises:
-        UsageError: one does not.
     """
     for name, (other, idle) in _IDLE_WITH.items():
         if is_searched and other not in STACK:
@@ -138,7 +135,7 @@ def field_options(*fields: Field, as_text: bool = False, required: Collection[st
 
 def _completion(field: Field) -> completion.Complete | None:
     choices = field.kind.schema.get("enum")
-    return completion.OF_FIELD.get(field.name) or (completion.values(choices) if choices else None)
+    return completion.OF_FIELD.get(field.name) or (completion.names(lambda: choices) if choices else None)
 
 
 def memory_options(*, any_size: bool = False) -> Callable[[F], F]:
@@ -160,10 +157,7 @@ def memory_options(*, any_size: bool = False) -> Callable[[F], F]:
 def given_fields(fields: Mapping[str, Any], *, any_size: bool = False) -> dict[str, Any]:
     """The fields of a request that options give, by their present names; memory in bytes.
 
-    `any_size` allows `--gpu-memory any`, which is None.
-
-    Raises:
-        UsageError: a field is given by two of its names, or a memory is no size.
+    `any_size` allows `--gpu-memory any`, which is None. UsageError for a field given by two of its names.
     """
     sizes = {field.name.removesuffix("_bytes"): field for field in MEMORY.values()}
     given = {name: value for name, value in fields.items() if value is not None}
@@ -185,33 +179,20 @@ def help_of(field: Field) -> str:
 
 
 def check_one(first: str, given: object, second: str, also_given: object) -> None:
-    """Require exactly one of two options.
-
-    Raises:
-        UsageError: both or neither are given (not None).
-    """
+    """Require exactly one of two options, not None; else UsageError."""
     if (given is None) == (also_given is None):
         found = "neither" if given is None else "both"
         raise UsageError(f"{found} of {first} and {second} given, expected one of them")
 
 
 def chosen_bundle(bundle: str | None, hardware: str | None) -> str:
-    """Path of the bundle, or `hardware:NAME`.
-
-    Raises:
-        UsageError: neither or both are given, or the hardware is unknown.
-    """
+    """Path of the bundle, or `hardware:NAME`; UsageError unless one of both is given."""
     check_one("--bundle", bundle, "--hardware", hardware)
     return str(bundle) if hardware is None else SCHEME + hardware_named(hardware).name
 
 
 def read_prior(prior: str) -> Bundle:
-    """The bundle that `--prior` names.
-
-    Raises:
-        UsageError: the hardware is unknown.
-        DataError: the file is missing, damaged or of another version.
-    """
+    """The bundle that `--prior` names; UsageError for unknown hardware, DataError for a file that cannot be read."""
     path = Path(prior)
     return read_bundle(path) if path.suffix == ".kcast" or path.exists() else hardware_bundle(prior)
 
@@ -241,7 +222,7 @@ def rank_by_option(values: Sequence[str], help_text: str) -> Callable[[F], F]:
         f"{help_text}  [default: step-time]",
         metavar=f"[{'|'.join(shown_values)}]",
         callback=read,
-        shell_complete=completion.values(shown_values),
+        shell_complete=completion.names(lambda: shown_values),
     )
 
 
@@ -255,21 +236,13 @@ def wish_options(function: F) -> F:
 
 
 def take_wish(fields: dict[str, Any]) -> Wish:
-    """Take the wish out of a command's arguments.
-
-    Raises:
-        UsageError: a price is not a number, or its device is unknown.
-    """
+    """Take the wish out of a command's arguments; UsageError for a price that is none, or of an unknown device."""
     values = {name: fields.pop(name) for name in (*WISHES, "rank_by")}
     return Wish(**values, prices=_prices(fields.pop("price")))
 
 
 def hardware_names(hardware: str | None) -> tuple[str, ...]:
-    """The names of `--hardware`, each device once.
-
-    Raises:
-        UsageError: a device is unknown.
-    """
+    """The names of `--hardware`, each device once; UsageError for an unknown one."""
     parts = [] if hardware is None else hardware.split(",")
     return tuple(dict.fromkeys(hardware_named(part.strip()).name for part in parts))
 

@@ -39,11 +39,7 @@ layout_option = option.text(
 
 
 def check_alone(*others: str) -> None:
-    """Refuse `--as` together with another option, by parameter name, about what is printed.
-
-    Raises:
-        UsageError: one of them is given.
-    """
+    """Refuse (UsageError) `--as` together with another option, by parameter name, about what is printed."""
     context = click.get_current_context()
     given = [one for one in context.command.params if one.name in others and context.params[one.name]]
     if context.params["printed_as"] is not None and given:
@@ -77,8 +73,7 @@ def choose_for(
 ) -> Chosen:
     """The software of a command's question: `--framework`, else that of its layout's file, else that of `--as`.
 
-    Raises:
-        UsageError, DataError: see `choose_software`.
+    Errors as `choose_software`.
     """
     from kernelcast.runtime.frameworks.software import choose_software
 
@@ -103,11 +98,7 @@ def layout_words(layout: Parallelism, *, also: Collection[str] = ()) -> list[str
 
 
 def open_layout(path: str) -> LayoutFile:
-    """The settings of a file or of standard input.
-
-    Raises:
-        DataError: it cannot be read, or no framework's format is recognised.
-    """
+    """The settings of a file or of standard input; DataError where no framework's format is recognised."""
     where = "standard input" if path == STDIN else f"layout file {shown_path(path)}"
     content = read_small_input(path, where=where, most_bytes=_MOST_BYTES)
     from kernelcast.runtime.frameworks.layout_files import read_layout_text
@@ -125,10 +116,7 @@ def model_of(
     name: str | None, layout: str | None, sequence_length: int | None
 ) -> tuple[FoundModel, LayoutFile | None]:
     """The model and the layout's file; the sequence length comes from the option, else from that file, and so does a
-    model without a name.
-
-    Raises:
-        UsageError, DataError: the model or the file is unknown, or cannot be read.
+    model without a name. UsageError or DataError where one is unknown or cannot be read.
     """
     file = None if layout is None else open_layout(layout)
     if file is not None:
@@ -152,8 +140,7 @@ def read_fields(
 ) -> tuple[dict[str, Any], tuple[Source, ...]]:
     """The fields given by a file and by options, and where the file has them; what was not read is on standard error.
 
-    Raises:
-        UsageError: see `LayoutFile.request`.
+    Errors as `LayoutFile.request`.
     """
     fields, notes, sources = layout.request(model, given, devices)
     if notes and not is_quiet():

@@ -56,11 +56,7 @@ class LazyGroup(click.Group):
         return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb, imported.
-
-        Raises:
-            UsageError: a package that the verb needs is not installed; names its extra.
-        """
+        """The verb, imported; UsageError names the extra of a package that it lacks."""
         verb = self.verbs.get(cmd_name)
         if verb is None:
             return None
@@ -80,11 +76,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb given.
-
-        Raises:
-            UsageError: it is unknown; names the nearest.
-        """
+        """The verb given; UsageError names the nearest to an unknown one."""
         is_known = not args or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None
         if not is_known and not ctx.resilient_parsing:
             raise UsageError(f"no such command {shown(args[0])}, {alternatives(args[0], self.verbs)}")

@@ -93,8 +93,7 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)")
 def parse_size(given: str, *, name: str, least: int = 1) -> int:
     """Bytes of a size with a unit, decimal (GB = 10⁹) or binary (GiB = 2³⁰), in upper or lower case.
 
-    Raises:
-        UsageError: it is no size, has no unit, or is less than `least` bytes; the message contains `name`.
+    UsageError, which contains `name`, for other texts and for less than `least` bytes.
     """
     match = _SIZE.fullmatch(given.strip())
     if match is not None and not match[2]:
@@ -112,10 +111,8 @@ def parse_size(given: str, *, name: str, least: int = 1) -> int:
 def whole_numbers(
     given: str, name: str, most: int, expected: str, *, is_rising: bool = False
 ) -> tuple[int, ...]:
-    """Different numbers from 1 to `most`, from `1,2`, smaller ones first where `is_rising`.
-
-    Raises:
-        UsageError: anything else; names the option and what was expected.
+    """Different numbers from 1 to `most`, from `1,2`, smaller ones first where `is_rising`; else UsageError with
+    `name` and what was `expected`.
     """
     parts = [part.strip() for part in given.split(",")]
     numbers = tuple(int(part) for part in parts if part.isdecimal() and part.isascii() and len(part) < 6)

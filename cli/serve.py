@@ -45,7 +45,7 @@ def _body(_context: click.Context, _parameter: click.Parameter, text: str) -> in
 @option.flag("--allow-remote", "Allow --listen to name an address that other machines can reach.")
 @option.text("--socket-mode", "Permissions of the socket.", default="0660", callback=_mode, metavar="MODE")
 @option.text(
-    "--workers", "Compute threads.  [default: this machine's cores, at most 4]", type=click.IntRange(1, 64)
+    "--workers", "Compute threads.  [default: this machine's cores, at most 2]", type=click.IntRange(1, 64)
 )
 @option.text(
     "--waiting",

@@ -52,14 +52,11 @@ def rewrite_file(
 def rewrite(
     text: str, *, name: str, folder: Path, options: Mapping[str, str | None], overwrite: bool = False
 ) -> tuple[str, list[str]]:
-    """A manifest's text with the time limits of its Jobs, and notes for the user.
+    """A manifest's text with the time limits of its Jobs, and notes for the user; errors as in `rewrite_file`.
 
     `options` are fields from the command line, `folder` is where relative paths begin and a `kernelcast.toml`
     counts. A Job that has a time limit keeps it unless `overwrite`. When some Jobs have annotations of ours, the
     others are left unchanged.
-
-    Raises:
-        UsageError, DataError: as in `rewrite_file`.
     """
     manifests = read_manifests(text, name=name)
     jobs = [
@@ -138,11 +135,7 @@ class Manifest:
     node: yaml.Node
 
     def value(self) -> Any:
-        """The object as dictionaries, lists and so on.
-
-        Raises:
-            DataError: it cannot be one: a date that does not exist, a tag of another language.
-        """
+        """The object as dictionaries and lists; DataError for a date that does not exist, or another language's tag."""
         loader = yaml.SafeLoader("")
         try:
             # A copy, because merging keys (<<) changes the nodes.
@@ -155,10 +148,7 @@ class Manifest:
     def limited(self, time_s: int, *, where: str) -> list["Edit"]:
         """What to change in the text so that this Job has this time limit, in place of any other.
 
-        `where` names the Job in messages.
-
-        Raises:
-            UsageError: a key on the way is given twice, merged in, or holds no mapping.
+        `where` names the Job in UsageErrors: a key on the way is given twice, merged in, or holds no mapping.
         """
         return [
             self._set(("spec", DEADLINE), str(time_s), where),
@@ -211,11 +201,7 @@ class Edit:
 
 
 def read_manifests(text: str, *, name: str) -> list[Manifest]:
-    """The objects of a file, those in Lists included; empty documents are left out.
-
-    Raises:
-        DataError: it is not YAML; names the line.
-    """
+    """The objects of a file, those in Lists included, without empty documents; DataError with the line if not YAML."""
     try:
         nodes = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -63,11 +63,7 @@ def _counted_rows() -> Callable[[sqlite3.Cursor, tuple[Any, ...]], sqlite3.Row]:
 
 
 def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> ASGIApp:
-    """Check a database and return the application that shows it.
-
-    Raises:
-        DataError: the database is not sound (see `Database.open`).
-    """
+    """Check a database (DataError as `Database.open`), and return the application that shows it."""
     path = Path(path)
     with Database.open(path, read_only=True, max_size_bytes=max_size_bytes) as database:
         views = {row["name"] for row in database.query("SELECT name FROM sqlite_master WHERE type = 'view'")}

@@ -29,11 +29,7 @@ _LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "site", "*.egg-info", 
 
 
 def build(out: Path, epoch_s: int) -> tuple[Path, Path]:
-    """Write both into `out`, and statements next to them, whose names are printed; answers archive and wheel.
-
-    Raises:
-        subprocess.CalledProcessError: the build failed; its output was printed.
-    """
+    """Write both into `out`, and statements next to them, whose names are printed; answers archive and wheel."""
     out.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
     with TemporaryDirectory() as folder:

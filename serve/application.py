@@ -78,7 +78,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 Work = Callable[[Warm], bytes]
 """Computes an answer; may raise TooManyChunks before that."""
 Values = dict[str, Any]
-Answers = Remembered[tuple[str, bytes], bytes]
+Asked = tuple[str, bytes]  # path and body
+Answers = Remembered[Asked, bytes]
 
 
 class Application:
@@ -96,7 +97,7 @@ class Application:
         pages: Sequence[BaseRoute] = (),
     ) -> None:
         self.warm, self.limits = warm, limits
-        self._remembered = Answers(SENT_BYTES)
+        self._remembered, self._under_way = Answers(SENT_BYTES), dict[Asked, asyncio.Task[bytes]]()
         self.metrics = Metrics()
         self.metrics.answers_with(warm)
         self.version = version("kernelcast")
@@ -168,7 +169,7 @@ class Application:
                     self.metrics.reloads.labels("refused").inc()
                     _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")
                 raise
-            self.warm, self._remembered = warm, Answers(SENT_BYTES)
+            self.warm, self._remembered, self._under_way = warm, Answers(SENT_BYTES), {}
             self.metrics.answers_with(warm)
             self.metrics.reloads.labels("ok").inc()
             for problem in warm.problems:
@@ -227,34 +228,38 @@ class Application:
     async def _again_or(
         self, path: str, content: bytes, warm: Warm, work: Work, *, media: str = JSON, pool: str = "answer"
     ) -> Response:
-        """The cached answer of the same question, or a new one."""
-        remembered = self._remembered  # of the bundle that answers, also when another one has come at the end
-        known = remembered.get((path, content))
+        """The cached answer of the same question, the one that is being computed for another client, or a new one."""
+        # Of the bundle that answers, also when another one has come at the end.
+        asked, remembered, under_way = (path, content), self._remembered, self._under_way
+        known = remembered.get(asked)
         if known is not None:
             return Response(known, media_type=media)
-        response = await self._answer(pool, warm, work, media=media)
+        if pool == "search":  # ends when its own client leaves
+            answer: Awaitable[bytes] = self._run(pool, warm, work)
+        else:
+            if asked not in under_way:
+                under_way[asked] = task = asyncio.create_task(self._run(pool, warm, work))
+                task.add_done_callback(lambda _: under_way.pop(asked))
+            answer = asyncio.shield(under_way[asked])
+        response = await self._answer(answer, media=media)
         size = len(content) + len(response.body)
         if response.status_code == 200 and size <= _LARGEST_SENT_BYTES:
-            remembered.put((path, content), bytes(response.body), size)
+            remembered.put(asked, bytes(response.body), size)
         return response
 
     async def _script(self, request: Request) -> Response:
         """A batch script as text, answered as text: for clients that are shell scripts."""
         content, warm = await content_of(request, TEXT, self.limits), self.warm
         try:
-            asked = _script_request(request)
-            return await self._answer(
-                "answer",
-                warm,
-                lambda warm: text_bytes(for_slurm(walltime(warm, {"script": decoded(content), **asked}))),
-                media=TEXT,
-            )
+            asked = {"script": decoded(content), **_script_request(request)}
+            answer = self._run("answer", warm, lambda warm: text_bytes(for_slurm(walltime(warm, asked))))
+            return await self._answer(answer, media=TEXT)
         except KernelcastError as error:
             return text_error(422, str(error))
 
-    async def _answer(self, pool: str, warm: Warm, work: Work, *, media: str = JSON) -> Response:
+    async def _answer(self, answer: Awaitable[bytes], *, media: str = JSON) -> Response:
         try:
-            return self._unread.response(await self._run(pool, warm, work), media)
+            return self._unread.response(await answer, media)
         except Busy as error:
             return (text_error if media == TEXT else json_error)(503, str(error), _RETRY)
         except BodyError as error:

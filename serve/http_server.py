@@ -142,8 +142,9 @@ def _inode(path: Path) -> int | None:
 
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
-# Compute threads release the interpreter lock after this time, so that /health is answered in time.
-_SWITCH_S = 0.001
+# Compute threads release the interpreter lock after this time. The loop waits for it after each of the five or so calls
+# that a connection takes, so /health waits a thousand times as long behind a burst of 100 clients and two threads.
+_SWITCH_S = 0.0002
 _KEEP_ALIVE_S = 75
 _ACCEPTED_AT_ONCE = 16  # asyncio accepts all that wait before it reads what one sent
 _MARGIN_S = 5  # for tasks to end after their connections

@@ -11,8 +11,10 @@ from prometheus_client import Gauge
 
 
 def usual_workers() -> int:
-    """Threads that compute: one per core of this process, at most 4 (much of their work takes turns)."""
-    return min(4, len(os.sched_getaffinity(0)))
+    """Threads that compute: one per core of this process, at most 2, so that a long question does not delay the others.
+    More would only take turns, and delay /health.
+    """
+    return min(2, len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,14 @@ from kernelcast.store.sqlite_errors import reported
 # Tables without ids, of the rows that their rows are a part of, in the order of deletion.
 _PARTS = {
     "sample": ("kernel", "repetition", "sample_flag"),
-    "timeline": ("matched_collective", "host_time", "trace_clock", "traced_event", "traced_step"),
+    "timeline": (
+        "matched_collective",
+        "lost_collective",
+        "host_time",
+        "trace_clock",
+        "traced_event",
+        "traced_step",
+    ),
 }
 
 Brought = Callable[[str, str, bool], None]

@@ -4,10 +4,12 @@ OUT/sample/operator=NAME/part-*.parquet    one row per sample, with its run's ha
 OUT/kernel/operator=NAME/part-*.parquet    one row per kernel, with its sample's id and workload
 OUT/sample_flag.parquet                    one row per flag of a sample, with its sample's id
 OUT/trace_event/run_id=ID/TRACE.parquet    one row per event of a trace, as in the view trace_event
+OUT/lost_part.parquet                     one row per part of a collective that the profiler lost
 OUT/hardware.parquet, software.parquet, ...   one file per smaller table, as in schema.sql
 OUT/traces.sql                             the views of traces, for DuckDB
 """
 
+import json
 import re
 import sqlite3
 from collections.abc import Collection
@@ -67,13 +69,13 @@ _KERNEL_SCHEMA = pa.schema(
 )
 
 
-_TRACE_EVENTS, _TRACE_VIEWS = "trace_event", "traces.sql"
+_TRACE_EVENTS, _LOST, _TRACE_VIEWS = "trace_event", "lost_part", "traces.sql"
 _VIEWS = (
     "step_time", "kernel_time", "host_operator_time", "product_rate", "collective_rate", "collective_match",
     "rank_arrival", "stream_idle", "copy_rate", "launch_delay",
 )  # fmt: skip
 # Other tables that the views read.
-_TABLES = ("run", "hardware", "device_peak", "trace")
+_TABLES = ("run", "hardware", "device_peak", "trace", _LOST)
 _HEADER = """\
 -- The views of schema.sql on the Parquet files of this folder, for DuckDB: duckdb -init traces.sql, from here.
 -- Over several exports in one folder: SET VARIABLE exports = 'FOLDER/*'; then .read this file.
@@ -95,11 +97,8 @@ def export_parquet(
 ) -> dict[str, int]:
     """Write a part of `source` as Parquet files in the new folder `target`; returns rows per table.
 
-    The folder appears only when it is complete; memory does not grow with the database.
-
-    Raises:
-        UsageError: an unknown operator.
-        DataError: `target` exists or cannot be written, or `source` is no sound kernelcast database.
+    The folder appears only when it is complete; memory does not grow with the database. UsageError for an
+    unknown operator; DataError where `target` exists or cannot be written, or `source` is no sound database.
     """
     source, target = Path(source), Path(target)
     if target.exists():
@@ -183,6 +182,11 @@ def _write_trace_events(connection: sqlite3.Connection, folder: Path, condition:
         )
         written += write_rows(part / f"{quote(trace_id, safe='')}.parquet", cursor, schema)
     if traces:
+        cursor = connection.execute(
+            f"SELECT * FROM {_LOST} WHERE trace_id IN (SELECT value FROM json_each(?)) ORDER BY trace_id, 2",
+            (json.dumps([trace_id for trace_id, _ in traces]),),
+        )
+        write_rows(folder / f"{_LOST}.parquet", cursor, _schema(connection, _LOST))
         (folder / _TRACE_VIEWS).write_text(_view_definitions(connection), encoding="utf-8")
     return written
 

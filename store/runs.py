@@ -220,6 +220,14 @@ class MatchedCollective(NamedTuple):
     host_ns: int  # while the device waited for its host
 
 
+class LostCollective(NamedTuple):
+    """A rank's part of a matched collective that its trace lacks."""
+
+    collective_number: int
+    run_ns: int  # from the first event of the run to its arrival
+    duration_ns: int
+
+
 class HostTime(NamedTuple):
     """Calls of the host, summed by step and name."""
 
@@ -243,6 +251,7 @@ class Timeline:
     events: Iterable[TracedEvent]
     clock: TraceClock | None = None
     collectives: Sequence[MatchedCollective] = ()
+    lost: Sequence[LostCollective] = ()
     host: Sequence[HostTime] = ()
     samples: Sequence[Sample] = ()
 

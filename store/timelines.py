@@ -10,6 +10,7 @@ from kernelcast.store.runs import (
     KIND_COLUMNS,
     EventKind,
     HostTime,
+    LostCollective,
     MatchedCollective,
     Timeline,
     TimelineDigest,
@@ -22,6 +23,7 @@ from kernelcast.store.runs import (
 _TUPLES: Mapping[str, Any] = {
     "trace_clock": TraceClock,
     "matched_collective": MatchedCollective,
+    "lost_collective": LostCollective,
     "host_time": HostTime,
 }
 
@@ -62,13 +64,15 @@ def write_timeline(
 
 
 def _write_parts(connection: sqlite3.Connection, number: int, timeline: Timeline) -> None:
-    """Steps, clock, matched collectives and times of the host."""
+    """Steps, clock, collectives and times of the host."""
     connection.executemany(
         "INSERT INTO traced_step (timeline_number, step, name, start_ns, duration_ns) VALUES (?, ?, ?, ?, ?)",
         ((number, index, *step) for index, step in enumerate(timeline.steps)),
     )
     clocks = () if timeline.clock is None else (timeline.clock,)
-    for table, found in zip(_TUPLES, (clocks, timeline.collectives, timeline.host), strict=True):
+    for table, found in zip(
+        _TUPLES, (clocks, timeline.collectives, timeline.lost, timeline.host), strict=True
+    ):
         names = _TUPLES[table]._fields
         connection.executemany(
             f"INSERT INTO {table} (timeline_number, {', '.join(names)}) VALUES (?{', ?' * len(names)})",
@@ -162,7 +166,7 @@ def stored_timelines(
             "SELECT name, start_ns, duration_ns FROM traced_step WHERE timeline_number = ? ORDER BY step",
             (number,),
         )
-        clocks, collectives, host = (
+        clocks, *parts = (
             connection.execute(
                 f"SELECT {', '.join(kind._fields)} FROM {table} WHERE timeline_number = ?", (number,)
             ).fetchall()
@@ -173,8 +177,7 @@ def stored_timelines(
             tuple(map(TracedStep._make, steps)),
             _StoredEvents(connection, number),
             TraceClock(*clocks[0]) if clocks else None,
-            collectives,
-            host,
+            *parts,
         )
         yield timeline_id, timeline, _problem(connection, number, timeline_id, timeline)
 

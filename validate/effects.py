@@ -47,10 +47,7 @@ class Option:
 def option_effects(paths: Sequence[Path] = ()) -> tuple[Option, ...]:
     """Errors of runs files' steps, of those that ship without any: as stated, then with each other value of an option.
 
-    Values without any effect and steps that cannot be predicted are left out.
-
-    Raises:
-        UsageError, DataError: as `score_steps`.
+    Values without any effect and steps that cannot be predicted are left out. Errors as `score_steps`.
     """
     files = asked_files(paths or shipped_runs())
     stated = [_predicted_s(one) for one in files]
@@ -85,22 +82,11 @@ def _effects(
 ) -> tuple[Effect, ...]:
     found = []
     for file, before, after in zip(files, stated, times, strict=True):
-        errors = [
-            time_s / run.measured_s - 1
-            for run, time_s in zip(file.file.runs, after, strict=True)
-            if time_s is not None
-        ]
-        if errors:
+        predicted = zip(file.file.runs, after, strict=True)
+        if errors := [time_s / run.measured_s - 1 for run, time_s in predicted if time_s is not None]:
+            means = {"mean_error": mean(errors), "mean_abs_error": mean(map(abs, errors))}
             changed = _changed(before, after)
-            found.append(
-                Effect(
-                    site=file.file.site,
-                    steps=len(errors),
-                    changed=changed,
-                    mean_error=mean(errors),
-                    mean_abs_error=mean(map(abs, errors)),
-                )
-            )
+            found.append(Effect(site=file.file.site, steps=len(errors), changed=changed, **means))
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.json_text import values_of
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.stack import (
     DEFAULT_SHARE,
@@ -87,10 +88,7 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
     """A stack of the factors that explain the steps; those `fixed` keep their value.
 
     A model's n steps count as √n: between one, as if their errors were all the same, and n, as if they were
-    independent.
-
-    Raises:
-        UsageError: there are no steps, or a fixed factor is unknown or out of bounds.
+    independent. UsageError without steps, or for a fixed factor that is unknown or out of bounds.
     """
     check_fixed(fixed)
     if not steps:
@@ -280,10 +278,7 @@ def fit_stack(
     """Fit a stack to the steps of runs files, each predicted as `score_steps` does; a bundle's calibration is not used.
 
     `software` defaults to the files' `stack`; `kernel` is the kernel of fused attention in the steps, if known.
-
-    Raises:
-        UsageError: no step can be predicted, or a fixed factor is wrong; as `score_steps`.
-        DataError: as `score_steps`.
+    UsageError where no step can be predicted, or for a wrong fixed factor; other errors as `score_steps`.
     """
     files, fixed = asked_files(paths, bundle=bundle, fabric=fabric), fixed or {}
     plain = stack_named("none")
@@ -358,9 +353,7 @@ def _fitted_runs(known: Sequence[tuple[AskedFile, ScoredStep]]) -> tuple[FittedR
     return tuple(
         FittedRuns(
             file=path.name,
-            digest=files[path].file.digest,
-            asked=files[path].asked,
-            bundle_digest=files[path].estimator.bundle.digest,
+            **values_of(files[path], "file.digest", "asked", bundle_digest="estimator.bundle.digest"),
             fabric=files[path].fabric_name,
             steps=count,
         )

@@ -69,11 +69,7 @@ def format_time(time_s: float) -> str:
 
 
 def format_slurm(time_s: float) -> str:
-    """A time limit for Slurm, which counts in minutes: rounded up to the next one, at least one.
-
-    Raises:
-        DataError: it exceeds Slurm's longest.
-    """
+    """A time limit for Slurm, in minutes: rounded up, at least one; DataError above Slurm's longest."""
     if not fits_slurm(time_s):
         raise DataError(
             f"walltime is {time_s / _DAY_S:,.0f} days, expected at most {MAX_SLURM_S // _DAY_S:,}, Slurm's longest"

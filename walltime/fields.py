@@ -190,10 +190,8 @@ def merge(*sources: Mapping[str, Given]) -> Settings:
     """One value per field: the first source that gives it wins.
 
     `steps`, `tokens` and `samples` exclude each other, and so do `micro_batches` and `global_batch`: the first source
-    with one decides. Of a source whose tokens or samples give way, epochs, lengths and packing do too.
-
-    Raises:
-        UsageError: one source gives two of them.
+    with one decides; UsageError where it gives two. Of a source whose tokens or samples give way, epochs, lengths and
+    packing do too.
     """
     merged: dict[str, Given] = {}
     for source in sources:

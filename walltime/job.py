@@ -40,8 +40,7 @@ class BatchScript:
     def parse(cls, text: str, *, name: str, folder: Path) -> Self:
         """Read the comments of a script; `name` is for messages, relative paths are relative to `folder`.
 
-        Raises:
-            UsageError: a `#KERNELCAST` line is malformed, or gives a field twice; names script and line.
+        UsageError, with script and line, for a `#KERNELCAST` line that is malformed, or gives a field twice.
         """
         given: dict[str, Given] = {}
         slurm_options: dict[str, str] = {}
@@ -78,12 +77,7 @@ class BatchScript:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the script at `path`; relative paths in it are relative to its folder.
-
-        Raises:
-            DataError: the file is missing or unreadable.
-            UsageError: as in `parse`.
-        """
+        """Read the script at `path`, to which its relative paths are relative; DataError where it is unreadable."""
         refused = system_errors(f"batch script {path}", "cannot be read", missing="no such file")
         with refused, open_regular(path) as stream:
             content = stream.read(MAX_HEAD_BYTES)
@@ -169,14 +163,11 @@ def script_job(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> Job:
-    """The job of a batch script given as text.
+    """The job of a batch script given as text; errors as in `find_job`.
 
     Relative paths start from `folder`, and its `kernelcast.toml` is read. Without a folder the script is untrusted:
     it may name models and fabrics (built-in ones and the site's), but neither bundles nor paths, and no
     `kernelcast.toml` is read.
-
-    Raises:
-        DataError, UsageError: as in `find_job`.
     """
     script = BatchScript.parse(text, name=name, folder=folder or Path("/"))
     if folder is not None:
@@ -196,10 +187,8 @@ def annotated_job(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> Job:
-    """The job described by fields from outside a script, completed by `kernelcast.toml` in `folder`.
-
-    Raises:
-        DataError, UsageError: as in `find_job`.
+    """The job described by fields from outside a script, completed by `kernelcast.toml` in `folder`; errors as in
+    `find_job`.
     """
     script = BatchScript(given=given, slurm_options=MappingProxyType({}), off=False, warnings=())
     return _job(options, script, _in_folder(folder), environment)
@@ -228,11 +217,7 @@ def _job(
 
 
 def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
-    """The fields of the site's file: named by the environment (an empty name: no file), else the default path.
-
-    Raises:
-        DataError, UsageError: as in `find_job`; the default file may be missing.
-    """
+    """The fields of the site's file: named by the environment (an empty name: no file), else the default, if there."""
     named = environment.get(SITE_VARIABLE)
     if named is not None:
         return _read_toml(Path(named), site=True) if named else {}

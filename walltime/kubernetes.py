@@ -35,11 +35,7 @@ class KubernetesJob:
 
     @classmethod
     def read(cls, manifest: object, *, where: str) -> "KubernetesJob | None":
-        """The Job, or None if the manifest is another object.
-
-        Raises:
-            UsageError: it is a Job without metadata or spec.
-        """
+        """The Job, or None if the manifest is another object; UsageError for a Job without metadata or spec."""
         if not isinstance(manifest, Mapping) or manifest.get("kind") != "Job":
             return None
         if not str(manifest.get("apiVersion", "")).startswith("batch/"):
@@ -70,11 +66,7 @@ class KubernetesJob:
         return bool(value == "true")
 
     def given(self, folder: Path) -> dict[str, Given]:
-        """The fields of its annotations; relative paths start from `folder`.
-
-        Raises:
-            UsageError: a field is unknown, or its value is not accepted.
-        """
+        """The fields of its annotations; relative paths start from `folder`. UsageError for a wrong field."""
         found: dict[str, Given] = {}
         for name, value in self._texts("annotations").items():
             if not isinstance(name, str) or not name.startswith(PREFIX) or name == OFF:
@@ -90,11 +82,7 @@ class KubernetesJob:
         return min(self.limits(), default=None)
 
     def limits(self) -> list[int]:
-        """The present time limits in seconds: the Job's own limit, Kueue's label.
-
-        Raises:
-            UsageError: what stands in its place is no time.
-        """
+        """The present time limits in seconds, the Job's own and Kueue's label; UsageError for one that is no time."""
         limits = []
         deadline, label = self.spec.get(DEADLINE), self._texts("labels").get(LABEL)
         if deadline is not None:
@@ -111,11 +99,7 @@ class KubernetesJob:
         return limits
 
     def allocation(self) -> Allocation:
-        """GPUs of all its pods, where their containers request them.
-
-        Raises:
-            UsageError: its pods run after one another, for which one time is none; or a number is none.
-        """
+        """GPUs of all its pods, where containers request them; UsageError where pods run after one another."""
         pods = self._count("parallelism")
         completions = self._count("completions") if self.spec.get("completions") is not None else pods
         if completions > pods:

@@ -4,6 +4,9 @@ Collectives of a process group are matched by their recorded sequence numbers. W
 by their order of launch if names and sizes agree; recordings that begin at different calls, or lack some, by name, size
 and end, on clocks as they are or moved by what most ends agree on.
 
+Profilers lose events. Where all ranks of a group are traced and one lacks a collective between two that it has, it was
+late by what the collective lasted on the others longer than usual.
+
 Clocks of one host are taken as they are. The clock of another host is set by the ends of collectives, at which all
 ranks of a group leave within microseconds: an offset (the median) and, where it is significant, a drift.
 """
@@ -13,7 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 from kernelcast.collector.ingest.collectives import group_ranks, kind_of
 from kernelcast.collector.ingest.kernel_columns import AttributedKernel
 from kernelcast.collector.traces.arguments import whole
-from kernelcast.store.runs import TraceClock
+from kernelcast.store.runs import LostCollective, TraceClock
 
 _SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 _KERNEL = re.compile(r"(?:nccl|rccl)\w*?Kernel_([A-Za-z]+)")
@@ -35,6 +38,12 @@ _AGREEING = 0.5  # of the calls, at least
 Lists = Mapping[int, "Sequence[CollectiveCall]"]
 Match = Mapping[int, "CollectiveCall"]
 """One collective: the calls of the traced ranks that ran it, by position among the ranks."""
+
+
+class _Found(NamedTuple):
+    match: Match
+    lost: Sequence[int] = ()  # ranks whose traces lack it
+    usual_ns: int | None = None  # its transfer; None where the lost rank was not late
 
 
 class CollectiveCall(NamedTuple):
@@ -108,8 +117,10 @@ def collective_call(
     )
 
 
-def matched(ranks: Sequence[RankCalls]) -> tuple[list[TraceClock], list[dict[int, int]]]:
-    """The clock of every rank, and the number of the collective of every matched event of every rank."""
+def matched(
+    ranks: Sequence[RankCalls],
+) -> tuple[list[TraceClock], list[dict[int, int]], list[list[LostCollective]]]:
+    """Of every rank the clock, the number of the collective of every matched event, and what its trace lacks."""
     starts = [rank.start_ns for rank in ranks]
     base_ns = min((start for start in starts if start is not None), default=0)
     begins = [0 if start is None else start - base_ns for start in starts]
@@ -122,28 +133,39 @@ def matched(ranks: Sequence[RankCalls]) -> tuple[list[TraceClock], list[dict[int
         for call in rank.calls:
             moved = call._replace(start_ns=call.start_ns + begins[place], end_ns=call.end_ns + begins[place])
             groups[call.group].setdefault(place, []).append(moved)
-    candidates = [match for lists in groups.values() for match in _matches(lists, hosts)]
-    lines = _lines(hosts, candidates)
-    found = [match for match in candidates if _is_possible(match, lines)]
-    found.sort(key=lambda match: min(lines[place].on_run(call.start_ns) for place, call in match.items()))
-    numbers: list[dict[int, int]] = [{} for _ in ranks]
-    for number, match in enumerate(found):
-        for place, call in match.items():
-            numbers[place][call.sequence] = number
+    candidates = [one for lists in groups.values() for one in _matches(lists, hosts)]
+    lines = _lines(hosts, [one.match for one in candidates])
+    found = [one for one in candidates if _is_possible(one.match, lines)]
+    found.sort(key=lambda one: min(lines[place].on_run(call.start_ns) for place, call in one.match.items()))
     run_ns = [round(line.on_run(begin)) for line, begin in zip(lines, begins, strict=True)]
     first_ns = min(run_ns, default=0)
+    numbers: list[dict[int, int]] = [{} for _ in ranks]
+    lost: list[list[LostCollective]] = [[] for _ in ranks]
+    for number, (match, lacking, usual_ns) in enumerate(found):
+        for place, call in match.items():
+            numbers[place][call.sequence] = number
+        if lacking:
+            spans = [
+                [lines[place].on_run(ns) for ns in (call.start_ns, call.end_ns)]
+                for place, call in match.items()
+            ]
+            start_ns, end_ns = np.median(spans, axis=0).tolist()
+            start_ns = start_ns if usual_ns is None else end_ns - usual_ns
+            part = LostCollective(number, round(start_ns) - first_ns, round(end_ns - start_ns))
+            for place in lacking:
+                lost[place].append(part)
     clocks = [
         TraceClock(start - first_ns, -line.drift, round(line.error_ns))
         for start, line in zip(run_ns, lines, strict=True)
     ]
-    return clocks, numbers
+    return clocks, numbers, lost
 
 
-def _matches(lists: Lists, hosts: Sequence[Hashable]) -> Iterator[Match]:
-    """The collectives of one group that at least two ranks ran."""
+def _matches(lists: Lists, hosts: Sequence[Hashable]) -> Iterator[_Found]:
+    """The collectives of one group that at least two traced ranks ran."""
     if len(lists) < 2:
         return
-    by_key: dict[Hashable, dict[int, CollectiveCall]] = defaultdict(dict)
+    by_key: dict[Any, dict[int, CollectiveCall]] = defaultdict(dict)
     if all(call.number is not None for calls in lists.values() for call in calls):
         for place, calls in lists.items():
             seen: dict[int | None, int] = defaultdict(int)  # coalesced collectives have one number
@@ -160,9 +182,31 @@ def _matches(lists: Lists, hosts: Sequence[Hashable]) -> Iterator[Match]:
             for call, index in zip(calls, same, strict=True):
                 if index is not None:
                     by_key[index][place] = call
-    for match in by_key.values():
-        if len(match) > 1 and len({call.text for call in match.values()}) == 1:
-            yield match
+    alike = {key: match for key, match in by_key.items() if len({call.text for call in match.values()}) == 1}
+    yield from _with_lost(alike, lists)
+
+
+def _with_lost(matches: Mapping[Any, Match], lists: Lists) -> Iterator[_Found]:
+    """The matches of a group, by keys in its order, with the ranks that lack them between two that they have."""
+    keys = {place: [key for key, match in matches.items() if place in match] for place in lists}
+    spans = {place: (min(own), max(own)) for place, own in keys.items() if own}
+    transfers_ns: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+    shortest_ns = {
+        key: min(call.end_ns - call.start_ns for call in match.values()) for key, match in matches.items()
+    }
+    for key, match in matches.items():
+        if len(match) == len(lists):
+            transfers_ns[next(iter(match.values())).text].append(shortest_ns[key])
+    for key, match in matches.items():
+        call = next(iter(match.values()))
+        is_whole_group = len(call.group) == 3 and call.group[2] == len(lists) and call.is_synchronising
+        lost = [
+            place for place, (first, last) in spans.items() if place not in match and first < key < last
+        ] if is_whole_group else []  # fmt: skip
+        known_ns = transfers_ns.get(call.text)
+        is_late = len(lost) == 1 and known_ns is not None and shortest_ns[key] > max(known_ns)
+        if len(match) > 1 or (lost and known_ns):
+            yield _Found(match, lost, round(float(np.median(known_ns))) if is_late and known_ns else None)
 
 
 def _same(

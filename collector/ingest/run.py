@@ -310,8 +310,10 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
     unrecognised = [_unrecognised(file, trace.id) for file, trace in zip(job, traces, strict=True)]
 
     def timelines() -> Iterator[Timeline]:
-        clocks, numbers = matched([file.collectives for file in job])
-        for file, trace, left, clock, found in zip(job, traces, unrecognised, clocks, numbers, strict=True):
+        clocks, numbers, lost = matched([file.collectives for file in job])
+        for file, trace, left, clock, found, lacking in zip(
+            job, traces, unrecognised, clocks, numbers, lost, strict=True
+        ):
             content = file.load()
             samples = tuple(replace(sample, run_id=run.id) for sample in content.samples)
             yield Timeline(
@@ -320,6 +322,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
                 content.events,
                 clock,
                 tuple(_work(file.collectives.calls, found)),
+                lacking,
                 content.host,
                 samples,
             )

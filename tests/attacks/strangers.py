@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import random
 import shutil
@@ -173,21 +174,30 @@ SLOW: dict[str, tuple[int, bytes]] = {
     "two lengths": (50, _HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     "bodies above the limit": (8, _HEAD + b"Content-Length: 4000000\r\n\r\n" + b"x" * 4_000_000),
     "questions": (100, _HEAD + f"Content-Length: {len(_GOOD)}\r\n\r\n".encode() + _GOOD),
+    "new questions": (100, b""),
     "catalogues": (20, b"GET /catalogue HTTP/1.1\r\nHost: k\r\n\r\n"),
     "pipelined questions": (4, b"GET /metrics HTTP/1.1\r\nHost: k\r\n\r\n" * 2_000),
 }
-"""Clients at once, and what each sends; none reads an answer."""
+"""Clients at once, and what each sends, a new question each time by default; none reads an answer."""
+
+
+def _question(sequence_length: int) -> bytes:
+    asked = {"model": "llama-2-7b", "sequence_length": sequence_length, "micro_batch": 1, "micro_batches": 4}
+    body = json.dumps(asked).encode()
+    return _HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _attack(where: Path, sent: bytes, clients: int) -> None:
     """Connect, send, wait a second, and again, with many clients, until killed."""
+    lengths = itertools.count(64, 2)
 
     def attack() -> None:
         while True:
+            question = sent or _question(next(lengths))
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
                 client.settimeout(1)
                 client.connect(str(where))
-                client.sendall(sent)
+                client.sendall(question)
                 time.sleep(1)
 
     for _ in range(clients - 1):

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,31 @@ def test_answers_are_kept_up_to_256_kib_with_their_question(answering: Applicati
         for _ in range(2):
             assert len(asyncio.run(ask(question))) == (1 << 18) - 100
         assert len(asked) == times
+
+
+@pytest.mark.parametrize(("pool", "times"), [("answer", 1), ("search", 3)])
+def test_clients_that_ask_the_same_at_once_share_one_computation(
+    answering: Application, pool: str, times: int
+) -> None:
+    asked, answers = [], threading.Event()
+
+    def work(_warm: Warm) -> bytes:
+        asked.append(True)
+        assert answers.wait(60)
+        if len(asked) > times:
+            return b"later"
+        raise UsageError("no such layout")
+
+    async def ask(clients: int) -> list[tuple[int, bytes]]:
+        again_or = partial(answering._again_or, "/x", b"?", answering.warm, work, pool=pool)
+        waiting = [asyncio.create_task(again_or()) for _ in range(clients)]
+        await asyncio.sleep(0)
+        answers.set()
+        return [(one.status_code, bytes(one.body)) for one in await asyncio.gather(*waiting)]
+
+    assert asyncio.run(ask(3)) == [(422, b'{"error": "no such layout"}')] * 3
+    assert len(asked) == times
+    assert asyncio.run(ask(1)) == [(200, b"later")]  # a refusal is not kept
 
 
 def test_questions_that_wait(answering: Application) -> None:

@@ -17,7 +17,7 @@ TABLES = {
     "hardware", "fabric", "software", "operator", "source", "run", "run_note", "sample", "sample_flag",
     "repetition", "trace", "unrecognised_kernel", "kernel_name", "kernel", "step", "prediction", "predictor",
     "device_peak", "merge", "merged_row", "timeline", "traced_step", "traced_event", "event_kind", "event_scope",
-    "failure_log", "step_times", "trace_clock", "matched_collective", "host_time",
+    "failure_log", "step_times", "trace_clock", "matched_collective", "host_time", "lost_collective",
 }  # fmt: skip
 
 
@@ -112,6 +112,7 @@ def test_every_view_says_what_it_answers_and_answers(
         "sustained_slowdown",
         "collective_match",
         "rank_arrival",
+        "lost_part",
         "host_call",
     }
     [row] = answers["operator_time"]

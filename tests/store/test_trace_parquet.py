@@ -9,6 +9,7 @@ from kernelcast.collector.ingest import ingest_traces
 from kernelcast.docs import example_traces
 from kernelcast.store import Database
 from kernelcast.store.export import Subset
+from tests.collector.ingest.rank_traces import MadeRun
 
 pytest.importorskip("pyarrow")
 duckdb: Any = pytest.importorskip("duckdb")
@@ -63,6 +64,19 @@ def test_duckdb_answers_as_sqlite(databases: tuple[Path, list[Path]], tmp_path: 
             value = other[name]
             wanted = pytest.approx(value, rel=1e-3, abs=2e-3) if isinstance(value, float) else value
             assert one[name] == wanted, (view, name)
+
+
+def test_parts_of_collectives_that_the_profiler_lost(tmp_path: Path) -> None:
+    made = MadeRun(ranks=4, loader_us={2: 2000.0}, lost={2: (3, 5)}).write(tmp_path / "ranks")
+    ingest_traces(sorted(made.glob("*.json")), tmp_path / "traces.db")
+    export_parquet(tmp_path / "traces.db", tmp_path / "out", Subset())
+    question = (
+        "SELECT rank, sum(is_lost), round(sum(delay_us)) FROM collective_match GROUP BY 1 ORDER BY 3 DESC"
+    )
+    found = asked(f"{tmp_path}/out", question).fetchall()
+    assert found[0][:2] == (2, 2)
+    with Database.open(tmp_path / "traces.db", read_only=True) as database:
+        assert found == [tuple(row.values()) for row in database.query(question)]
 
 
 def test_the_slow_rank_over_several_exports(databases: tuple[Path, list[Path]], tmp_path: Path) -> None:

@@ -101,9 +101,7 @@ class ComparedStep:
 def compare_traces(paths: Sequence[Path], estimate: Estimate, *, run_id: str = "") -> ComparedStep:
     """Compare the traces of one run (files, a folder of ranks, or a database) with an estimate.
 
-    Raises:
-        UsageError: they are several runs, and `run_id` begins none or several.
-        DataError: a file is no trace, or marks no steps.
+    UsageError where they are several runs and `run_id` begins none or several; DataError for a file that is no trace.
     """
     gpus_per_node = min(estimate.cluster.gpus_per_node, estimate.parallelism.world_size)
     with opened_traces(paths, gpus_per_node=gpus_per_node) as database:
@@ -159,8 +157,7 @@ def compare_stated(
 ) -> ComparedStep:
     """Compare a speed that a user states, one of three, with an estimate.
 
-    Raises:
-        UsageError: the speed is above the devices' peak, or the peak that an MFU refers to is not known.
+    UsageError for a speed above the devices' peak, or where the peak that an MFU refers to is not known.
     """
     layout = estimate.parallelism
     if tokens_per_s_per_gpu:

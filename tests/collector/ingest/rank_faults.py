@@ -81,6 +81,15 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "data loader +2 ms, no numbers or groups, a rank without its first two", MadeRun(loader_us={5: 2000.0}, **lost),
         "data_loader", 5, 2.0)  # fmt: skip
+    gone = 3, 5, 6  # of steps two and three
+    for ranks, slow in ((2, 1), (8, 5)):
+        yield Fault(
+            f"data loader +2 ms, of three collectives its part is lost, {ranks} ranks",
+            MadeRun(ranks=ranks, loader_us={slow: 2000.0}, lost={slow: gone}), "data_loader", slow, 2.0)  # fmt: skip
+    yield Fault(
+        "data loader +2 ms, of three collectives another part is lost",
+        MadeRun(loader_us={5: 2000.0}, lost={0: gone}), "data_loader", 5, 2.0)  # fmt: skip
+    yield Fault("none, of three collectives a part is lost", MadeRun(lost={5: gone}))
     transfer_ms = layers * (1 << 22) * 2 / 50e6
     yield Fault(
         "link of a pair 2 ×, 4 pairs",

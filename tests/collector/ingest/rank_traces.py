@@ -4,7 +4,7 @@ Every rank computes, then runs blocking collectives that end on all ranks of the
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class MadeRun:
     offset_us: Mapping[int, float] = field(default_factory=dict)  # of a host's clock
     drift: Mapping[int, float] = field(default_factory=dict)
     late_recording: Mapping[int, int] = field(default_factory=dict)  # first collectives that a rank lacks
+    lost: Mapping[int, Collection[int]] = field(default_factory=dict)  # collectives of all ranks, by number
     seed: int = 0
 
     def write(self, folder: Path) -> Path:
@@ -74,7 +75,10 @@ class MadeRun:
                 if self.has_numbers:
                     args["Seq"] = number + 17
                 last = end + random.uniform(0, 2)
-                if number >= self.late_recording.get(rank, 0) or len(group) < self.ranks:
+                is_recorded = number >= self.late_recording.get(rank, 0) and number not in self.lost.get(
+                    rank, ()
+                )
+                if is_recorded or len(group) < self.ranks:
                     launch(rank, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", starts[rank], last - starts[rank],
                            starts[rank] - 100, **args)  # fmt: skip
                 device[rank] = last
