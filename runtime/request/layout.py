@@ -280,15 +280,16 @@ class Parallelism(LayoutFields):
         is_fused, is_measured = model.attention == "flash", self.attention_kernel == AS_MEASURED
         is_cut = self.sequence_parallel or self.tp == 1 or not model.experts
         routes = f"each device routes its own tokens to the experts of model {model.name}"
-        has = model.target_modules
-        own = either([one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has])
-        is_there = not self.lora_rank or not has.isdisjoint(self.lora_linears)
         checks: list[tuple[str, object, str]] = [
             ("cp", is_fused or self.cp == 1, f"1 {unfused}: sequences are cut for attention 'flash' only"),
             ("attention_kernel", is_fused or is_measured, f"{AS_MEASURED} {unfused}: it is no fused kernel"),
             ("sequence_parallel", is_cut, f"true with tp {self.tp}: {routes}"),
-            ("lora_linears", is_there, f"{own} in model {model.name}"),
         ]
+        if self.lora_rank:
+            has = model.target_modules
+            own = either([one for one in LAYOUT["lora_linears"].kind.schema["items"]["enum"] if one in has])
+            is_there = not has.isdisjoint(self.lora_linears)
+            checks.append(("lora_linears", is_there, f"{own} in model {model.name}"))
         for name in () if model.experts else _OF_EXPERTS:
             usual = LAYOUT[name].default
             without = f"{str(usual).lower()}: model {model.name} has no experts"
