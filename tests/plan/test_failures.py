@@ -95,6 +95,9 @@ def test_rates_of_sites_and_of_own_counts() -> None:
     )
     assert ampere.per_s(nodes=3, gpus_per_node=4) == pytest.approx(1.1179553e-7)
     own = observed_rate(3, 2000.0, 4)
+    quick = fit([0.5] * 5)
+    assert quick is not None
+    assert quick.mean_s == pytest.approx(0.5, rel=0.2)
     assert (own.events, own.thousands, own.origin) == (3.5, 1.0, "3 failures in 2,000 node-days")
     assert observed_rate(0, 0.0, 8).thousands == 1e-9
 

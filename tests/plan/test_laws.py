@@ -95,6 +95,7 @@ def test_the_best_interval_is_the_best(run: Run) -> None:
 
 
 def test_daly_is_close_to_the_best_interval() -> None:
+    assert daly_interval_s(stall_s=200, mean_s=90) == 90
     for mean_s, stall_s in ((3600.0, 10.0), (86_400.0, 60.0), (7_200.0, 300.0)):
         run = Run(
             steps=10**7,
