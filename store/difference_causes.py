@@ -6,15 +6,15 @@ host. A factor that all kernels share is a cause of its own; a module is named f
 
 import math
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kernelcast.store.statistics import weighted_quantile
 
 Floats = NDArray[np.float64]
 LEAST_SHARE = 0.015
@@ -235,12 +235,8 @@ def _factors(rows: Sequence[_Row]) -> tuple[float, float]:
     By time. The second is at most the median, or with an opposite change at least; 1 where they do not agree.
     """
     alike = [row for row in rows if row.one_ms and 0 < row.one_launches == row.two_launches]
-    ratios = sorted((row.two_ms / row.one_ms, row.one_ms) for row in alike)
-    before_ms = list(accumulate(time_ms for _, time_ms in ratios))
-    if not ratios or not before_ms[-1]:
-        return 1.0, 1.0
-    shares = (_ALIKE, 0.5, 1 - _ALIKE)
-    low, middle, high = (ratios[bisect_left(before_ms, share * before_ms[-1])][0] for share in shares)
+    ratios = [(row.two_ms / row.one_ms, row.one_ms) for row in alike]
+    low, middle, high = (weighted_quantile(ratios, share) for share in (_ALIKE, 0.5, 1 - _ALIKE))
     return middle, low if low > 1 else min(high, 1.0)
 
 

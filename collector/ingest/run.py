@@ -283,12 +283,11 @@ def _jobs(files: Sequence[_File]) -> list[list[_File]]:
     return jobs
 
 
-def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Ingested]]:
-    """The run of a job, and its files: that list is filled while the timelines are stored, which reads rank by rank."""
+def _run_of(job: Sequence[_File], site: str) -> Run:
     first = job[0]
     world_size, fabric = first.trace.world_size, first.fabric
     digests = sorted(file.trace.file_digest for file in job)
-    run = Run(
+    return Run(
         started_at=min((file.trace.measured_at for file in job if file.trace.measured_at), default=None),
         command=COMMAND,
         compute_id=first.compute.digest,
@@ -305,6 +304,11 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
         ),
         site=site,
     )
+
+
+def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Ingested]]:
+    """The run of a job, and its files: that list is filled while the timelines are stored, which reads rank by rank."""
+    first, run = job[0], _run_of(job, site)
     ingested: list[Ingested] = []
     traces = [replace(file.trace, run_id=run.id) for file in job]
     unrecognised = [_unrecognised(file, trace.id) for file, trace in zip(job, traces, strict=True)]
@@ -343,7 +347,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[MeasuredRun, list[Inge
     measured = MeasuredRun(
         run=run,
         compute=first.compute,
-        fabric=fabric,
+        fabric=first.fabric,
         software=first.software,
         traces=tuple(zip(traces, unrecognised, strict=True)),
         timelines=timelines(),
