@@ -88,10 +88,8 @@ class Components:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
-    """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update.
-
-    `update_ops_s` are the ops between the reduction of gradients and the gather of parameters, by name: clipping,
-    optimizer, zeroing of gradients, casts of weights, and what is the "host"'s.
+    """One stage, per device: forward and backward of one micro-batch with its sends; the rest of one update.
+    `update_ops_s` are the ops between the reduction of gradients and the gather of parameters, by name.
     """
 
     index: int
@@ -125,10 +123,7 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """Calls of one operator on one stage, with the 90 % interval of one call's time.
-
-    `count` and `total_s` are per micro-batch for forward and backward components, per update for the others.
-    """
+    """Calls of an operator on a stage per micro-batch or per update, with the 90 % interval of one call's time."""
 
     stage: int
     component: Component
@@ -332,11 +327,7 @@ class Estimate:
                 )
 
     def to_pandas(self) -> DataFrame:
-        """The operators that every stage calls, a row each (`OperatorRow`; docs/python.md).
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
+        """A row for each operator that a stage calls (`OperatorRow`; docs/python.md); UsageError without pandas."""
         from kernelcast.runtime.data_frame import data_frame
 
         return data_frame(map(_row_values, self._rows()))

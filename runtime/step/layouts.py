@@ -44,10 +44,7 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Many layouts as a struct of arrays: `table` is int64 [layouts, columns] with the columns `COLUMNS`.
-
-    `like` is a layout whose other fields all of them share. `layers` are the model's, where a cut was chosen by time.
-    """
+    """Many layouts: `table` is int64 [layouts, `COLUMNS`], other fields are as in `like`; `layers` of a cut by time."""
 
     table: NDArray[np.int64]
     like: Parallelism

@@ -107,6 +107,7 @@ _VARIES = re.compile(
     re.MULTILINE,
 )
 
+_STYLES = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
 # Inner lines of JSON, joined.
 _DEEP = re.compile(r'\n +(?=["\]}[{])|(?<=[\[,])\n +(?=[-\d.#tfn]+,?$)', re.MULTILINE)
 
@@ -125,7 +126,7 @@ def folder(
     shutil.copy(DATA / "small.db", tmp_path)
     files = {"jobs.csv": JOBS, "more.csv": JOBS + MORE, "job.sbatch": SCRIPT, "train.sh": LAYOUT,
              "step.json": json.dumps(STEP), "runs.toml": RUNS,
-             "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-3"), "merge.yaml": MERGED,
+             "array.sbatch": SCRIPT.replace("#SBATCH", "#SBATCH --array=0-1"), "merge.yaml": MERGED,
              "one.toml": RUNS[: RUNS.index("[[runs]]\npp")]}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -149,9 +150,13 @@ def folder(
 def test_commands_print_what_they_did(folder: Path) -> None:
     text, found = TEXTS.read_text(encoding="utf-8"), StringIO()
     with chdir(folder), redirect_stdout(found), redirect_stderr(found):
-        for command in re.findall(r"^\$ (kernelcast .*)$", text, re.MULTILINE):
+        for command in re.findall(r"^\$ ((?:kernelcast|cat) .*)$", text, re.MULTILINE):
             print(f"$ {command}")
-            ended(*shlex.split(command)[1:])
+            program, *words = shlex.split(command)
+            if program == "kernelcast":
+                ended(*words)
+            else:  # a file that a command wrote, without the styles and scripts of a page
+                print(_STYLES.sub("", Path(words[0]).read_text(encoding="utf-8")))
     said = _SEARCH.sub("# s", found.getvalue().replace(str(folder), "HERE"))
     printed = _DEEP.sub(" ", _VARIES.sub(lambda match: len(match[0]) * "#", said))
     if "WRITE_WHOLE_TEXTS" in os.environ:

@@ -73,7 +73,8 @@ def sample(paths: Sequence[Path], count: int, seed: int) -> Iterator[Mutant]:
         source = (ROOT / path).read_text()
         try:
             mutated = mutate_code(source, OperatorProvider()[name](), occurrence)
-        except AttributeError:  # cosmic-ray cannot replace an exception with a dotted name
+            compile(mutated, path, "exec")
+        except (AttributeError, SyntaxError, ValueError):  # an exception with a dotted name; no Python
             continue
         yield Mutant(path, line, source, mutated)
         count -= 1

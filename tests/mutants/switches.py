@@ -1,7 +1,6 @@
 """Code that holds many mutants, each on where `__mutant__(number)` is true: modules are imported once for all."""
 
 import ast
-import contextlib
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -76,9 +75,7 @@ def codes_of(mutants: Sequence[Mutant]) -> tuple[dict[str, Any], set[int]]:
     """Code of all changed files by path, and the mutants that are switched on there."""
     of_path: dict[Path, dict[int, Mutant]] = defaultdict(dict)
     for number, mutant in enumerate(mutants):
-        with contextlib.suppress(SyntaxError, ValueError):
-            ast.parse(mutant.mutated)
-            of_path[mutant.path][number] = mutant
+        of_path[mutant.path][number] = mutant
     codes, inside = {}, set()
     with warnings.catch_warnings(action="ignore"):
         for path, found in of_path.items():
