@@ -42,22 +42,36 @@ class Collective:
     is_message: bool = False
 
 
-def _on_buffers(
-    call: Callable[..., object], entries_of: Callable[[int, int], tuple[int, ...]]
-) -> Callable[[Members, int, torch.device, torch.dtype], Call]:
-    """A torch call with a group; `entries_of` gives the entries of its buffers by entries and processes."""
+def _buffer(entries: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(entries, device=device, dtype=dtype)
 
-    def build(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
-        sizes = entries_of(entries, members.size)
-        buffers = [torch.zeros(size, device=device, dtype=dtype) for size in sizes]
-        return lambda: call(*buffers, group=members.handle)
 
-    return build
+def _all_reduces(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+    buffer = _buffer(entries, device, dtype)
+    return lambda: dist.all_reduce(buffer, group=members.handle)
+
+
+def _all_gathers(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+    shard = _buffer(entries, device, dtype)
+    whole = _buffer(entries * members.size, device, dtype)
+    return lambda: _all_gather(whole, shard, group=members.handle)
+
+
+def _reduce_scatters(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+    whole = _buffer(entries, device, dtype)
+    shard = _buffer(entries // members.size, device, dtype)
+    return lambda: _reduce_scatter(shard, whole, group=members.handle)
+
+
+def _all_to_alls(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+    sent = _buffer(entries, device, dtype)
+    received = _buffer(entries, device, dtype)
+    return lambda: dist.all_to_all_single(received, sent, group=members.handle)
 
 
 def _messages(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     """From the first process to the last one."""
-    buffer, rank = torch.zeros(entries, device=device, dtype=dtype), dist.get_rank()
+    buffer, rank = _buffer(entries, device, dtype), dist.get_rank()
     first, last = members.ranks[0], members.ranks[-1]
     if rank == first:
         return lambda: dist.send(buffer, last, group=members.handle)
@@ -66,10 +80,10 @@ def _messages(members: Members, entries: int, device: torch.device, dtype: torch
 
 COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
     {
-        "all_reduce": Collective(_on_buffers(dist.all_reduce, lambda n, p: (n,))),
-        "all_gather": Collective(_on_buffers(_all_gather, lambda n, p: (n * p, n))),
-        "reduce_scatter": Collective(_on_buffers(_reduce_scatter, lambda n, p: (n // p, n))),
-        "all_to_all": Collective(_on_buffers(dist.all_to_all_single, lambda n, p: (n, n))),
+        "all_reduce": Collective(_all_reduces),
+        "all_gather": Collective(_all_gathers),
+        "reduce_scatter": Collective(_reduce_scatters),
+        "all_to_all": Collective(_all_to_alls),
         "point_to_point": Collective(_messages, is_message=True),
     }
 )
