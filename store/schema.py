@@ -222,7 +222,7 @@ MIGRATIONS: Mapping[int, Upgrade] = {
     7: _new_tables("failure_log", "step_times"),
     8: _matched_ranks,
     9: _new_tables("merge", "merged_row"),
-    10: _new_tables("lost_collective"),
+    10: _new_tables("lost_collective", "stream_wait"),
 }
 """Migrations by the version that they produce."""
 
